@@ -5,12 +5,13 @@ bench := $(CARGO_TARGET_DIR)/release/homenode-bench
 
 export PREFIX DESTDIR HOMENODE_BINARY
 
-.PHONY: help setup run test bench fuzz crash soak build install uninstall deb lab lab-test clean
+.PHONY: help setup run test bench loom fuzz crash soak build install uninstall deb lab lab-test clean
 
 help:
-	@echo 'make run        homenode demo: real trees verified, everything measured beside tmpfs; a table and a page (root)'
+	@echo 'make run        homenode demo: real trees verified, everything measured beside tmpfs; a table and a page (root; RING=1: with rings)'
 	@echo 'make test       format, lints, loom, benches in small, all tests'
 	@echo 'make bench      every claimed number; takes minutes on a machine that does nothing else'
+	@echo 'make loom       every interleaving model of the lock-free code, with the one that takes minutes'
 	@echo 'make fuzz       fuzz the decoders of what comes from outside, ten minutes in all (FUZZ_SECONDS=N)'
 	@echo 'make crash      a million crash states of durable pools, and faults that must be found among them'
 	@echo 'make soak       mixed load on mounts of memory and of a disk, by each transport (root; SOAK_MINUTES=30)'
@@ -40,11 +41,14 @@ bench: setup
 	@$(bench) preload --json $(CARGO_TARGET_DIR)/bench-preload.json
 	@$(bench) affinity --only daemon --json $(CARGO_TARGET_DIR)/bench-affinity.json
 
+loom: setup
+	@scripts/loom.sh --include-ignored
+
 fuzz: setup
 	@scripts/fuzz.sh
 
 crash: setup
-	@HOMENODE_CRASH_STATES=$${HOMENODE_CRASH_STATES:-1000000} cargo test -p homenode-engine --features planted --test crash -- --nocapture
+	@HOMENODE_CRASH_STATES=$${HOMENODE_CRASH_STATES:-1000000} cargo test -p homenode-engine --test crash -- --nocapture
 
 soak: setup
 	@scripts/soak.sh

@@ -143,7 +143,7 @@ moves() {
     else
         "$homenode" pool add "$mount" --node 0 --size 64M
     fi
-    member=$("$homenode" status --json "$mount" | jq '[.members[].member] | max')
+    member=$("$homenode" status --json "$mount" | jq '[.pools[0].members[].member] | max')
     cp "$1/file" "$1/copy"
     "$homenode" pool drain "$mount" "$member"
     "$homenode" pool remove "$mount" "$member"
@@ -199,8 +199,8 @@ soak() {
     else
         "$homenode" up "$mount" --size-per-node "$size" "${options[@]}"
     fi
-    [ "$("$homenode" status --json "$mount" | jq -r .fuse.transport)" = "$transport" ] || fail "not served by $transport"
-    server=$("$homenode" status --json "$mount" | jq .pid)
+    [ "$("$homenode" status --json "$mount" | jq -r .pools[0].fuse.transport)" = "$transport" ] || fail "not served by $transport"
+    server=$("$homenode" status --json "$mount" | jq .pools[0].pid)
     local threads descriptors
     local memory_before samples=()
     memory_before=$(server_memory_kib "$server")
@@ -256,7 +256,7 @@ soak() {
     local attempt report='' log_kib_max=0
     [ "$kind" = memory ] || log_kib_max=73728
     for ((attempt = 0; attempt < 100; attempt++)); do
-        report=$("$homenode" status --json "$mount")
+        report=$("$homenode" status --json "$mount" | jq .pools[0])
         [ "$(jq '.used_bytes + .reserved_bytes' <<<"$report")" -gt $((log_kib_max * 1024)) ] || break
         sleep 0.1
     done

@@ -23,6 +23,7 @@ lib/systemd/system/homenode-durable@.service
 lib/systemd/system/homenode-affinity.service
 lib/systemd/system/homenode-steer@.service
 share/doc/homenode/affinity.toml
+share/doc/homenode/packaging/modprobe.conf
 share/doc/homenode/README.md
 share/doc/homenode/docs/claims.md
 share/doc/homenode/docs/limits.md

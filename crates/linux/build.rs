@@ -11,7 +11,7 @@ const PROGRAMS: [&str; 4] = ["threads", "sockets", "disks", "files"];
 fn main() {
     println!("cargo::rerun-if-changed={SOURCES}");
     println!("cargo::rerun-if-env-changed=CLANG");
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     for program in PROGRAMS {
         let source = format!("{SOURCES}/{program}.bpf.c");

@@ -3,7 +3,6 @@
 #![no_main]
 
 use homenode_linux::affinity::act::{Actor, Error, Kernel, Mask, Process, Store};
-use homenode_linux::affinity::{QueueCounts, Table};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
 use libfuzzer_sys::fuzz_target;
@@ -38,9 +37,8 @@ fn with_checksum(line: &[u8]) -> Vec<u8> {
 fn check(bytes: &[u8]) {
     let open = || Actor::with_store(Nothing, Memory(Some(bytes.to_vec())));
     let Ok(mut actor) = open() else { return };
-    let again = open().expect("it was taken before");
+    let again = open().expect("the journal was read before");
     assert_eq!(actor.changed(), again.changed());
-    assert_eq!(actor.changed_cards(), again.changed_cards());
     assert!(actor.previous().is_ok());
     let standings = actor.verify().expect("what is not there has vanished");
     assert_eq!(standings.len(), actor.changed().len());
@@ -125,30 +123,6 @@ impl Kernel for Nothing {
     }
 
     fn process(&self, _: u32) -> io::Result<Process> {
-        vanished()
-    }
-
-    fn card(&self, _: &str) -> io::Result<Option<String>> {
-        Ok(None)
-    }
-
-    fn queues(&self, _: &str) -> io::Result<Vec<Target>> {
-        vanished()
-    }
-
-    fn queue_counts(&self, _: &str) -> io::Result<QueueCounts> {
-        vanished()
-    }
-
-    fn set_queues(&self, _: &str, _: [u32; 3]) -> io::Result<()> {
-        vanished()
-    }
-
-    fn table(&self, _: &str) -> io::Result<Table> {
-        vanished()
-    }
-
-    fn set_table(&self, _: &str, _: &[u32]) -> io::Result<()> {
         vanished()
     }
 

@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
         block[BLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
         if let Ok(superblock) = Superblock::decode(&block) {
             let again = Superblock::decode(&superblock.encode());
-            assert_eq!(again, Ok(superblock), "what was read is written as it was");
+            assert_eq!(again, Ok(superblock), "a superblock does not survive encoding");
         }
     }
     if let Ok(tables) = Tables::of_records(bytes) {

@@ -27,7 +27,7 @@ static RECORDING: LazyLock<PathBuf> = LazyLock::new(|| {
     let (machine, recording) = (scratch.join("machine"), scratch.join("recording"));
     let file = |path: &str, text: &str| {
         let path = machine.join(path);
-        fs::create_dir_all(path.parent().expect("it is in a directory")).expect("scratch can be written");
+        fs::create_dir_all(path.parent().expect("it has a parent")).expect("scratch can be written");
         fs::write(path, text).expect("scratch can be written");
     };
     file("proc/interrupts", "      CPU0 CPU1\n30: 1 2 PCI-MSI 1-edge nvme0q1\n");
@@ -35,8 +35,8 @@ static RECORDING: LazyLock<PathBuf> = LazyLock::new(|| {
     file("sys/devices/system/cpu/online", "0-1\n");
     file("proc/irq/30/smp_affinity_list", "0-1\n");
     let hardware = Source::Synthetic("node:2 core:1 pu:1".to_owned());
-    record(&hardware, &machine, &recording, Duration::ZERO, Box::new(Vec::new)).expect("it is a usual machine");
-    recorded(&recording).expect("it was just recorded");
+    record(&hardware, &machine, &recording, Duration::ZERO, Box::new(Vec::new)).expect("the hardware is valid");
+    recorded(&recording).expect("the machine was just recorded");
     recording
 });
 
@@ -50,7 +50,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut list = list.filter(|_| number & CHECKSUM_STAYS == 0);
     let mut crc = crc32c::crc32c(bytes);
     while let Some((of, name)) = list {
-        let text = fs::read_to_string(directory.join(of)).expect("it is one of ours");
+        let text = fs::read_to_string(directory.join(of)).expect("the recording has the file");
         let text: String = text
             .lines()
             .map(|line| with_checksum(line, name, crc) + "\n")
@@ -81,7 +81,7 @@ struct Changed {
 impl Changed {
     fn new(directory: &Path, file: &str, bytes: &[u8]) -> Self {
         let path = directory.join(file);
-        let before = fs::read(&path).expect("it is one of ours");
+        let before = fs::read(&path).expect("the recording has the file");
         fs::write(&path, bytes).expect("scratch can be written");
         Self { path, before }
     }

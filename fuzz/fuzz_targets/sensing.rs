@@ -53,9 +53,9 @@ struct Machine {
 static MACHINE: LazyLock<Machine> = LazyLock::new(|| {
     let root = homenode_fuzz::scratch("sensing");
     for file in FILES {
-        fs::create_dir_all(root.join(file).parent().expect("it is in a directory")).expect("scratch can be written");
+        fs::create_dir_all(root.join(file).parent().expect("it has a parent")).expect("scratch can be written");
     }
-    let topology = read(&Source::Synthetic("node:2 core:1 pu:1".to_owned())).expect("it is a usual machine");
+    let topology = read(&Source::Synthetic("node:2 core:1 pu:1".to_owned())).expect("the hardware is valid");
     Machine { root, topology }
 });
 

@@ -24,7 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let null = Null::new(limits, &[Some(NodeId(0))]);
     let device = Device::new(&null, &[NodeId(0)], |_, _| 10, Options::default()).expect("the limits are right");
-    let mut core = device.join(0).expect("it is the first");
+    let mut core = device.join(0).expect("the core joins once");
     let (mut taken, mut completed, mut now) = (0_usize, 0, 0);
     for bytes in entries.chunks_exact(ENTRY_BYTES) {
         let Ok(entry) = Entry::from_bytes(bytes.try_into().expect("a chunk is an entry")) else {
@@ -34,7 +34,7 @@ fuzz_target!(|bytes: &[u8]| {
         match core.submit(entry.request) {
             Ok(()) => taken += 1,
             Err(rejected) => {
-                assert_eq!(rejected.request, entry.request, "what is not taken is given back");
+                assert_eq!(rejected.request, entry.request, "a refused request is not returned");
                 if rejected.why == Refusal::NoTag {
                     completed += core.run(now, |_| {});
                 }
@@ -49,5 +49,5 @@ fuzz_target!(|bytes: &[u8]| {
         completed += core.run(now, |_| {});
     }
     core.check_invariants();
-    assert_eq!(completed, taken, "each is completed once");
+    assert_eq!(completed, taken, "a request is not completed once");
 });

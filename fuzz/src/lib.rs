@@ -60,6 +60,6 @@ pub fn scratch(name: &str) -> PathBuf {
     let memory = PathBuf::from("/dev/shm");
     let above = if memory.is_dir() { memory } else { env::temp_dir() };
     let directory = above.join(format!("homenode-fuzz-{name}-{}", process::id()));
-    fs::create_dir_all(&directory).expect("it can be written");
+    fs::create_dir_all(&directory).expect("the file can be written");
     directory
 }

@@ -111,16 +111,16 @@ fn survives(mode: &str) {
 }
 
 #[test]
-fn with_a_write_ahead_log() {
+fn sqlite_works_with_a_write_ahead_log() {
     survives("wal");
 }
 
 #[test]
-fn with_a_rollback_journal() {
+fn sqlite_works_with_a_rollback_journal() {
     survives("delete");
 }
 
 #[test]
-fn with_a_truncated_journal() {
+fn sqlite_works_with_a_truncated_journal() {
     survives("truncate");
 }

@@ -139,7 +139,7 @@ impl Scene<'_> {
 }
 
 #[test]
-fn no_foreign_and_no_old_byte_is_ever_read() {
+fn reads_return_no_foreign_or_stale_byte() {
     // Little more than the file itself, so that freed blocks are taken again soon.
     let Some(mount) = mount::small("24M") else { return };
     let stage = Stage::on(&mount);

@@ -137,7 +137,7 @@ class Pool:
 
     def status(self) -> dict:
         """What the filesystem tells of itself."""
-        return json.loads(homenode("status", "--json", self.directory))
+        return json.loads(homenode("status", "--json", self.directory))["pools"][0]
 
     def shmem(self) -> dict[int, int]:
         """What the kernel has of each node as shared memory since before the pool was there."""

@@ -1,8 +1,8 @@
-"""Numbers of queues and RSS tables of cards, of kernels' own drivers: see trials/cards.py."""
+"""What is told of cards' queues and RSS tables, of kernels' own drivers: see trials/cards.py."""
 
 from trial import TrialTest
 
-MACHINE = ("--net", "node=1,queues=4,rss=on", "--net", "node=2,queues=4", "--source")
+MACHINE = ("--net", "node=1,queues=4,rss=on", "--net", "node=2,queues=4")
 
 
 class Cards(TrialTest):

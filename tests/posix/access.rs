@@ -64,7 +64,7 @@ fn execution_needs_an_execute_bit_even_for_root() {
 }
 
 #[test]
-fn a_path_needs_search_permission_all_along() {
+fn every_directory_of_a_path_needs_search_permission() {
     let stage = stage!();
     let dir = stage.dir("dir");
     let inside = stage.file("dir/file", []);
@@ -74,7 +74,7 @@ fn a_path_needs_search_permission_all_along() {
         assert_errno!(rustix::fs::stat(&inside), ACCESS);
         assert_errno!(open(&inside, OFlags::RDONLY), ACCESS);
         assert_errno!(rustix::fs::unlink(&inside), ACCESS);
-        assert_eq!(names(&dir), ["file"], "it may be listed");
+        assert_eq!(names(&dir), ["file"], "the directory can be listed");
     });
     chmod(&dir, mode(0o711)).unwrap();
     as_user(BOB, &[], || {

@@ -46,7 +46,7 @@ fn may(path: &Path, right: Access) -> bool {
 }
 
 #[test]
-fn a_mode_is_a_list_of_three() {
+fn a_mode_reads_as_a_list_of_three_entries() {
     let stage = stage!();
     let path = stage.file("f", []);
     chmod(&path, mode(0o640)).unwrap();
@@ -56,7 +56,7 @@ fn a_mode_is_a_list_of_three() {
 }
 
 #[test]
-fn a_named_user_is_let_in() {
+fn a_list_can_admit_a_named_user() {
     let stage = stage!();
     let path = stage.file("f", b"content");
     chmod(&path, mode(0o600)).unwrap();
@@ -78,7 +78,7 @@ fn a_named_user_is_let_in() {
 }
 
 #[test]
-fn a_named_user_can_be_kept_out() {
+fn a_list_can_exclude_a_named_user() {
     let stage = stage!();
     let path = stage.file("f", []);
     set(&path, &["-m", &format!("u:{BOB}:---,o::rw")]);
@@ -178,7 +178,7 @@ fn minimal_defaults_set_the_mode_alone() {
 }
 
 #[test]
-fn lists_are_for_the_owner_and_for_fitting_files() {
+fn only_the_owner_sets_lists_and_only_on_suitable_files() {
     let stage = stage!();
     let path = stage.file("f", []);
     let script = format!("u:{BOB}:rwx");

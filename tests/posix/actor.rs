@@ -72,7 +72,7 @@ impl Actor {
             .spawn()
             .expect("the test binary can run itself");
         let orders = child.stdin.take();
-        let answers = BufReader::new(child.stdout.take().expect("it was asked for"));
+        let answers = BufReader::new(child.stdout.take().expect("the stream is piped"));
         Self { child, orders, answers }
     }
 

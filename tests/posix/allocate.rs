@@ -22,7 +22,7 @@ fn space_is_reserved_and_the_file_grows() {
     assert_eq!(&all[..7], b"content");
     assert!(all[7..].iter().all(|&byte| byte == 0));
     fallocate(&fd, PLAIN, 0, 4096).unwrap();
-    assert_eq!((size(&path), sectors(&path)), (1 << 20, 2048), "what is there stays");
+    assert_eq!((size(&path), sectors(&path)), (1 << 20, 2048), "old bytes stay");
     fallocate(&fd, PLAIN, 2 << 20, 1).unwrap();
     assert_eq!((size(&path), sectors(&path)), ((2 << 20) + 1, 2056));
 }
@@ -42,7 +42,7 @@ fn reserved_space_is_filled_without_taking_more() {
 }
 
 #[test]
-fn space_can_be_kept_behind_the_end() {
+fn space_can_be_reserved_behind_the_end() {
     let stage = stage!();
     let path = stage.file("f", b"content");
     let fd = edit(&path);
@@ -78,7 +78,7 @@ fn a_punched_hole_is_zero_and_free() {
 }
 
 #[test]
-fn a_punched_part_of_a_block_is_zero_and_stays() {
+fn a_partly_punched_block_reads_zero_and_stays_allocated() {
     let stage = stage!();
     let path = stage.file("f", [9; 8192]);
     let fd = edit(&path);
@@ -95,7 +95,7 @@ fn a_punched_part_of_a_block_is_zero_and_stays() {
 }
 
 #[test]
-fn a_hole_over_and_behind_the_end_changes_no_length() {
+fn punching_over_and_behind_the_end_keeps_the_length() {
     let stage = stage!();
     let path = stage.file("f", [9; 10_000]);
     let fd = edit(&path);
@@ -154,7 +154,7 @@ fn a_zeroed_range_keeps_its_space() {
 }
 
 #[test]
-fn zeroing_behind_the_end_grows_unless_told_not_to() {
+fn zeroing_behind_the_end_grows_the_file_unless_the_size_is_kept() {
     let stage = stage!();
     let path = stage.file("f", [9; 1000]);
     let fd = edit(&path);
@@ -173,7 +173,7 @@ fn zeroing_behind_the_end_grows_unless_told_not_to() {
 }
 
 #[test]
-fn modes_that_are_not_offered() {
+fn unsupported_fallocate_modes_are_refused() {
     let stage = stage!();
     let path = stage.file("f", [9; 40_960]);
     let fd = edit(&path);
@@ -189,7 +189,7 @@ fn modes_that_are_not_offered() {
 }
 
 #[test]
-fn fallocate_refuses() {
+fn fallocate_refuses_bad_arguments() {
     let stage = stage!();
     let path = stage.file("f", b"content");
     let fd = edit(&path);
@@ -204,7 +204,7 @@ fn fallocate_refuses() {
 }
 
 #[test]
-fn what_was_promised_can_be_written_when_all_else_is_full() {
+fn promised_space_can_be_written_in_a_full_filesystem() {
     let Some(mount) = mount::small("64M") else { return };
     let stage = Stage::on(&mount);
     let fd = create(stage.at("promised"));
@@ -215,7 +215,7 @@ fn what_was_promised_can_be_written_when_all_else_is_full() {
 }
 
 #[test]
-fn too_much_is_refused_and_nothing_is_kept() {
+fn too_large_a_reservation_is_refused_without_effect() {
     let Some(mount) = mount::small("64M") else { return };
     let stage = Stage::on(&mount);
     let space = statvfs(stage.path()).unwrap();

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 #[test]
-fn appended_bytes_go_to_the_end_wherever_the_offset_is() {
+fn appends_go_to_the_end_at_any_offset() {
     let stage = stage!();
     let path = stage.file("f", b"one ");
     let append = open(&path, OFlags::RDWR | OFlags::APPEND).unwrap();
@@ -43,7 +43,7 @@ fn appending_can_be_switched_on_and_off() {
 }
 
 #[test]
-fn appending_from_the_start_ends_with_its_flag() {
+fn appending_ends_when_its_flag_is_cleared() {
     let stage = stage!();
     let path = stage.file("f", b"0123");
     let fd = open(&path, OFlags::RDWR | OFlags::APPEND).unwrap();
@@ -55,7 +55,7 @@ fn appending_from_the_start_ends_with_its_flag() {
 }
 
 #[test]
-fn no_record_of_many_appenders_is_lost_or_torn() {
+fn concurrent_appends_are_neither_lost_nor_torn() {
     const RECORDS: usize = 500;
     let stage = stage!();
     let path = stage.file("f", []);
@@ -132,7 +132,7 @@ fn direct_and_cached_descriptors_see_the_same_file() {
 }
 
 #[test]
-fn direct_access_at_odd_places() {
+fn unaligned_direct_access_works() {
     // tmpfs and this filesystem take any alignment; open(2) leaves it to the filesystem, and EINVAL would be the other answer.
     let stage = stage!();
     let path = stage.file("f", []);
@@ -181,7 +181,7 @@ fn direct_writers_of_separate_blocks_do_not_disturb_each_other() {
 }
 
 #[test]
-fn synchronous_descriptors_write_as_others_do() {
+fn synchronous_descriptors_write_like_others() {
     let stage = stage!();
     for (name, flags) in [
         ("sync", OFlags::SYNC),

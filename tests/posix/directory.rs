@@ -36,7 +36,7 @@ fn mkdir_refuses_what_exists() {
 }
 
 #[test]
-fn the_mode_of_a_new_directory_lacks_what_the_umask_holds() {
+fn the_umask_applies_to_a_new_directory() {
     let stage = stage!();
     apart(|| {
         for (mask, asked, given) in [
@@ -74,7 +74,7 @@ fn only_empty_directories_are_removed() {
 }
 
 #[test]
-fn rmdir_refuses_what_is_no_removable_directory() {
+fn rmdir_refuses_other_objects() {
     let stage = stage!();
     let dir = stage.dir("dir");
     stage.file("file", []);
@@ -90,7 +90,7 @@ fn rmdir_refuses_what_is_no_removable_directory() {
 }
 
 #[test]
-fn a_removed_working_directory_is_empty_and_takes_nothing() {
+fn a_removed_working_directory_is_empty_and_takes_no_entries() {
     let stage = stage!();
     let dir = stage.dir("dir");
     apart(|| {
@@ -108,7 +108,7 @@ fn a_removed_working_directory_is_empty_and_takes_nothing() {
 }
 
 #[test]
-fn a_removed_directory_takes_no_link_and_no_rename() {
+fn a_removed_directory_refuses_links_and_renames() {
     let stage = stage!();
     let dir = stage.dir("dir");
     let file = stage.file("file", []);
@@ -138,7 +138,7 @@ fn a_working_directory_follows_its_rename() {
 }
 
 #[test]
-fn times_of_the_parent_move_with_its_entries() {
+fn changes_of_entries_update_the_parents_times() {
     let stage = stage!();
     let dir = stage.at("dir");
     assert_eq!(moved([stage.path()], || mkdir(&dir, mode(0o755)).unwrap()), ["mc"]);
@@ -159,7 +159,7 @@ fn times_of_the_parent_move_with_its_entries() {
 }
 
 #[test]
-fn a_deep_tree_is_walked_by_steps() {
+fn a_deep_tree_can_be_walked() {
     let stage = stage!();
     apart(|| {
         rustix::process::chdir(stage.path()).unwrap();

@@ -8,6 +8,7 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate, ftruncate, statvfs, unlink};
 use rustix::io::Errno;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 
@@ -58,6 +59,31 @@ fn freed_space_is_usable_at_once() {
         let answer = actor.ask(&format!("refill {way} 60 {}", stage.path().display()));
         assert_eq!(answer, "ok", "right after {way}");
     }
+}
+
+#[test]
+fn a_removed_open_file_is_awaited_only_once() {
+    let Some(mount) = mount::small("64M") else { return };
+    let stage = Stage::on(&mount);
+    if stage.has_tmpfs_bytes() {
+        return; // The kernel refuses writes there, and asks nobody.
+    }
+    let big = stage.file("big", vec![3; 4 * MIB]);
+    let writer = create(stage.at("writer"));
+    let filler = fill(&stage);
+    let held = edit(&filler);
+    unlink(&filler).unwrap();
+    let start = Instant::now();
+    for _ in 0..20 {
+        assert_errno!(rustix::io::pwrite(&writer, &[1; 4096], 0), NOSPC);
+        assert_errno!(fallocate(&writer, FallocateFlags::empty(), 0, MIB as u64), NOSPC);
+    }
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(2), "40 calls without room took {took:?}");
+    // Files that are just being forgotten are waited for all the same.
+    unlink(&big).unwrap();
+    write_at(&writer, 0, &[1; 8192]);
+    drop(held);
 }
 
 #[test]
@@ -123,7 +149,7 @@ fn a_full_filesystem_reads_and_overwrites() {
 }
 
 #[test]
-fn what_was_accepted_is_there() {
+fn accepted_bytes_can_be_read() {
     let Some(mount) = mount::small("64M") else { return };
     let stage = Stage::on(&mount);
     let filler = fill(&stage);
@@ -177,7 +203,7 @@ fn names_can_still_be_removed_and_moved() {
 }
 
 #[test]
-fn a_direct_writer_is_told_as_well() {
+fn a_direct_writer_gets_enospc_too() {
     let Some(mount) = mount::small("64M") else { return };
     let stage = Stage::on(&mount);
     let filler = fill(&stage);
@@ -198,7 +224,7 @@ fn a_direct_writer_is_told_as_well() {
 }
 
 #[test]
-fn many_writers_run_into_the_end_together() {
+fn many_writers_reach_the_end_together() {
     let Some(mount) = mount::small("64M") else { return };
     let stage = Stage::on(&mount);
     let before = free(&stage);

@@ -45,7 +45,7 @@ fn a_path_has_4095_bytes_at_most() {
 }
 
 #[test]
-fn a_name_may_hold_any_byte_but_two() {
+fn a_name_may_hold_any_byte_but_slash_and_nul() {
     let stage = stage!();
     for byte in (1..=255_u8).filter(|&byte| byte != b'/') {
         let name = [b'a', byte, b'z'];
@@ -82,7 +82,7 @@ fn names_differ_by_case_and_by_any_bit() {
 }
 
 #[test]
-fn offsets_are_not_negative() {
+fn negative_offsets_are_refused() {
     let stage = stage!();
     let path = stage.file("f", b"content");
     let fd = edit(&path);
@@ -115,7 +115,7 @@ fn offsets_up_to_the_largest_length() {
 }
 
 #[test]
-fn a_write_over_the_largest_length_is_cut_there() {
+fn a_write_over_the_largest_length_is_short() {
     let stage = stage!();
     let path = stage.file("f", []);
     let fd = edit(&path);

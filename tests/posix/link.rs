@@ -48,7 +48,7 @@ fn a_symbolic_link_can_have_two_names() {
 }
 
 #[test]
-fn other_kinds_can_be_linked() {
+fn all_other_kinds_can_be_linked() {
     let stage = stage!();
     let fifo = stage.at("fifo");
     crate::special::make_fifo(&fifo);
@@ -57,7 +57,7 @@ fn other_kinds_can_be_linked() {
 }
 
 #[test]
-fn times_move_with_links() {
+fn links_update_times() {
     let stage = stage!();
     let file = stage.file("file", []);
     let dir = stage.dir("dir");
@@ -89,7 +89,7 @@ fn many_links_of_one_file() {
 }
 
 #[test]
-fn racing_links_and_unlinks_are_all_counted() {
+fn concurrent_links_and_unlinks_are_counted() {
     let stage = stage!();
     let file = stage.file("file", []);
     std::thread::scope(|scope| {

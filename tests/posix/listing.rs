@@ -104,7 +104,7 @@ fn an_empty_directory_has_two_entries() {
 }
 
 #[test]
-fn entries_tell_inode_and_kind() {
+fn entries_have_inode_and_kind() {
     let stage = stage!();
     stage.file("file", []);
     stage.dir("dir");
@@ -136,7 +136,7 @@ fn entries_tell_inode_and_kind() {
 }
 
 #[test]
-fn ten_thousand_entries_are_each_seen_once() {
+fn ten_thousand_entries_are_listed_once_each() {
     let stage = stage!();
     fill(stage.path(), 10_000);
     for bytes in [32_768, 1000] {
@@ -147,7 +147,7 @@ fn ten_thousand_entries_are_each_seen_once() {
 }
 
 #[test]
-fn untouched_entries_are_seen_once_while_others_come_and_go() {
+fn untouched_entries_are_listed_once_while_others_change() {
     let stage = stage!();
     fill(stage.path(), 10_000);
     let done = AtomicBool::new(false);
@@ -225,7 +225,7 @@ fn a_position_leads_back_to_its_entry() {
 }
 
 #[test]
-fn rewinding_shows_what_is_new() {
+fn rewinding_shows_new_entries() {
     let stage = stage!();
     stage.file("one", []);
     let fd = open_dir(stage.path());
@@ -242,7 +242,7 @@ fn rewinding_shows_what_is_new() {
 }
 
 #[test]
-fn a_buffer_too_small_for_a_name() {
+fn a_buffer_too_small_for_a_name_is_refused() {
     let stage = stage!();
     stage.file("n".repeat(255), []);
     let fd = open_dir(stage.path());

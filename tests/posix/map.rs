@@ -136,7 +136,7 @@ fn private_writes_stay_private() {
 }
 
 #[test]
-fn the_tail_of_the_last_page_is_zero_and_stays_out_of_the_file() {
+fn bytes_after_the_end_in_the_last_page_are_zero_and_not_stored() {
     let stage = stage!();
     let path = stage.file("f", [9; 5000]);
     let file = edit(&path);
@@ -168,7 +168,7 @@ fn a_touch_beyond_the_end_is_a_bus_error() {
 }
 
 #[test]
-fn truncate_takes_mapped_pages_away() {
+fn truncate_removes_mapped_pages() {
     let stage = stage!();
     let path = stage.file("f", [5; 16_384]);
     let file = edit(&path);
@@ -212,7 +212,7 @@ fn a_mapping_outlives_descriptor_and_name() {
 }
 
 #[test]
-fn a_stored_byte_moves_the_modification_time() {
+fn a_stored_byte_updates_the_modification_time() {
     let stage = stage!();
     if stage.is_reference() {
         return; // tmpfs does not learn of stores through a mapping.
@@ -230,7 +230,7 @@ fn a_stored_byte_moves_the_modification_time() {
 }
 
 #[test]
-fn stores_to_a_mapping_are_in_the_next_stat() {
+fn stores_to_a_mapping_show_in_the_next_stat() {
     let stage = stage!();
     if !stage.has_tmpfs_bytes() {
         return; // The server hears of a store when its page is written back.

@@ -185,7 +185,7 @@ fn in_use(dir: &Path) -> (String, String) {
     let output = status.args(["status", "--json"]).arg(dir).output();
     let output = output.expect("the command that mounted runs again").stdout;
     let status: serde_json::Value = serde_json::from_slice(&output).expect("status prints JSON");
-    let name = |of: &str| status["fuse"][of].as_str().expect("a name").to_owned();
+    let name = |of: &str| status["pools"][0]["fuse"][of].as_str().expect("a name").to_owned();
     (name("transport"), name("data"))
 }
 

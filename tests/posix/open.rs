@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
 #[test]
-fn exclusive_creation_refuses_whatever_is_there() {
+fn exclusive_creation_refuses_any_existing_object() {
     let stage = stage!();
     let exclusive = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     stage.file("file", []);
@@ -66,7 +66,7 @@ fn truncation_empties_and_keeps_the_inode() {
 }
 
 #[test]
-fn missing_parts_of_a_path() {
+fn missing_parts_of_a_path_are_refused() {
     let stage = stage!();
     stage.file("file", []);
     assert_errno!(open(stage.at("none"), OFlags::RDONLY), NOENT);
@@ -94,7 +94,7 @@ fn directories_are_opened_for_reading_only() {
 }
 
 #[test]
-fn links_are_not_followed_when_told_so() {
+fn nofollow_does_not_follow_links() {
     let stage = stage!();
     stage.file("file", b"content");
     stage.dir("dir");
@@ -116,7 +116,7 @@ fn links_are_not_followed_when_told_so() {
 }
 
 #[test]
-fn a_path_descriptor_names_and_does_nothing() {
+fn a_path_descriptor_only_names_the_file() {
     let stage = stage!();
     let path = stage.file("f", b"content");
     let held = open(&path, OFlags::PATH).unwrap();
@@ -131,7 +131,7 @@ fn a_path_descriptor_names_and_does_nothing() {
 }
 
 #[test]
-fn the_mode_of_a_new_file_lacks_what_the_umask_holds() {
+fn the_umask_applies_to_a_new_file() {
     let stage = stage!();
     apart(|| {
         for (mask, asked, given) in [
@@ -205,7 +205,7 @@ fn an_unnamed_exclusive_file_stays_unnamed() {
 }
 
 #[test]
-fn descriptors_allow_what_they_were_opened_for() {
+fn descriptors_allow_only_their_access_mode() {
     let stage = stage!();
     let path = stage.at("f");
     let both = create(&path);

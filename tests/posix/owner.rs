@@ -32,7 +32,7 @@ fn every_mode_is_kept() {
 }
 
 #[test]
-fn chmod_is_for_the_owner() {
+fn only_the_owner_may_chmod() {
     let stage = stage!();
     let file = stage.file("file", []);
     give(&file, ALICE, ALICE);
@@ -42,7 +42,7 @@ fn chmod_is_for_the_owner() {
 }
 
 #[test]
-fn set_group_id_is_dropped_for_a_stranger_to_the_group() {
+fn set_group_id_is_cleared_for_a_caller_outside_the_group() {
     let stage = stage!();
     let file = stage.file("file", []);
     give(&file, ALICE, STAFF);
@@ -53,7 +53,7 @@ fn set_group_id_is_dropped_for_a_stranger_to_the_group() {
 }
 
 #[test]
-fn chown_by_root_and_by_others() {
+fn chown_follows_the_callers_privileges() {
     let stage = stage!();
     let file = stage.file("file", []);
     assert_eq!(moved([&file], || give(&file, ALICE, STAFF)), ["c"]);
@@ -73,7 +73,7 @@ fn chown_by_root_and_by_others() {
 }
 
 #[test]
-fn new_things_belong_to_their_maker() {
+fn new_objects_belong_to_their_creator() {
     let stage = stage!();
     chmod(stage.path(), mode(0o777)).unwrap();
     as_user(ALICE, &[STAFF], || {
@@ -87,7 +87,7 @@ fn new_things_belong_to_their_maker() {
 }
 
 #[test]
-fn a_set_group_id_directory_hands_its_group_down() {
+fn new_entries_inherit_the_group_of_a_set_group_id_directory() {
     let stage = stage!();
     let dir = stage.dir("dir");
     give(&dir, ALICE, STAFF);
@@ -128,7 +128,7 @@ fn writing_clears_set_ids() {
 }
 
 #[test]
-fn a_descriptor_opened_before_clears_them_too() {
+fn writing_through_an_older_descriptor_clears_set_ids() {
     let stage = stage!();
     let path = program!(stage);
     let fd = as_user(BOB, &[], || edit(&path));
@@ -140,7 +140,7 @@ fn a_descriptor_opened_before_clears_them_too() {
 }
 
 #[test]
-fn the_privileged_keep_set_ids() {
+fn privileged_writers_keep_set_ids() {
     let stage = stage!();
     let path = program!(stage);
     write_at(&edit(&path), 0, b"by root");
@@ -171,7 +171,7 @@ fn truncating_and_allocating_clear_set_ids() {
 }
 
 #[test]
-fn a_set_group_id_file_that_is_not_executable_by_its_group() {
+fn set_group_id_without_group_execute_survives_a_write() {
     let stage = stage!();
     let path = program!(stage);
     chmod(&path, mode(0o6767)).unwrap();
@@ -201,7 +201,7 @@ fn chown_clears_set_ids_of_programs() {
 
 /// chown(2) that names neither says nothing to the kernel about who may.
 #[test]
-fn a_chown_of_nothing_by_a_stranger_takes_nothing() {
+fn an_empty_chown_by_another_user_changes_nothing() {
     let stage = stage!();
     let (program, directory) = (stage.file("program", b"x"), stage.dir("directory"));
     give(&program, ALICE, STAFF);

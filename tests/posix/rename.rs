@@ -64,7 +64,7 @@ fn a_directory_replaces_an_empty_directory_only() {
 }
 
 #[test]
-fn kinds_do_not_replace_each_other() {
+fn a_rename_does_not_replace_another_kind() {
     let stage = stage!();
     let (file, dir) = (stage.file("file", []), stage.dir("dir"));
     rustix::fs::symlink("dir", stage.at("link")).unwrap();
@@ -77,7 +77,7 @@ fn kinds_do_not_replace_each_other() {
 }
 
 #[test]
-fn a_directory_does_not_go_below_itself() {
+fn a_directory_cannot_move_below_itself() {
     let stage = stage!();
     let dir = stage.dir("dir");
     stage.dir("dir/sub");
@@ -91,7 +91,7 @@ fn a_directory_does_not_go_below_itself() {
 }
 
 #[test]
-fn dots_and_missing_things() {
+fn renames_of_dots_and_missing_names_are_refused() {
     let stage = stage!();
     let (file, dir) = (stage.file("file", []), stage.dir("dir"));
     assert_errno!(rename(dir.join("."), stage.at("new")), BUSY);
@@ -106,7 +106,7 @@ fn dots_and_missing_things() {
 }
 
 #[test]
-fn two_names_of_one_file_stay_two() {
+fn renaming_a_link_over_its_own_file_keeps_both_names() {
     let stage = stage!();
     let one = stage.file("one", []);
     let two = stage.at("two");
@@ -133,7 +133,7 @@ fn noreplace_replaces_nothing() {
 }
 
 #[test]
-fn exchange_swaps_any_two_things() {
+fn exchange_swaps_any_two_objects() {
     let stage = stage!();
     let (a, b) = (stage.dir("a"), stage.dir("b"));
     stage.file("a/file", b"file");
@@ -166,7 +166,7 @@ fn exchange_within_a_directory_of_directory_and_link() {
 }
 
 #[test]
-fn flags_that_exclude_each_other() {
+fn exclusive_rename_flags_are_refused() {
     let stage = stage!();
     let (a, b) = (stage.file("a", []), stage.file("b", []));
     assert_errno!(
@@ -182,7 +182,46 @@ fn flags_that_exclude_each_other() {
 }
 
 #[test]
-fn a_directory_that_moves_takes_its_link_to_the_parent_along() {
+fn a_whiteout_is_left_where_the_name_was() {
+    let stage = stage!();
+    let (a, b) = (stage.file("a", b"a"), stage.file("b", b"b"));
+    stage.dir("dir");
+    stage.dir("dir/inside");
+    let whiteouts = |expected: &[&str]| {
+        let all = names(stage.path()).into_iter().filter(|name| {
+            let stat = look(stage.at(name));
+            (stat.st_mode, stat.st_rdev, stat.st_nlink, stat.st_size) == (libc::S_IFCHR, 0, 1, 0)
+        });
+        assert_eq!(all.collect::<Vec<_>>(), expected);
+    };
+    assert_errno!(
+        rename_with(&a, &b, RenameFlags::NOREPLACE | RenameFlags::WHITEOUT),
+        EXIST
+    );
+    assert_errno!(rename_with(stage.at("none"), &b, RenameFlags::WHITEOUT), NOENT);
+    assert_errno!(rename_with(&a, stage.at("dir"), RenameFlags::WHITEOUT), ISDIR);
+    whiteouts(&[]);
+    rename_with(&a, &b, RenameFlags::WHITEOUT).unwrap();
+    assert_eq!(content(&b), b"a");
+    whiteouts(&["a"]);
+    rename_with(
+        stage.at("dir"),
+        stage.at("moved"),
+        RenameFlags::WHITEOUT | RenameFlags::NOREPLACE,
+    )
+    .unwrap();
+    assert_eq!(names(stage.at("moved")), ["inside"]);
+    whiteouts(&["a", "dir"]);
+    assert_eq!(links(stage.path()), 3, "a directory moved, and none went");
+    // Into another directory, and over a whiteout.
+    rename_with(&b, stage.at("moved/b"), RenameFlags::WHITEOUT).unwrap();
+    rename_with(stage.at("moved/b"), &a, RenameFlags::WHITEOUT).unwrap();
+    assert_eq!(content(&a), b"a");
+    whiteouts(&["b", "dir"]);
+}
+
+#[test]
+fn a_moved_directory_updates_its_parent_link() {
     let stage = stage!();
     let (a, b) = (stage.dir("a"), stage.dir("b"));
     stage.dir("a/moving");
@@ -201,7 +240,7 @@ fn a_directory_that_moves_takes_its_link_to_the_parent_along() {
 }
 
 #[test]
-fn times_move_with_a_rename() {
+fn a_rename_updates_times() {
     let stage = stage!();
     let (a, b) = (stage.dir("a"), stage.dir("b"));
     let file = stage.file("a/file", []);
@@ -222,7 +261,7 @@ fn times_move_with_a_rename() {
 }
 
 #[test]
-fn a_name_under_replacement_is_never_missing() {
+fn a_replaced_name_is_never_missing() {
     let stage = stage!();
     let target = stage.file("target", b"full");
     let done = AtomicBool::new(false);
@@ -243,7 +282,7 @@ fn a_name_under_replacement_is_never_missing() {
 }
 
 #[test]
-fn crossing_renames_do_not_lock_up_or_make_loops() {
+fn crossing_renames_neither_deadlock_nor_make_loops() {
     let stage = stage!();
     stage.dir("a");
     stage.dir("b");

@@ -105,7 +105,7 @@ fn distant_data_is_found() {
 }
 
 #[test]
-fn blocks_are_counted_in_halves_of_a_kibibyte() {
+fn blocks_are_counted_in_units_of_512_bytes() {
     let stage = stage!();
     for (bytes, expected) in [(0, 0), (1, 8), (4096, 8), (4097, 16), (1 << 20, 2048)] {
         let path = stage.file(bytes.to_string(), vec![1; bytes]);
@@ -129,7 +129,7 @@ fn copying_a_sparse_file_keeps_it_sparse() {
 }
 
 #[test]
-fn the_filesystem_tells_its_space() {
+fn the_filesystem_reports_its_space() {
     let Some(mount) = mount::small("64M") else { return };
     let stage = Stage::on(&mount);
     let start = statvfs(stage.path()).unwrap();
@@ -202,7 +202,7 @@ fn the_filesystem_counts_its_inodes() {
 }
 
 #[test]
-fn descriptors_tell_the_same_space_as_paths() {
+fn descriptors_and_paths_report_the_same_space() {
     let stage = stage!();
     let fd = crate::stage::open(stage.path(), OFlags::RDONLY).unwrap();
     let (by_path, by_descriptor) = (statvfs(stage.path()).unwrap(), rustix::fs::fstatvfs(&fd).unwrap());

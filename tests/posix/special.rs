@@ -38,7 +38,7 @@ fn a_pipe_carries_bytes_between_processes() {
 }
 
 #[test]
-fn a_pipe_without_a_reader() {
+fn writing_a_pipe_without_a_reader_fails() {
     let stage = stage!();
     let fifo = stage.at("fifo");
     make_fifo(&fifo);
@@ -100,7 +100,7 @@ fn device_nodes_keep_their_numbers() {
 }
 
 #[test]
-fn ordinary_files_by_mknod() {
+fn mknod_makes_regular_files() {
     let stage = stage!();
     apart(|| {
         rustix::process::umask(mode(0o027));
@@ -115,7 +115,7 @@ fn ordinary_files_by_mknod() {
 }
 
 #[test]
-fn device_nodes_are_for_the_privileged() {
+fn only_privileged_users_make_device_nodes() {
     let stage = stage!();
     rustix::fs::chmod(stage.path(), mode(0o777)).unwrap();
     as_user(ALICE, &[], || {
@@ -134,7 +134,7 @@ fn device_nodes_are_for_the_privileged() {
 }
 
 #[test]
-fn special_files_have_times_and_owners_as_others() {
+fn special_files_have_times_and_owners() {
     let stage = stage!();
     let fifo = stage.at("fifo");
     make_fifo(&fifo);

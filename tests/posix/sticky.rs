@@ -19,7 +19,7 @@ fn sticky(stage: &Stage) -> PathBuf {
 }
 
 #[test]
-fn a_stranger_takes_nothing_away() {
+fn another_user_removes_nothing_from_a_sticky_directory() {
     let stage = stage!();
     let dir = sticky(&stage);
     as_user(BOB, &[ALICE], || {
@@ -36,7 +36,7 @@ fn a_stranger_takes_nothing_away() {
 }
 
 #[test]
-fn owners_take_their_own() {
+fn owners_remove_their_files_from_a_sticky_directory() {
     let stage = stage!();
     let dir = sticky(&stage);
     as_user(BOB, &[], || {
@@ -52,7 +52,7 @@ fn owners_take_their_own() {
 }
 
 #[test]
-fn the_owner_of_the_directory_takes_everything() {
+fn the_owner_of_a_sticky_directory_removes_everything() {
     let stage = stage!();
     let dir = sticky(&stage);
     chown(&dir, Some(Uid::from_raw(BOB)), Some(Gid::from_raw(BOB))).unwrap();
@@ -63,7 +63,7 @@ fn the_owner_of_the_directory_takes_everything() {
 }
 
 #[test]
-fn without_the_bit_write_permission_is_enough() {
+fn write_permission_suffices_without_the_sticky_bit() {
     let stage = stage!();
     let dir = sticky(&stage);
     chmod(&dir, mode(0o777)).unwrap();

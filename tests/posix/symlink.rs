@@ -24,7 +24,7 @@ fn a_link_keeps_its_text_and_size() {
 }
 
 #[test]
-fn text_of_any_length_up_to_the_longest_path() {
+fn a_links_text_may_have_any_length_up_to_the_longest_path() {
     let stage = stage!();
     for length in [1, 59, 60, 255, 256, 1000, 4095] {
         let path = stage.at(length.to_string());
@@ -39,7 +39,7 @@ fn text_of_any_length_up_to_the_longest_path() {
 }
 
 #[test]
-fn text_that_is_not_utf8() {
+fn a_links_text_need_not_be_utf8() {
     let stage = stage!();
     let target = std::ffi::OsStr::from_bytes(b"\xff\xfe\x01");
     symlink(target, stage.at("link")).unwrap();
@@ -104,7 +104,7 @@ fn paths_lead_through_links() {
 }
 
 #[test]
-fn a_link_has_an_owner_of_its_own() {
+fn a_link_has_its_own_owner() {
     let stage = stage!();
     let file = stage.file("file", []);
     let path = stage.at("link");
@@ -121,7 +121,7 @@ fn a_link_has_an_owner_of_its_own() {
 }
 
 #[test]
-fn making_a_link_moves_the_parent() {
+fn making_a_link_updates_the_parents_times() {
     let stage = stage!();
     assert_eq!(
         moved([stage.path()], || symlink("x", stage.at("link")).unwrap()),
@@ -130,7 +130,7 @@ fn making_a_link_moves_the_parent() {
 }
 
 #[test]
-fn a_link_replaced_is_read_anew() {
+fn a_replaced_link_shows_its_new_text() {
     let stage = stage!();
     let path = stage.at("link");
     for round in 0..50 {

@@ -75,7 +75,7 @@ fn an_inode_keeps_its_number() {
 }
 
 #[test]
-fn watchers_are_told() {
+fn inotify_watchers_are_notified() {
     let stage = stage!();
     let watcher = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
     let events = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE | WatchFlags::MODIFY | WatchFlags::ATTRIB;
@@ -115,7 +115,7 @@ fn watchers_are_told() {
 }
 
 #[test]
-fn programs_and_scripts_run_from_here() {
+fn programs_and_scripts_run_from_the_mount() {
     let stage = stage!();
     let program = stage.at("program");
     std::fs::copy("/bin/echo", &program).unwrap();
@@ -157,8 +157,44 @@ fn a_tree_is_packed_and_unpacked() {
     assert_eq!(names(&copy).len(), 7);
 }
 
+/// Names that move and go, of files that the lower layer has: the upper layer keeps what hides them.
 #[test]
-fn an_overlay_has_its_lower_layer_here() {
+fn an_overlay_may_have_its_upper_layer_on_the_mount() {
+    let stage = stage!();
+    let scratch = tempfile::tempdir().unwrap();
+    let script = r#"set -e
+        mount -t tmpfs tmpfs "$2"; mkdir "$1/upper" "$1/work" "$2/all" "$2/lower" "$2/upper" "$2/work"; cd "$2/lower"
+        mkdir dir; for name in gone moved changed met dir/one dir/two dir/three; do echo "$name" >"$name"; done
+        on() { mount -t overlay -o "lowerdir=$2/lower,upperdir=$1/upper,workdir=$1/work" overlay "$2/all"; }
+        on "$2" "$2" || exit 77
+        umount "$2/all"; on "$1" "$2"; cd "$2/all"
+        rm gone; mv moved met; echo more >>changed; mv dir/one new; mv dir/two dir/renamed; rm dir/three
+        echo again >dir/three; rm dir/three
+        look() { ( cd "$1"; find . | sort; head -v changed met new dir/renamed ); }
+        look "$2/all" >"$2/before"
+        cd /; umount "$2/all"; on "$1" "$2"
+        look "$2/all" >"$2/after"; diff "$2/before" "$2/after"; cat "$2/after"
+        for name in gone moved dir/one dir/two dir/three; do test "$(stat -c %F:%t:%T "$1/upper/$name")" = "character special file:0:0"; done
+        umount "$2/all"; rm -r "$1/upper" "$1/work""#;
+    let output = Command::new("unshare")
+        .args(["--mount", "--propagation=private", "sh", "-c", script, "sh"])
+        .args([stage.path(), scratch.path()])
+        .output()
+        .unwrap();
+    if output.status.code() == Some(77) {
+        let message = String::from_utf8_lossy(&output.stderr);
+        crate::mount::skip(&format!("this kernel mounts no overlay: {message}"));
+        return;
+    }
+    assert!(output.status.success(), "{output:?}");
+    let expected = ". ./changed ./dir ./dir/renamed ./met ./new \
+        ==> changed <== changed more ==> met <== moved ==> new <== dir/one ==> dir/renamed <== dir/two";
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.split_whitespace().eq(expected.split_whitespace()), "{shown}");
+}
+
+#[test]
+fn an_overlay_may_have_its_lower_layer_on_the_mount() {
     let stage = stage!();
     let lower = stage.dir("lower");
     std::fs::write(lower.join("file"), "lower").unwrap();

@@ -30,7 +30,7 @@ fn set(path: impl AsRef<Path>, last_access: Timespec, last_modification: Timespe
 }
 
 #[test]
-fn a_new_file_is_born_now() {
+fn a_new_file_has_the_current_birth_time() {
     let stage = stage!();
     let start_ns = now_ns() - 20_000_000;
     for path in [stage.file("file", []), stage.dir("dir")] {
@@ -46,7 +46,7 @@ fn a_new_file_is_born_now() {
 }
 
 #[test]
-fn creating_a_file_moves_its_parent_and_opening_it_does_not() {
+fn creating_a_file_updates_its_parents_times_and_opening_does_not() {
     let stage = stage!();
     let path = stage.at("f");
     assert_eq!(moved([stage.path()], || drop(create(&path))), ["mc"]);
@@ -55,7 +55,7 @@ fn creating_a_file_moves_its_parent_and_opening_it_does_not() {
 }
 
 #[test]
-fn writing_moves_modification_and_change() {
+fn writing_updates_modification_and_change_time() {
     let stage = stage!();
     let path = stage.file("f", [1; 8192]);
     let fd = edit(&path);
@@ -71,7 +71,7 @@ fn writing_moves_modification_and_change() {
 }
 
 #[test]
-fn changing_length_and_space_moves_modification_and_change() {
+fn changing_length_or_space_updates_modification_and_change_time() {
     let stage = stage!();
     let path = stage.file("f", [1; 8192]);
     let fd = edit(&path);
@@ -97,7 +97,7 @@ fn changing_length_and_space_moves_modification_and_change() {
 }
 
 #[test]
-fn changing_attributes_moves_change_alone() {
+fn changing_attributes_updates_the_change_time_alone() {
     let stage = stage!();
     let path = stage.file("f", []);
     let none = XattrFlags::empty();
@@ -117,7 +117,7 @@ fn changing_attributes_moves_change_alone() {
 }
 
 #[test]
-fn looking_moves_nothing() {
+fn looking_up_updates_no_time() {
     let stage = stage!();
     let path = stage.file("f", b"x");
     let look = || {
@@ -131,7 +131,7 @@ fn looking_moves_nothing() {
 }
 
 #[test]
-fn reading_moves_an_access_time_that_is_behind() {
+fn reading_updates_an_old_access_time() {
     let stage = stage!();
     let path = stage.file("f", b"content");
     set(&path, at(1_000_000, 0), at(2_000_000, 0)).unwrap();
@@ -154,7 +154,7 @@ fn reading_moves_an_access_time_that_is_behind() {
 }
 
 #[test]
-fn listing_a_directory_moves_its_access_time() {
+fn listing_a_directory_updates_its_access_time() {
     let stage = stage!();
     let dir = stage.dir("dir");
     stage.file("dir/f", []);
@@ -163,7 +163,7 @@ fn listing_a_directory_moves_its_access_time() {
 }
 
 #[test]
-fn no_access_time_where_it_is_not_wanted() {
+fn noatime_updates_no_access_time() {
     let stage = stage!();
     let path = stage.file("f", b"content");
     set(&path, at(1_000_000, 0), at(2_000_000, 0)).unwrap();
@@ -207,7 +207,7 @@ fn times_are_set_to_the_nanosecond() {
 }
 
 #[test]
-fn now_and_omit() {
+fn utimensat_accepts_now_and_omit() {
     let stage = stage!();
     let path = stage.file("f", []);
     assert_eq!(moved([&path], || set(&path, NOW, NOW).unwrap()), ["amc"]);
@@ -221,7 +221,7 @@ fn now_and_omit() {
 }
 
 #[test]
-fn times_of_links_directories_and_descriptors() {
+fn times_of_links_directories_and_descriptors_can_be_set() {
     let stage = stage!();
     let path = stage.file("f", []);
     let link = stage.at("link");
@@ -241,7 +241,7 @@ fn times_of_links_directories_and_descriptors() {
 }
 
 #[test]
-fn who_may_set_times() {
+fn only_permitted_users_may_set_times() {
     let stage = stage!();
     let path = stage.file("f", []);
     rustix::fs::chown(&path, Some(Uid::from_raw(ALICE)), Some(Gid::from_raw(ALICE))).unwrap();

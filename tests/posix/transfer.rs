@@ -16,7 +16,7 @@ fn source(stage: &Stage) -> PathBuf {
 }
 
 #[test]
-fn positioned_calls_leave_the_offset() {
+fn positioned_calls_keep_the_offset() {
     let stage = stage!();
     let fd = edit(source(&stage));
     seek(&fd, SeekFrom::Start(5)).unwrap();
@@ -29,7 +29,7 @@ fn positioned_calls_leave_the_offset() {
 }
 
 #[test]
-fn seeking_from_everywhere() {
+fn seeking_works_from_every_origin() {
     let stage = stage!();
     let fd = edit(source(&stage));
     assert_eq!(seek(&fd, SeekFrom::End(10)), Ok(100_010));
@@ -60,7 +60,7 @@ fn vectors_are_gathered_and_scattered() {
 }
 
 #[test]
-fn many_small_parts() {
+fn many_small_vectors_are_transferred() {
     let stage = stage!();
     let fd = create(stage.at("f"));
     let bytes = pattern();
@@ -73,7 +73,7 @@ fn many_small_parts() {
 }
 
 #[test]
-fn flags_for_one_call() {
+fn per_call_flags_are_followed() {
     let stage = stage!();
     let path = stage.file("f", b"12345");
     let fd = edit(&path);
@@ -138,7 +138,7 @@ fn copies_within_a_file() {
 }
 
 #[test]
-fn copies_need_fitting_descriptors() {
+fn copies_need_suitable_descriptors() {
     let stage = stage!();
     let path = source(&stage);
     let (read_only, write_only) = (
@@ -155,7 +155,7 @@ fn copies_need_fitting_descriptors() {
 }
 
 #[test]
-fn sendfile_in_and_out() {
+fn sendfile_reads_and_writes_the_mount() {
     let stage = stage!();
     let from = open(source(&stage), OFlags::RDONLY).unwrap();
     let to = create(stage.at("to"));
@@ -176,7 +176,7 @@ fn sendfile_in_and_out() {
 }
 
 #[test]
-fn splice_in_and_out() {
+fn splice_reads_and_writes_the_mount() {
     let stage = stage!();
     let from = open(source(&stage), OFlags::RDONLY).unwrap();
     let to = create(stage.at("to"));
@@ -193,7 +193,7 @@ fn splice_in_and_out() {
 }
 
 #[test]
-fn bytes_are_taken_from_where_there_are_none() {
+fn transfers_to_unmapped_memory_fail() {
     let stage = stage!();
     let path = source(&stage);
     let fd = edit(&path);

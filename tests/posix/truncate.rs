@@ -80,7 +80,7 @@ fn cutting_frees_space() {
 }
 
 #[test]
-fn truncate_refuses() {
+fn truncate_refuses_bad_arguments() {
     let stage = stage!();
     let path = stage.file("f", b"content");
     assert_errno!(truncate(&path, -1), INVAL);
@@ -95,7 +95,7 @@ fn truncate_refuses() {
 }
 
 #[test]
-fn a_length_has_a_limit_that_can_be_reached() {
+fn the_largest_length_can_be_reached() {
     let stage = stage!();
     let path = stage.file("f", []);
     let fd = edit(&path);
@@ -117,7 +117,7 @@ fn a_length_has_a_limit_that_can_be_reached() {
 }
 
 #[test]
-fn the_limit_of_the_process_counts() {
+fn the_file_size_limit_of_the_process_applies() {
     // RLIMIT_FSIZE belongs to the process, so a shell has it: EFBIG, and SIGXFSZ is ignored.
     let stage = stage!();
     let script = r#"trap '' XFSZ; ulimit -f 100; cd "$1"; truncate -s 1024 ok 2>/dev/null && ! truncate -s 100M big 2>err && cat err"#;

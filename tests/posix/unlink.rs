@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, CWD, OFlags, unlink, unlinkat};
 use std::os::fd::AsRawFd;
 
 #[test]
-fn a_name_goes_and_other_kinds_too() {
+fn files_and_other_kinds_can_be_unlinked() {
     let stage = stage!();
     stage.file("file", []);
     rustix::fs::symlink("file", stage.at("link")).unwrap();
@@ -20,7 +20,7 @@ fn a_name_goes_and_other_kinds_too() {
 }
 
 #[test]
-fn unlink_refuses() {
+fn unlink_refuses_bad_paths() {
     let stage = stage!();
     stage.file("file", []);
     let dir = stage.dir("dir");
@@ -54,7 +54,7 @@ fn an_open_file_outlives_its_name() {
 }
 
 #[test]
-fn a_new_file_of_the_same_name_is_another() {
+fn a_new_file_of_a_removed_name_is_another_file() {
     let stage = stage!();
     let path = stage.file("f", b"old");
     let old = edit(&path);

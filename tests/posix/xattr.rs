@@ -62,7 +62,7 @@ fn create_and_replace() {
 }
 
 #[test]
-fn buffers_that_are_too_small_or_ask_for_the_length() {
+fn small_buffers_are_refused_and_empty_ones_return_the_length() {
     let stage = stage!();
     let path = stage.file("f", []);
     setxattr(&path, "user.x", b"12345", ANY).unwrap();
@@ -129,7 +129,7 @@ fn attributes_follow_the_inode() {
 }
 
 #[test]
-fn classes_of_names() {
+fn attribute_name_classes_are_enforced() {
     let stage = stage!();
     let path = stage.file("f", []);
     rustix::fs::chmod(&path, mode(0o666)).unwrap();
@@ -182,7 +182,7 @@ fn user_attributes_are_for_files_and_directories() {
 }
 
 #[test]
-fn user_attributes_of_a_sticky_directory_are_its_owners() {
+fn user_attributes_of_a_sticky_directory_belong_to_its_owner() {
     let stage = stage!();
     let dir = stage.dir("dir");
     rustix::fs::chmod(&dir, mode(0o1777)).unwrap();
@@ -191,7 +191,7 @@ fn user_attributes_of_a_sticky_directory_are_its_owners() {
 }
 
 #[test]
-fn file_capabilities_are_lost_by_writing() {
+fn writing_removes_file_capabilities() {
     let stage = stage!();
     let path = stage.file("f", b"content");
     // VFS_CAP_REVISION_2 with CAP_NET_RAW permitted.
@@ -210,7 +210,7 @@ fn file_capabilities_are_lost_by_writing() {
 }
 
 #[test]
-fn the_usual_tools_agree() {
+fn getfattr_and_setfattr_agree() {
     let stage = stage!();
     let path = stage.file("f", []);
     let run = |tool: &str, arguments: &[&str]| {

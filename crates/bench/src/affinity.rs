@@ -33,35 +33,35 @@ use std::time::Duration;
 /// Arguments of `homenode-bench affinity`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Measure policies off and local once, with four connections and short intervals: shows that the bench works.
+    /// Measure policies off and local once, with four connections and short intervals, to check that the bench works.
     #[arg(long, conflicts_with = "check")]
     smoke: bool,
     /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only this part (may be given again: these).
+    /// Run only this part; may be given several times.
     #[arg(long, value_name = "PART", conflicts_with = "check")]
     only: Vec<Part>,
-    /// Connections of the upload, each with a thread.
+    /// Numbers of connections of the upload; each connection has a thread.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8], conflicts_with = "check",
           value_parser = clap::value_parser!(u32).range(1..=64))]
     connections: Vec<u32>,
-    /// Rounds that count.
+    /// Number of measured rounds.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Modelled: how much longer a remote access takes that misses the cache.
+    /// Modelled extra time of a remote access that misses the cache.
     #[arg(long, value_name = "N", default_value_t = 100)]
     delay_ns: u32,
-    /// The guests' kernel.
+    /// Kernel version of the guests.
     #[arg(long, value_name = "VERSION", default_value = "6.18")]
     kernel: String,
-    /// The lab's program.
+    /// Program that runs the lab.
     #[arg(long, value_name = "FILE", default_value = "lab/run")]
     lab: PathBuf,
-    /// The command homenode. Default: the one beside this program.
+    /// Path of the command homenode. Default: beside this program.
     #[arg(long, value_name = "FILE")]
     command: Option<PathBuf>,
-    /// Exit with 1 unless every required number is reached.
+    /// Exit with 1 if a required number is missed.
     #[arg(long)]
     check: bool,
 }
@@ -69,11 +69,11 @@ pub(crate) struct Arguments {
 /// Part of the bench that can be run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// Shares of bytes and completions that are right, in a guest.
+    /// Shares of local bytes and completions, in a guest.
     Shares,
     /// Modelled throughput, in a guest.
     Modelled,
-    /// The daemon's CPU time beside 1,000 threads, and what it costs those that move bytes, on this machine.
+    /// The daemon's CPU time beside 1,000 threads, and its cost to threads that move bytes, on this machine.
     Daemon,
 }
 

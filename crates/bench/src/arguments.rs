@@ -16,19 +16,19 @@ pub(crate) fn is_wanted(patterns: &[String], name: &str) -> bool {
 /// Arguments of `homenode-bench fs` and `mount`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Small files, few operations and rounds: shows that the bench works, not how fast anything is.
+    /// Use small files, few operations and few rounds, to check that the bench works. The numbers mean nothing.
     #[arg(long, conflicts_with = "check")]
     pub(crate) smoke: bool,
     /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Run only cases of this name, or with these parts of a name, such as 4k or read/1t (may be given again: any of them).
+    /// Run only cases with this name or these parts of a name, such as 4k or read/1t; may be given several times.
     #[arg(long, value_name = "NAME")]
     pub(crate) case: Vec<String>,
-    /// Rounds that count.
+    /// Number of measured rounds.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Exit with 1 unless every required number of the cases that ran is reached.
+    /// Exit with 1 if a case that ran missed a required number.
     #[arg(long)]
     pub(crate) check: bool,
 }
@@ -38,7 +38,7 @@ mod tests {
     use super::is_wanted;
 
     #[test]
-    fn a_case_is_wanted_by_its_name_or_whole_parts_of_it() {
+    fn a_pattern_selects_a_case_by_its_name_or_whole_parts_of_it() {
         let wants = |pattern: &str| is_wanted(&[pattern.to_owned()], "noop-512/plug1/qd128/1c");
         for pattern in [
             "noop-512/plug1/qd128/1c",
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_pattern_every_case_is_wanted_and_with_two_those_of_either() {
+    fn no_pattern_selects_every_case_and_two_patterns_select_their_union() {
         assert!(is_wanted(&[], "4k/read"));
         let patterns = ["1k".to_owned(), "4k".to_owned()];
         assert!(is_wanted(&patterns, "4k/read") && !is_wanted(&patterns, "64k/read"));

@@ -4,8 +4,8 @@
 //! `DRIVER-SIZE/plugN/qdN/CORES`; a contestant keeps N requests under way on each core, at random places, and lets N
 //! accumulate before they are given to the driver.
 
-pub(crate) mod case;
 mod clock;
+pub(crate) mod contestants;
 mod crossing;
 mod fairness;
 mod figure;
@@ -24,7 +24,7 @@ use crate::output::Output;
 use crate::report::{Report, Row, Table};
 use crate::required;
 use crate::{cpus, interrupt};
-use case::{CASES, Case, Peer};
+use contestants::{CASES, Case, Peer};
 use indicatif::{ProgressBar, ProgressStyle};
 use memcpy::Memcpy;
 use std::path::PathBuf;
@@ -32,25 +32,25 @@ use std::path::PathBuf;
 /// Arguments of `homenode-bench blk`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Few requests and rounds: shows that the bench works, not how fast anything is.
+    /// Use few requests and rounds, to check that the bench works. The numbers mean nothing.
     #[arg(long, conflicts_with = "check")]
     smoke: bool,
     /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw requests per second by cores to FILE (SVG).
+    /// Draw requests per second by number of cores to FILE (SVG).
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,
-    /// Where the file is made that is read by io_uring.
+    /// Directory for the file that io_uring reads.
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     directory: PathBuf,
-    /// Run only cases of this name, or with these parts of a name, such as noop-512 or plug1/qd1 (may be given again: any of them).
+    /// Run only cases with this name or these parts of a name, such as noop-512 or plug1/qd1; may be given several times.
     #[arg(long, value_name = "NAME")]
     case: Vec<String>,
-    /// Rounds that count.
+    /// Number of measured rounds.
     #[arg(long, value_name = "N", default_value_t = 21, conflicts_with = "smoke", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Exit with 1 unless every required number of the cases that ran is reached.
+    /// Exit with 1 if a case that ran missed a required number.
     #[arg(long)]
     check: bool,
 }
@@ -150,7 +150,7 @@ fn measure(case: &Case, cpus: &[usize], scale: Scale) -> Result<Row, Error> {
             Some(Peer::Clock) => clock::run(case, cpus, scale.divisor)?,
             Some(Peer::SingleLock) => single_lock::run(case, &target, cpus, scale.divisor)?,
             Some(Peer::Memcpy) => {
-                let memcpy = memcpy.as_mut().expect("it is one of the peers");
+                let memcpy = memcpy.as_mut().expect("memcpy is one of the peers");
                 memcpy.run(case, cpus, scale.divisor)?
             }
         };

@@ -31,39 +31,39 @@ use std::path::PathBuf;
 /// Arguments of `homenode-bench cache`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Only the traces that the bench makes itself, small disks, few operations: shows that the bench works. What is required of replays is checked
-    /// all the same.
+    /// Use generated traces, small disks and few operations, to check that the bench works. The requirements of replays are still
+    /// checked.
     #[arg(long, conflicts_with_all = ["check", "trace"])]
     smoke: bool,
     /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only this part (may be given again: these).
+    /// Run only this part; may be given several times.
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
-    /// Run only measured cases of this name, or with these parts of a name, such as hit/fast (may be given again: any of them).
+    /// Run only measured cases with this name or these parts of a name, such as hit/fast; may be given several times.
     #[arg(long, value_name = "NAME")]
     case: Vec<String>,
-    /// Only on disks of this kind (may be given again: these).
+    /// Use only disks of this kind; may be given several times.
     #[arg(long, value_name = "KIND")]
     disk: Vec<Kind>,
-    /// Rounds that count.
+    /// Number of measured rounds.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// A directory of the machine's own disk; it takes 5 GiB for the time of the bench.
+    /// Directory on the machine's own disk; the bench needs 5 GiB there.
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
-    /// Replay these traces too: .bin as libCacheSim's oracleGeneral has it, .lis as the traces of the ARC paper, or a block's number on
+    /// Also replay these traces: .bin in libCacheSim's oracleGeneral format, .lis in the format of the ARC paper, or a block number on
     /// each line.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     trace: Vec<PathBuf>,
-    /// Replay: frames, in percent of the blocks that the trace names.
+    /// Number of frames in replays, in percent of the blocks in the trace.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
     percent: u32,
-    /// Replay: slices.
+    /// Number of slices in replays.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]
     slices: u32,
-    /// Exit with 1 unless every required number is reached.
+    /// Exit with 1 if a required number is missed.
     #[arg(long)]
     check: bool,
 }
@@ -71,15 +71,15 @@ pub(crate) struct Arguments {
 /// Part of the bench that can be run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// Hit ratios of the cache's decisions, by traces.
+    /// Hit ratios of the cache's replacement policy on traces.
     Replay,
     /// Time to evict a block and to write one back, by the number of frames.
     Space,
-    /// Accesses to what is in the cache. Needs root, as all that follow.
+    /// Accesses that hit the cache. Needs root, as do all parts below.
     Hit,
-    /// Reads of what is not.
+    /// Reads that miss the cache.
     Miss,
-    /// Files read from one end to the other, and appends that are made durable.
+    /// Sequential reads of files, and durable appends.
     Stream,
     /// Reads beside a writer.
     Beside,
@@ -133,7 +133,7 @@ impl Bench<'_> {
             return Ok(());
         }
         if !rustix::process::geteuid().is_root() {
-            println!("SKIPPED: what takes place on disks: only root may make them");
+            println!("SKIPPED: cases on disks: only root may make them");
             return Ok(());
         }
         let sizes = if self.is_smoke() { Sizes::SMOKE } else { Sizes::FULL };

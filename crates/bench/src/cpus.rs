@@ -1,6 +1,7 @@
 //! Which CPUs the measuring threads are pinned to.
 
 use crate::error::Error;
+use homenode_linux::process::Stat;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs;
 use std::path::Path;
@@ -35,15 +36,8 @@ pub(crate) fn allow(cpus: &[usize]) -> Result<(), Error> {
 /// Whether the scheduler runs this process in real time (chrt -f, -r): then its threads do not take turns.
 pub(crate) fn is_realtime() -> Result<bool, Error> {
     let path = "/proc/self/stat";
-    let text = fs::read_to_string(path).map_err(|error| Error::system(format!("reading {path}"), error))?;
-    Ok(has_priority(&text))
-}
-
-/// Whether proc_pid_stat(5) tells a real-time priority.
-fn has_priority(stat: &str) -> bool {
-    // Behind the name, which may have blanks and brackets: the 38th word is the 40th field, rt_priority.
-    let priority = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(37));
-    priority.is_some_and(|priority| priority != "0")
+    let line = fs::read(path).map_err(|error| Error::system(format!("reading {path}"), error))?;
+    Ok(Stat::parse(&line).is_some_and(|stat| stat.real_time_priority != 0))
 }
 
 /// The CPUs that a file of sysfs lists.
@@ -101,15 +95,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_real_time_priority_is_seen_behind_any_name() {
-        let stat = |name: &str, priority: u32| {
-            let between = "0 ".repeat(36);
-            format!("7 ({name}) R {between}{priority} 1 0 0\n")
-        };
-        assert!(has_priority(&stat("a) b (", 20)) && !has_priority(&stat("a) b (", 0)));
-    }
-
-    #[test]
     fn the_second_cpu_is_another_core_of_the_same_node() {
         let sysfs = std::env::temp_dir().join(format!("homenode-bench-cpus-{}", std::process::id()));
         for (cpu, node, siblings) in [
@@ -131,11 +116,11 @@ mod tests {
             "a sibling is better than another node"
         );
         assert_eq!(pick(&[1], &sysfs), [1]);
-        fs::remove_dir_all(&sysfs).expect("we made it");
+        fs::remove_dir_all(&sysfs).expect("the test made the directory");
     }
 
     #[test]
-    fn lists_of_cpus() {
+    fn cpu_lists_are_formatted_as_ranges() {
         assert_eq!(parse_list("0-2,8\n"), [0, 1, 2, 8]);
         assert_eq!(parse_list(""), [] as [usize; 0]);
     }

@@ -31,7 +31,7 @@ use work::Work;
 pub(crate) struct DurableArguments {
     #[command(flatten)]
     common: Arguments,
-    /// A directory of the disk that is measured; it takes 8 GiB for the time of the bench.
+    /// Directory on the disk to measure; the bench needs 8 GiB there.
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
 }

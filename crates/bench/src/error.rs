@@ -24,7 +24,7 @@ pub(crate) enum Error {
         message: String,
     },
     /// A contestant lost or changed bytes: its time means nothing.
-    #[error("{case}: {contestant} gave back other bytes than were written")]
+    #[error("{case}: {contestant} returned other bytes than were written")]
     WrongBytes {
         /// The case that ran.
         case: String,
@@ -35,7 +35,7 @@ pub(crate) enum Error {
     #[error("no case matches {0}: run with --smoke and without --case to see the names of all")]
     NoCase(String),
     /// A file of `--trace` that is empty or not of the format that its ending tells.
-    #[error("{}: no trace: libCacheSim's oracleGeneral (.bin), or lines of numbers", .0.display())]
+    #[error("{}: not a trace in libCacheSim's oracleGeneral (.bin), or in lines of numbers", .0.display())]
     NoTrace(PathBuf),
     /// Cases whose threads share CPUs would be checked with a real-time policy.
     #[error("--check with cases contended/…: threads of a real-time policy do not share CPUs; run it without chrt")]

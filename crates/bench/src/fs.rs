@@ -9,12 +9,12 @@
 //!
 //! The rows `contended/…` are of [`contended`].
 
-mod case;
 mod contended;
 mod contestant;
 mod library;
 mod pass;
 mod requirements;
+mod workloads;
 
 use crate::arguments::{Arguments, is_wanted};
 use crate::cpus;
@@ -24,11 +24,11 @@ use crate::interrupt;
 use crate::output::Output;
 use crate::private_tmpfs::Pages;
 use crate::report::{Report, Row, Table};
-use case::{Layout, Operation, SIZES};
 use contestant::{Contestant, FILES, Memcpy, Tmpfs};
 use indicatif::{ProgressBar, ProgressStyle};
 use pass::Pass;
 use std::time::Instant;
+use workloads::{Layout, Operation, SIZES};
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
@@ -152,7 +152,7 @@ impl Bench {
             }
             for operation in Operation::ALL {
                 let runs = |layout: &Layout| {
-                    layout.threads <= self.cpus.len() && is_wanted(wanted, &case::name(size, operation, *layout))
+                    layout.threads <= self.cpus.len() && is_wanted(wanted, &workloads::name(size, operation, *layout))
                 };
                 let layouts: Vec<Layout> = Layout::ALL.into_iter().filter(runs).collect();
                 if !layouts.is_empty() {
@@ -175,7 +175,7 @@ impl Bench {
         let names: Vec<String> = group
             .layouts
             .iter()
-            .map(|&layout| case::name(group.size, group.operation, layout))
+            .map(|&layout| workloads::name(group.size, group.operation, layout))
             .collect();
         let Self {
             rounds,
@@ -222,7 +222,7 @@ impl Bench {
             (0..FILES).try_for_each(|file| contestant.empty(file))?;
             let layout = Layout {
                 threads: self.cpus.len(),
-                files: case::Files::Separate,
+                files: workloads::Files::Separate,
             };
             contestant.time(&Pass {
                 case: "filling the files",

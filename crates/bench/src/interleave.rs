@@ -92,7 +92,7 @@ mod tests {
     use std::convert::Infallible;
 
     #[test]
-    fn everyone_runs_in_every_round_and_the_first_is_dropped() {
+    fn every_contestant_runs_in_every_round_and_the_first_round_is_dropped() {
         let mut log = Vec::new();
         let samples = interleave(2, 3, 2, |round, case, contestant| {
             log.push((round, case, contestant));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_those_of_pairs() {
+    fn ratios_are_computed_within_rounds() {
         let (one, other) = (Samples(vec![10.0, 30.0, 20.0]), Samples(vec![5.0, 10.0, 20.0]));
         assert_eq!(one.over(&other).range(), [1.0, 3.0]);
     }

@@ -68,7 +68,7 @@ impl Lab {
         let mut child = guest
             .spawn()
             .map_err(|error| Error::system(format!("starting {}", self.program.display()), error))?;
-        let out = BufReader::new(child.stdout.take().expect("it was asked for"));
+        let out = BufReader::new(child.stdout.take().expect("the stream is piped"));
         let told: Result<Vec<T>, Error> = out
             .lines()
             .map(|line| {

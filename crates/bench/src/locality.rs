@@ -36,32 +36,32 @@ use std::path::PathBuf;
 /// Arguments of `homenode-bench locality`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Two nodes and one short interval: shows that the bench works.
+    /// Use two nodes and one short interval, to check that the bench works.
     #[arg(long, conflicts_with = "check")]
     smoke: bool,
     /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only this part (may be given again: these).
+    /// Run only this part; may be given several times.
     #[arg(long, value_name = "PART", conflicts_with = "check")]
     only: Vec<Part>,
-    /// Nodes of the guests, but for scaling's.
+    /// Numbers of nodes of the guests, except in part scaling.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [4, 8], conflicts_with = "check",
           value_parser = clap::value_parser!(u32).range(1..=8))]
     nodes: Vec<u32>,
-    /// Rounds that count.
+    /// Number of measured rounds.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Modelled: how much longer a remote access takes that misses the cache.
+    /// Modelled extra time of a remote access that misses the cache.
     #[arg(long, value_name = "N", default_value_t = 100)]
     delay_ns: u32,
-    /// The lab's program.
+    /// Program that runs the lab.
     #[arg(long, value_name = "FILE", default_value = "lab/run")]
     lab: PathBuf,
-    /// The command homenode. Default: the one beside this program.
+    /// Path of the command homenode. Default: beside this program.
     #[arg(long, value_name = "FILE")]
     command: Option<PathBuf>,
-    /// Exit with 1 unless every required number is reached.
+    /// Exit with 1 if a required number is missed.
     #[arg(long)]
     check: bool,
 }

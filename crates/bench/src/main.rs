@@ -54,32 +54,32 @@ struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// Reads and writes: the library against tmpfs, tmpfs with huge pages, and a bare memcpy.
+    /// Measures reads and writes: the library against tmpfs, tmpfs with huge pages, and a bare memcpy.
     Fs(Arguments),
-    /// Names: create, stat, rename, readdir, unlink and the memory of an empty file, against tmpfs.
+    /// Measures names: create, stat, rename, readdir, unlink and the memory of an empty file, against tmpfs.
     Metadata(metadata::Arguments),
-    /// The mount: rings against the classic device and tmpfs, and what the server's CPU time is.
+    /// Measures the mount: rings against the classic device and tmpfs, and the server's CPU time.
     Mount(Arguments),
-    /// The block layer: against one lock and a bare memcpy; schedulers, latency, fairness.
+    /// Measures the block layer against one lock and a bare memcpy, and its schedulers, latency and fairness.
     Blk(blk::Arguments),
-    /// Guests with several nodes: the share of local accesses, counted by the emulator; needs make lab.
+    /// Measures the share of local accesses in guests with several nodes, counted by the emulator; needs make lab.
     Locality(locality::Arguments),
     /// The part of `locality` in a guest.
     #[command(hide = true)]
     MeasureLocality(locality::guest::Arguments),
-    /// An upload under each affinity policy, in guests (needs make lab), and the daemon's own cost here.
+    /// Measures an upload under each affinity policy in guests (needs make lab), and the daemon's cost on this machine.
     Affinity(affinity::Arguments),
     /// The part of `affinity` in a guest.
     #[command(hide = true)]
     MeasureAffinity(affinity::guest::Arguments),
-    /// The upload of `affinity` alone, in a guest.
+    /// Runs only the upload of `affinity`, in a guest.
     #[command(hide = true)]
     Upload(affinity::play::Arguments),
-    /// The cache of durable pools: hit ratios of its decisions against LRU and ARC, whole and in slices.
+    /// Measures the cache of durable pools: hit ratios against LRU and ARC, whole and in slices.
     Cache(cache::Arguments),
-    /// Durable pools: appends, replaced files and SQLite against ext4 and xfs, and how long a pool takes to come back; needs root.
+    /// Measures durable pools: appends, replaced files and SQLite against ext4 and xfs, and the time to open a pool; needs root.
     Durable(durable::DurableArguments),
-    /// Programs under `homenode run`: fio and a bare loop, against tmpfs, tmpfs with huge pages, and the mount itself.
+    /// Measures programs under `homenode run`: fio and a bare loop, against tmpfs, tmpfs with huge pages, and the mount itself.
     Preload(Arguments),
     /// The loop of `preload`, in a process of its own.
     #[command(hide = true)]

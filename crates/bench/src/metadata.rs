@@ -28,22 +28,22 @@ use std::time::Instant;
 /// Arguments of `homenode-bench metadata`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Few files and rounds: shows that the bench works, not how fast anything is.
+    /// Use few files and rounds, to check that the bench works. The numbers mean nothing.
     #[arg(long, conflicts_with = "check")]
     smoke: bool,
     /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Measure this mounted homenode filesystem too; without it root gets one of its own for the time of the bench.
+    /// Also measure this mounted homenode filesystem. Default: as root, a temporary mount.
     #[arg(long, value_name = "DIR", conflicts_with = "no_mount")]
     mount: Option<PathBuf>,
-    /// Measure no mounted filesystem.
+    /// Do not measure a mounted filesystem.
     #[arg(long)]
     no_mount: bool,
-    /// Rounds that count.
+    /// Number of measured rounds.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Exit with 1 unless every required number is reached.
+    /// Exit with 1 if a required number is missed.
     #[arg(long)]
     check: bool,
 }
@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             .rows
             .push(Row::new(operation.name().into(), "ns/op", &samples[0], &peers));
         if mount.is_some() {
-            let mounted = samples.last().expect("there is at least the library");
+            let mounted = samples.last().expect("the library is always sampled");
             report.rows.push(Row::new(
                 format!("mount/{}", operation.name()),
                 "ns/op",

@@ -10,7 +10,6 @@
 //! kernel's caches.
 
 mod beside;
-mod case;
 mod contestant;
 mod kernel;
 mod names;
@@ -18,6 +17,7 @@ mod pass;
 mod requirements;
 pub(crate) mod serve;
 pub(crate) mod served;
+mod subjects;
 mod transfer;
 
 use crate::arguments::{self, Arguments};
@@ -28,7 +28,6 @@ use crate::output::Output;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Report, Row, Table};
 use crate::{cpus, interrupt};
-use case::Case;
 use contestant::Contestant;
 use indicatif::{ProgressBar, ProgressStyle};
 use pass::Pass;
@@ -36,6 +35,7 @@ use served::Variant;
 use std::fs::OpenOptions;
 use std::thread;
 use std::time::Duration;
+use subjects::Case;
 
 /// The row that says what servers do while nobody asks anything, and for how long they are watched.
 const IDLE_CASE: &str = "idle/server-cpu";
@@ -54,7 +54,7 @@ const CASE_WIDTH: usize = 50;
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let json = Output::open(arguments.json.as_deref())?;
     let is_wanted = |name: &str| arguments::is_wanted(&arguments.case, name);
-    let mut cases = case::all();
+    let mut cases = subjects::all();
     cases.retain(|case| is_wanted(&case.name()));
     let is_kernel_wanted = kernel::is_wanted(&arguments.case);
     if cases.is_empty() && !is_wanted(IDLE_CASE) && !is_wanted(beside::CASE) && !is_kernel_wanted {
@@ -274,7 +274,7 @@ impl Bench {
 fn start(variant: Variant, file_bytes: usize, cpus: &[usize]) -> Result<Contestant, Error> {
     let mut contestant = Contestant::served(variant, file_bytes, cpus::node(cpus[0]))?;
     let pass = Pass {
-        case: &case::SMALL_WRITES,
+        case: &subjects::SMALL_WRITES,
         name: "trying small writes",
         file_bytes,
         operations: TRIED_WRITES,

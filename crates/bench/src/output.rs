@@ -66,47 +66,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_what_it_had_until_there_is_something_to_write() {
+    fn an_output_file_is_unchanged_until_the_report_is_written() {
         let directory = tempfile::tempdir().expect("a directory is made");
         let path = directory.path().join("rows");
         let open = || {
             Output::open(Some(&path))
-                .expect("it can be opened")
-                .expect("it is asked for")
+                .expect("the file can be opened")
+                .expect("a path is given")
         };
         drop(open());
         assert!(!path.exists(), "nothing was written");
-        open().write("first, and long").expect("it can be written");
+        open().write("first, and long").expect("the file can be written");
         drop(open());
-        let read = || fs::read_to_string(&path).expect("it is there");
+        let read = || fs::read_to_string(&path).expect("the file exists");
         assert_eq!(read(), "first, and long");
-        open().write("second").expect("it can be written");
+        open().write("second").expect("the file can be written");
         assert_eq!(read(), "second");
     }
 
     #[test]
-    fn a_file_that_could_not_be_written_is_not_left() {
+    fn a_file_that_cannot_be_written_is_removed() {
         let directory = tempfile::tempdir().expect("a directory is made");
         let path = directory.path().join("rows");
-        File::create_new(&path).expect("it is made");
+        File::create_new(&path).expect("the file can be created");
         let full = File::options().write(true).open("/dev/full").expect("it can be opened");
         let output = Output {
             path: path.clone(),
             file: full,
             is_new: true,
         };
-        let error = output.write("text").expect_err("there is no space").to_string();
+        let error = output.write("text").expect_err("the device is full").to_string();
         assert!(error.contains(&path.display().to_string()), "{error}");
-        assert!(!path.exists(), "it has nothing in it");
+        assert!(!path.exists(), "an empty file is removed");
     }
 
     #[test]
-    fn what_cannot_be_written_is_told_at_once() {
+    fn an_unwritable_output_fails_at_the_start() {
         let directory = tempfile::tempdir().expect("a directory is made");
         for path in [directory.path(), &directory.path().join("missing/rows")] {
-            let error = Output::open(Some(path)).expect_err("it is no file").to_string();
+            let error = Output::open(Some(path)).expect_err("the path is no file").to_string();
             assert!(error.contains(&path.display().to_string()), "{error}");
         }
-        assert!(Output::open(None).expect("nothing is asked for").is_none());
+        assert!(Output::open(None).expect("no path is given").is_none());
     }
 }

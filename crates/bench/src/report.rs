@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_is_of_all_operations() {
+    fn latency_tail_covers_all_operations() {
         let mut all_ns: Vec<u64> = (1..=2000).rev().collect();
         let tail = Tail::of(&mut all_ns);
         assert_eq!((tail.p50_ns, tail.p99_9_ns, tail.worst_ns), (1000, 1999, 2000));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_has_its_unit() {
+    fn each_report_line_has_a_unit() {
         let of = |unit| Row::new("a".into(), unit, &samples(&[2.0]), &[("b", &samples(&[4.0]))]);
         let table = Table::new(&["b"]).with_case_width(4);
         assert_eq!(
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_has_the_promised_shape() {
+    fn report_json_has_the_documented_shape() {
         let mut report = Report::new("fs");
         let tmpfs = samples(&[900.0, 1000.0, 1100.0]);
         let memcpy = samples(&[100.0, 100.0, 100.0]);
@@ -359,7 +359,7 @@ mod tests {
             &samples(&[200.0, 200.0, 200.0]),
             &peers,
         ));
-        let text = serde_json::to_string(&report).expect("plain data");
+        let text = serde_json::to_string(&report).expect("the report holds only numbers and strings");
         assert_eq!(
             text,
             concat!(
@@ -369,7 +369,7 @@ mod tests {
             )
         );
         let row = report.rows.remove(0).with_server_cpu(&samples(&[70.0, 80.0, 90.0]));
-        let text = serde_json::to_string(&row).expect("plain data");
+        let text = serde_json::to_string(&row).expect("the report holds only numbers and strings");
         assert!(text.ends_with(r#""spread":0.1,"server_cpu_ns":80.0}"#), "{text}");
     }
 }

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_number_comes_once_and_the_seed_decides_the_order() {
+    fn shuffle_is_a_permutation_that_depends_on_the_seed() {
         let order = permutation(1000, 7);
         assert_eq!(order, permutation(1000, 7));
         assert_ne!(order, permutation(1000, 8));

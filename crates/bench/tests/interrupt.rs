@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 #[test]
-fn a_bench_that_is_interrupted_leaves_no_empty_file() {
+fn an_interrupted_bench_leaves_no_empty_file() {
     let directory = tempfile::tempdir().expect("a directory is made");
     let rows = directory.path().join("rows");
     let mut child = Command::new(env!("CARGO_BIN_EXE_homenode-bench"))
@@ -16,12 +16,12 @@ fn a_bench_that_is_interrupted_leaves_no_empty_file() {
         .stderr(Stdio::null())
         .spawn()
         .expect("the command runs");
-    let mut said = BufReader::new(child.stdout.take().expect("it is piped"));
-    said.read_line(&mut String::new()).expect("it says what it will do");
-    assert!(rows.exists(), "it can be written");
-    kill_process(Pid::from_child(&child), Signal::INT).expect("it is there");
+    let mut said = BufReader::new(child.stdout.take().expect("the stream is piped"));
+    said.read_line(&mut String::new()).expect("the bench prints a line");
+    assert!(rows.exists(), "the file is created");
+    kill_process(Pid::from_child(&child), Signal::INT).expect("the process runs");
     // So that it is not ended by what it goes on to say.
-    std::io::copy(&mut said, &mut std::io::sink()).expect("it says the rest");
-    assert_eq!(child.wait().expect("it ends").code(), Some(1), "it is interrupted");
-    assert!(!rows.exists(), "it has nothing in it");
+    std::io::copy(&mut said, &mut std::io::sink()).expect("the bench prints UTF-8");
+    assert_eq!(child.wait().expect("it ends").code(), Some(1), "exit code 1");
+    assert!(!rows.exists(), "an empty file is removed");
 }

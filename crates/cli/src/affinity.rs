@@ -1,11 +1,11 @@
 //! `homenode affinity`: which CPUs interrupts, queues and threads are to use: told, done, undone, explained.
 //!
 //! A file per verb. `look` senses one period of this machine or reads a recorded one, `known` is what was set before and
-//! what others set, `settings` the configuration, `signals` what is to end a verb that changes something; `words` names what is placed, and `table` aligns columns. `pools` asks the
+//! what others set, `settings` the configuration, `signals` what is to end a verb that changes something; `words` names what is placed, `table` aligns columns, and `cards` gives advice. `pools` asks the
 //! servers of pools what threads do, and to move files.
 
 mod apply;
-mod cards;
+pub(crate) mod card_advice;
 mod explain;
 mod known;
 pub(crate) mod look;
@@ -24,7 +24,7 @@ pub(crate) mod words;
 use crate::failure::Result;
 use clap::Subcommand;
 
-/// Decide which CPUs interrupts, queues and threads use, together and near the devices.
+/// Place interrupts, queues and threads on CPUs near their devices.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AffinityCommand {
     Plan(plan::PlanArgs),

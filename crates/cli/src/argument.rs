@@ -1,6 +1,8 @@
 //! How arguments are read, and what is said about those that are wrong.
 
+use crate::failure::plain;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use homenode::mover::MoverMode;
 use homenode::{Data, MountOptions, Placement, Size, Transport};
 use std::fmt::Display;
@@ -8,7 +10,37 @@ use std::time::Duration;
 
 /// `--node`, where it may be given several times.
 pub(crate) fn one_of_several_nodes(text: &str) -> Result<u16, String> {
-    node(text).map_err(|problem| format!("{problem}; for several nodes give it several times"))
+    node(text).map_err(|problem| format!("{problem}; repeat the option for several nodes"))
+}
+
+/// Says that a value is negative where clap takes it for an option that it does not know.
+pub(crate) fn negative_value(error: clap::Error) -> clap::Error {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    negative_of(error, &words.collect::<Vec<_>>())
+}
+
+/// [`negative_value`] of the command line `words`.
+fn negative_of(error: clap::Error, words: &[String]) -> clap::Error {
+    let negative = words.windows(2).find(|pair| {
+        let digit = pair[1]
+            .strip_prefix('-')
+            .and_then(|rest| rest.trim_start_matches('.').chars().next());
+        // Of several letters after one `-` clap names the first.
+        let is_named = matches!(error.get(ContextKind::InvalidArg),
+            Some(ContextValue::String(unknown)) if pair[1].starts_with(unknown));
+        is_named && pair[0].starts_with("--") && digit.is_some_and(|digit| digit.is_ascii_digit())
+    });
+    match negative {
+        Some(pair) if error.kind() == ErrorKind::UnknownArgument => {
+            let message = format!(
+                "invalid value '{}' for '{}': it is negative\n",
+                plain(&pair[1]),
+                plain(&pair[0])
+            );
+            clap::Error::raw(ErrorKind::InvalidValue, message)
+        }
+        _ => error,
+    }
 }
 
 /// A node's number.
@@ -45,7 +77,7 @@ pub(crate) fn metadata(text: &str) -> Result<Size, String> {
     const INSTEAD: &str = "write bytes as 64M or 1G, or a share of the members' size as 25%";
     match text.parse() {
         Ok(Size::Bytes(bytes)) if bytes < METADATA_BYTES_MIN => {
-            Err(format!("that is too little to be of use: give at least 64K; {INSTEAD}"))
+            Err(format!("too little memory: give at least 64K; {INSTEAD}"))
         }
         Ok(size) => Ok(size),
         Err(problem) => Err(not_a_size(
@@ -75,18 +107,18 @@ pub(crate) fn policy(text: &str) -> Result<Placement, String> {
 /// How requests travel. Completions offer the names.
 pub(crate) fn transport() -> impl TypedValueParser<Value = Transport> {
     PossibleValuesParser::new(Transport::ALL.map(Transport::name))
-        .map(|name| name.parse().expect("these are the names of transports"))
+        .map(|name| name.parse().expect("the parser admits names of transports only"))
 }
 
 /// Returns the parser of [`Data`], the storage of files' bytes. Completions offer the names.
 pub(crate) fn data() -> impl TypedValueParser<Value = Data> {
-    PossibleValuesParser::new(Data::ALL.map(Data::name)).map(|name| name.parse().expect("these are the names of data"))
+    PossibleValuesParser::new(Data::ALL.map(Data::name)).map(|name| name.parse().expect("clap admits only these"))
 }
 
 /// Mode of the mover. Completions offer the names.
 pub(crate) fn mover() -> impl TypedValueParser<Value = MoverMode> {
     PossibleValuesParser::new(MoverMode::ALL.map(MoverMode::name))
-        .map(|name| name.parse().expect("these are the names of modes"))
+        .map(|name| name.parse().expect("the parser admits names of modes only"))
 }
 
 /// A time in whole microseconds, at most a second.
@@ -131,7 +163,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_or_the_message_tells_how_to_write_them() {
+    fn negative_values_are_told_apart_from_unknown_options() {
+        let told = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let command = clap::Command::new("a").arg(clap::Arg::new("size").long("size"));
+            let error = command.try_get_matches_from(&words).unwrap_err();
+            negative_of(error, &words).to_string()
+        };
+        for line in ["a --size -512M", "a --size -.5"] {
+            assert!(told(line).contains("'--size': it is negative"), "{}", told(line));
+        }
+        for line in ["a -x --size -512M", "a --other -512M -x"] {
+            assert!(!told(line).contains("negative"), "{}", told(line));
+        }
+    }
+
+    #[test]
+    fn sizes_parse_or_the_error_shows_the_format() {
         assert_eq!(size("2GiB"), Ok(Size::Bytes(2 << 30)));
         assert_eq!(size("25%"), Ok(Size::percent(25)));
         let message = size("1GB").unwrap_err();
@@ -143,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_has_room_for_something() {
+    fn metadata_below_the_least_size_is_refused() {
         assert_eq!(metadata("64K"), Ok(Size::Bytes(64 << 10)));
         assert_eq!(metadata("25%"), Ok(Size::percent(25)));
         for text in ["63K", "x", "0"] {
@@ -153,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_no_share() {
+    fn a_share_is_refused_where_bytes_are_needed() {
         assert_eq!(bytes("64M"), Ok(64 << 20));
         assert!(bytes("25%").unwrap_err().contains("64M"));
         for text in ["x", "", "-1", "0", "8192P"] {
@@ -163,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_or_the_message_tells_how_to_write_them() {
+    fn times_parse_or_the_error_shows_the_format() {
         assert_eq!(seconds("0"), Ok(Duration::ZERO));
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         assert_eq!(seconds("60"), Ok(Duration::from_secs(60)));
@@ -183,10 +231,10 @@ mod tests {
         assert_eq!(one_of_several_nodes("3"), Ok(3));
         for text in ["", "x", "-1", "0,1", "65536"] {
             assert!(
-                one_of_several_nodes(text).unwrap_err().contains("several times"),
+                one_of_several_nodes(text).unwrap_err().contains("repeat the option"),
                 "{text}"
             );
-            assert!(!node(text).unwrap_err().contains("several times"), "{text}");
+            assert!(!node(text).unwrap_err().contains("repeat the option"), "{text}");
         }
     }
 }

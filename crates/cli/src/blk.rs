@@ -4,7 +4,7 @@ mod replay;
 
 use crate::failure::Result;
 
-/// Requests to block devices, by the block layer.
+/// Submit requests to block devices through the block layer.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum BlkCommand {
     Replay(replay::Args),

@@ -52,7 +52,8 @@ pub(crate) fn make_directory() -> Result<()> {
         .and_then(|()| {
             let found = fs::symlink_metadata(DIRECTORY)?;
             if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
-                return Err(io::Error::other("it is not a directory of this user"));
+                let why = "it is not a directory of this user";
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
             }
             if found.mode() & 0o077 != 0 {
                 fs::set_permissions(DIRECTORY, Permissions::from_mode(0o700))
@@ -62,10 +63,7 @@ pub(crate) fn make_directory() -> Result<()> {
         });
     match result {
         Ok(()) => Ok(()),
-        Err(error) => fail!(
-            "cannot use {DIRECTORY} for the server's socket: {error}{}",
-            root_hint(&error)
-        ),
+        Err(error) => fail!("cannot use {DIRECTORY}: {error}{}", root_hint(&error)),
     }
 }
 

@@ -4,7 +4,7 @@
 //! `stage` holds what it needs and takes it down, however it ends; `measure` runs rounds; `outcome` is what was found, of
 //! which `table`, `page` and the JSON are made.
 
-mod case;
+mod contestants;
 mod findings;
 mod fio;
 mod in_process;
@@ -19,19 +19,16 @@ mod placement;
 mod program;
 mod server;
 mod stage;
-mod steps;
 mod table;
-mod tmpfs;
 mod trees;
 
 use crate::argument;
 use crate::control::protocol::OUTPUT_VERSION;
 use crate::failure::{Failure, Result, fail};
-use crate::mountinfo::shown;
+use crate::mountinfo::{absolute, shown};
 use clap::Args;
-use homenode::{Data, Size};
+use homenode::Size;
 use homenode_linux::topology::{Source, read};
-use interrupt::Interrupt;
 use outcome::{Outcome, Settings};
 use stage::Stage;
 use std::fs;
@@ -42,39 +39,36 @@ const JOBS_MAX: usize = 2;
 /// 128 and the signal's number: what a shell makes of a command that a signal ended.
 const INTERRUPTED_EXIT_CODE: i32 = 128;
 
-/// See on this machine what is local, what is fast, and what is not. Takes about three minutes.
+/// Measure locality and speed of pools on this machine. Takes about three minutes.
 ///
-/// Mounts pools by both transports, copies real trees into them and has rsync compare them, measures the mounts and the
-/// library beside tmpfs, prints one table, writes one page, and takes everything down again, on Ctrl-C too. Needs root,
-/// fio and rsync.
+/// The demo mounts pools with both kinds of data, copies real trees into them and compares the trees by rsync, measures the
+/// mounts and the library beside tmpfs, prints one table, writes one page, and removes all mounts and copies at the end or on Ctrl-C.
+/// It needs root, fio and rsync.
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
-    /// An empty directory to mount in; made if there is none. Default: a temporary one.
+    /// Empty directory to mount in; created if missing. Default: a temporary directory.
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Size of each node's member in each of the three pools. Default: 1G, or an eighth of the smallest node's memory if
     /// that is less.
     #[arg(long, value_name = "SIZE", value_parser = argument::size)]
     size_per_node: Option<Size>,
-    /// A directory to copy; may be given several times. Of a git work tree only its history and what it tracks are copied.
+    /// Directory to copy; may be given several times. Files that the .gitignore of a git work tree names are not copied.
     /// Default: /usr/include, and the current directory if it is a git work tree.
     #[arg(long = "tree", value_name = "TREE")]
     trees: Vec<PathBuf>,
-    /// Seconds of measuring for each number, over all rounds. Default: 1.2, with --quick 0.1.
+    /// Measuring time for each number over all rounds, in seconds. Default: 1.2, or 0.1 with --quick.
     #[arg(long, value_name = "N", value_parser = seconds)]
     seconds: Option<f64>,
-    /// Run a single short round with a small tree: shows that the demo works; its numbers are worth little.
+    /// Run a single short round with a small tree. This checks that the demo works; it measures too little to compare.
     #[arg(long)]
     quick: bool,
-    /// Where to write the page.
+    /// File for the page.
     #[arg(long, value_name = "FILE", default_value = "homenode-report.html")]
     report: PathBuf,
-    /// Write what was found as JSON too.
+    /// Also write the results to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Serve a mount for the demo that is this process's parent.
-    #[arg(long, hide = true, value_name = "DATA", requires_all = ["directory", "size_per_node"])]
-    serve: Option<Data>,
 }
 
 fn seconds(text: &str) -> std::result::Result<f64, String> {
@@ -87,11 +81,6 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
 }
 
 impl DemoArgs {
-    /// Whether this is one of the servers that a demo has started.
-    pub(crate) fn is_started_by_another(&self) -> bool {
-        self.serve.is_some()
-    }
-
     fn rounds(&self) -> usize {
         if self.quick { 1 } else { 3 }
     }
@@ -105,23 +94,20 @@ impl DemoArgs {
 }
 
 pub(crate) fn run(args: &DemoArgs) -> Result<()> {
-    if let (Some(data), Some(directory), Some(size)) = (args.serve, &args.directory, args.size_per_node) {
-        return server::serve(directory, data, size);
-    }
-    let interrupt = Interrupt::watch()?;
-    let shown = demonstrate(args, &interrupt);
+    interrupt::watch()?;
+    let shown = demonstrate(args);
     // Everything is down by now.
-    match (interrupt.signal(), shown) {
+    match (interrupt::signal(), shown) {
         (Some(signal), Err(_)) => {
-            complain!("homenode: interrupted: everything is taken down, nothing was reported");
-            let signal = i32::try_from(signal).expect("signals have small numbers");
+            complain!("homenode: interrupted: all mounts are removed, no report was written");
+            let signal = i32::try_from(signal).expect("signal numbers fit an i32");
             std::process::exit(INTERRUPTED_EXIT_CODE + signal)
         }
         (_, shown) => shown,
     }
 }
 
-fn demonstrate(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
+fn demonstrate(args: &DemoArgs) -> Result<()> {
     stage::check_rights()?;
     let fio = program::require("fio", "fio", "measures the mounts")?;
     let rsync = program::require("rsync", "rsync", "copies the trees and compares them")?;
@@ -148,11 +134,14 @@ fn demonstrate(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
         pools: Vec::new(),
         topology,
     };
-    let originals = originals(args, interrupt)?;
-    let mut stage = Stage::set(args, &mut outcome, interrupt)?;
-    measure::copies(&originals, &stage, &mut outcome, interrupt)?;
-    measure::rates(&mut stage, &mut outcome, interrupt)?;
-    stage.look(&mut outcome, interrupt)?;
+    let originals = originals(args)?;
+    let trees = originals.iter().map(|original| original.path.clone());
+    let files = std::iter::once(&args.report).chain(&args.json);
+    let directories = files.filter_map(|file| fs::canonicalize(absolute(file).parent()?).ok());
+    let stage = Stage::set(args, &trees.chain(directories).collect::<Vec<_>>(), &mut outcome)?;
+    measure::copies(&originals, &stage, &mut outcome)?;
+    measure::rates(&stage, &mut outcome)?;
+    stage.look(&mut outcome)?;
     drop(stage);
     outcome.headline = findings::headline(&outcome);
     outcome.findings = findings::all(&outcome);
@@ -161,7 +150,7 @@ fn demonstrate(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
 }
 
 /// The trees to copy.
-fn originals(args: &DemoArgs, interrupt: &Interrupt) -> Result<Vec<trees::Original>> {
+fn originals(args: &DemoArgs) -> Result<Vec<trees::Original>> {
     let mut paths = args.trees.clone();
     if paths.is_empty() {
         let candidates = if args.quick {
@@ -174,7 +163,7 @@ fn originals(args: &DemoArgs, interrupt: &Interrupt) -> Result<Vec<trees::Origin
             paths.push(PathBuf::from("."));
         }
     }
-    paths.iter().map(|path| trees::Original::new(path, interrupt)).collect()
+    paths.iter().map(|path| trees::Original::new(path)).collect()
 }
 
 fn check_writable(file: &Path) -> Result<()> {
@@ -199,9 +188,9 @@ fn report(args: &DemoArgs, outcome: &Outcome) -> Result<()> {
     write(&args.report, &page::of(outcome))?;
     if let Some(file) = &args.json {
         let json = serde_json::to_string_pretty(outcome)
-            .map_err(|error| Failure::new(format!("cannot write what was found as JSON: {error}")))?;
+            .map_err(|error| Failure::new(format!("cannot write the results as JSON: {error}")))?;
         write(file, &(json + "\n"))?;
     }
     crate::print_text(&table::of(outcome))?;
-    crate::print_line(&format!("\nThe page with all of it: {}", shown(&args.report)))
+    crate::print_line(&format!("\nReport page: {}", shown(&args.report)))
 }

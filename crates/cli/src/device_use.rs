@@ -60,7 +60,7 @@ fn used_by(device: &Path, holders: &[String]) -> Usage {
             "mounted in another namespace, or part of another device".to_owned(),
             "end that first".to_owned(),
         ),
-        (None, holders) => (format!("open by {}", holders.join(", ")), "end that first".to_owned()),
+        (None, holders) => (format!("open by {}", holders.join(", ")), "end them first".to_owned()),
     };
     let users = format!("{} is {use_}", device.display());
     Usage::Known { users, remedy }

@@ -59,12 +59,12 @@ pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<
         Err(error) => fail!("cannot lock {name}: {error}"),
     }
     // Again: a mount made before the lock was ours is seen.
-    refuse_mounted(&find(&path, "make it anew")?, &name)?;
+    refuse_mounted(&find(&path, "create it")?, &name)?;
     let entries = fs::read_dir(&path).and_then(|mut entries| entries.next().transpose());
     match entries {
         Ok(None) => {}
         Ok(Some(entry)) => fail!(
-            "{name} is not empty (it holds {}): give an empty directory, what is in it would be hidden",
+            "{name} is not empty (it holds {}): give an empty directory, because the mount hides its contents",
             shown(Path::new(&entry.file_name()))
         ),
         Err(error) => fail!("cannot list {name}: {error}"),
@@ -123,13 +123,13 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
 pub(crate) fn fate(mount: &MountEntry) -> String {
     let name = mount.source.to_str().and_then(|name| name.parse::<PoolName>().ok());
     match name {
-        Some(name) if RESERVED.contains(&name.as_str()) => "what the pool of memory held is lost".to_owned(),
+        Some(name) if RESERVED.contains(&name.as_str()) => "the contents of the pool of memory are lost".to_owned(),
         Some(name) if matches!(known::find(&name), Ok(Some(_))) => {
             format!(
-                "the pool {name} keeps what was written (on disks what was synced), and `homenode up {name} DIR` mounts it"
+                "the pool {name} keeps all written data (on disks all synced data), and `homenode up {name} DIR` mounts it"
             )
         }
-        _ => "what a pool of memory held is lost".to_owned(),
+        _ => "the contents of a pool of memory are lost".to_owned(),
     }
 }
 

@@ -19,11 +19,11 @@ use homenode_policy::affinity::{Config, Plan, Previous, Why, decide};
 use homenode_policy::doctor::{Finding, Verdict, findings, verdict};
 use std::path::Path;
 
-/// Tell what of this machine's I/O is remote or misplaced, what mending it would bring, and the command that does.
+/// Find remote and misplaced I/O on this machine, with the gain and the command to fix each finding.
 ///
-/// Looks at the machine for a few seconds, and changes nothing. The first line says how much there is to gain, or
-/// "nothing to gain here". Without root it judges what it may read, and says what it could not see. It exits with 0 also
-/// when it found something, and with 1 only when it could not look.
+/// The command observes the machine for a few seconds, and changes nothing. The first line says how much there is to gain, or
+/// "nothing to gain here". Without root the command judges the data it may read, and lists the data it could not read. The
+/// exit code is 0 with or without findings, and 1 only if the machine could not be observed.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     /// Print JSON.
@@ -124,7 +124,7 @@ fn of_durable_pools() -> Vec<String> {
         if is_unsynced {
             // The kernel asks no FUSE server for it.
             facts.push(format!(
-                "sync(2) and syncfs(2) do not reach the pool {} at {place}: what no fsync asks for is durable some seconds later",
+                "sync(2) and syncfs(2) do not reach the pool {} at {place}: data without an fsync is durable some seconds later",
                 mount.source.display()
             ));
         }

@@ -1,12 +1,12 @@
 //! `homenode down`: unmounts, and ends the server.
 
-use crate::control::client::{ConnectError, Connection, RequestError, unexpected};
+use crate::control::client::{ConnectError, Connection, RequestError, Unserved, cannot_talk, unexpected, unserved};
+use crate::control::log_path;
 use crate::control::protocol::{Outcome, Request};
-use crate::control::{log_path, root_hint};
 use crate::directory::clear_dead;
 use crate::failure::{Failure, Result, fail};
 use crate::holders;
-use crate::mountinfo::{Located, MountEntry, mounts, shown};
+use crate::mountinfo::{Located, MountEntry, locate, mounts, shown};
 use crate::progress::Progress;
 use crate::waiting;
 use clap::Args;
@@ -25,40 +25,44 @@ const FREEING_TIMEOUT: Duration = Duration::from_secs(120);
 const BUSY_ATTEMPTS_MAX: u32 = 5;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Unmount DIR and end its server. What a pool of memory held is gone then. Attached volumes are detached, unless they are in use: then
-/// nothing is done. That goes as well for block devices of a durable pool whose server was killed. Fails when a durable pool is unmounted and cannot be made durable;
-/// with --lazy only the server's log tells that.
+/// Unmount DIR and end its server. The contents of a pool of memory are lost. Attached volumes are detached first; if a volume is in use, the
+/// command fails and changes nothing. The same holds for block devices that a killed server of a durable pool left. The command also fails if it cannot make an unmounted pool
+/// durable; with --lazy only the server's log reports that failure.
 #[derive(Args, Debug)]
 pub(crate) struct DownArgs {
-    /// Where it is mounted.
+    /// Mount point of the pool.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Take the directory away also when files are open there: they work until they are closed, then the server ends.
-    /// (SIGTERM to the server ends it at once; open files get errors then.)
+    /// Unmount the directory even if files are open there: open files work until they are closed, then the server ends.
+    /// (SIGTERM ends the server at once; calls on open files then fail.)
     #[arg(long)]
     lazy: bool,
 }
 
 pub(crate) fn run(args: &DownArgs) -> Result<()> {
+    match unserved(&args.directory) {
+        // The mount point of a dead server is cleared below.
+        Some(Unserved::Dead(..)) if locate(&args.directory).is_ok() => {}
+        Some(Unserved::Dead(_, failure) | Unserved::Silent(_, failure) | Unserved::Refused(failure)) => {
+            return Err(failure);
+        }
+        None => {}
+    }
     // Of a server that was killed.
     let waiting = waiting::of_directory(&args.directory);
     waiting::end(&waiting, false)?;
     let mut cleared = false;
-    let located = clear_dead(
-        &args.directory,
-        "`homenode status` lists the mounts there are",
-        &mut |notice| {
-            cleared = true;
-            complain!("homenode: {notice}");
-        },
-    )?;
+    let located = clear_dead(&args.directory, "`homenode status` lists the mounts", &mut |notice| {
+        cleared = true;
+        complain!("homenode: {notice}");
+    })?;
     let name = shown(&located.path);
     let mounted_here = located.mount.is_homenode() && located.is_mount_point();
     if (cleared || !waiting.is_empty()) && !mounted_here {
         return Ok(());
     }
     if !located.mount.is_homenode() {
-        fail!("{name} is no homenode mount: `homenode status` lists those there are");
+        fail!("{name} is not a homenode mount: `homenode status` lists the mounts");
     }
     if !mounted_here {
         fail!(
@@ -70,7 +74,7 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
         Ok(connection) => ask_server(connection, &located, args.lazy),
         // Its socket is out of reach (another /run, say). The server ends by itself when it is unmounted.
         Err(ConnectError::Dead) => unless_gone(unmount(&located, args.lazy), &located),
-        Err(ConnectError::Other(error)) => fail!("cannot talk to the server of {name}: {error}{}", root_hint(&error)),
+        Err(ConnectError::Other(error)) => Err(cannot_talk(&name, &error)),
     }
 }
 
@@ -103,8 +107,8 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, lazy: bool)
             Err(RequestError::Refused(refusal)) if refusal.device_busy => fail!("{}", refusal.message),
             Err(RequestError::Refused(refusal)) if refusal.unmounted => {
                 return Ok(Some(Failure::new(format!(
-                    "{} is unmounted, but its pool could not be put away: {}: what was not synced may be lost; `homenode fsck` \
-                     tells whether the pool is sound",
+                    "{} is unmounted, but its pool could not be closed: {}: unsynced data may be lost; `homenode fsck` \
+                     checks the pool",
                     shown(&located.path),
                     refusal.message
                 ))));
@@ -157,8 +161,8 @@ fn still_there(connection: &mut Connection, located: &Located) -> Result<()> {
     let namespaces = holders::other_namespaces(device);
     if !namespaces.is_empty() {
         fail!(
-            "{name} is unmounted here, but another mount namespace still has it, that of {}, so {server} serves on: end \
-             that first, or take the server away from under its users with {kill}",
+            "{name} is unmounted here, but still mounted in another mount namespace, of {}, so {server} serves on: end \
+             those processes first, or end the server all the same with {kill}",
             namespaces.join(", ")
         );
     }
@@ -167,7 +171,7 @@ fn still_there(connection: &mut Connection, located: &Located) -> Result<()> {
         return Ok(());
     }
     fail!(
-        "{name} is unmounted, but {server} has not ended: wait for it, or end it with {kill}; {} tells what it did last",
+        "{name} is unmounted, but {server} has not ended: wait, or end the server with {kill}; the server's log is {}",
         log_path(device).display()
     )
 }
@@ -195,9 +199,7 @@ fn busy(located: &Located) -> Result<()> {
     } else {
         format!(" by {}", holders.join(", "))
     };
-    fail!(
-        "{name} is in use{who}: end that first, or take it away from under its users with `homenode down --lazy {name}`"
-    )
+    fail!("{name} is in use{who}: end that use first, or unmount all the same with `homenode down --lazy {name}`")
 }
 
 fn refuse_nested(located: &Located) -> Result<()> {

@@ -58,7 +58,7 @@ pub(crate) fn told(error: &homenode::Error) -> String {
             if is_device {
                 format!("{text}; open in {holders}")
             } else {
-                format!("{text}; locked by {holders} (whoever may read the file may lock it)")
+                format!("{text}; locked by {holders} (any user who can read the file can lock it)")
             }
         }
         _ => text,
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_give_terminals_no_commands() {
+    fn control_characters_in_names_are_escaped() {
         assert_eq!(plain("a\u{1b}[2Jb\n\u{9b}2J\u{e4}"), "a\\u{1b}[2Jb\\n\\u{9b}2J\u{e4}");
     }
 }

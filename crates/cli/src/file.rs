@@ -1,7 +1,7 @@
 //! `homenode file`: where a file lies, and moving it.
 
 use crate::argument;
-use crate::control::client::{Connection, on_homenode, unexpected};
+use crate::control::client::{Connection, on_homenode, refuse_unserved, unexpected};
 use crate::control::protocol::{NodeBytes, OUTPUT_VERSION, Outcome, Request};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
@@ -19,29 +19,29 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where a file lies, and moving it.
+/// Show on which nodes a file lies, or move it.
 #[derive(Debug, Subcommand)]
 pub(crate) enum FileCommand {
     Map(MapArgs),
     Move(MoveArgs),
 }
 
-/// Tell how many bytes of a file lie on each node.
+/// Show how many bytes of a file lie on each node.
 #[derive(Args, Debug)]
 pub(crate) struct MapArgs {
-    /// A file on a homenode mount or on any tmpfs, such as /dev/shm.
+    /// File on a homenode mount or on any tmpfs, such as /dev/shm.
     path: PathBuf,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Move a file's bytes to a node, also while it is in use.
+/// Move a file's bytes to a node, also while programs use the file.
 #[derive(Args, Debug)]
 pub(crate) struct MoveArgs {
-    /// A file on a homenode mount or on any tmpfs, such as /dev/shm.
+    /// File on a homenode mount or on any tmpfs, such as /dev/shm.
     path: PathBuf,
-    /// The node to move it to.
+    /// Node to move the file to.
     #[arg(long, value_name = "N", value_parser = argument::node)]
     node: u16,
 }
@@ -67,6 +67,7 @@ pub(crate) fn run(command: &FileCommand) -> Result<()> {
 }
 
 fn map(args: &MapArgs) -> Result<()> {
+    refuse_unserved(&args.path)?;
     let name = shown(&args.path);
     let nodes = match on_tmpfs(&args.path)? {
         Some(file) => map_of_tmpfs(&file, &name)?,
@@ -102,7 +103,7 @@ pub(crate) fn map_of(path: &Path, name: &str) -> Result<Vec<NodeBytes>> {
         Err(error) => fail!("cannot read where {name} lies: {error}"),
     };
     let nodes = std::str::from_utf8(&value[..bytes]).ok().and_then(parse_map);
-    nodes.ok_or_else(|| Failure::new(format!("the server's map of {name} is not of this version")))
+    nodes.ok_or_else(|| Failure::new(format!("the server's map of {name} does not fit this version")))
 }
 
 fn parse_map(text: &str) -> Option<Vec<NodeBytes>> {
@@ -118,6 +119,7 @@ fn parse_map(text: &str) -> Option<Vec<NodeBytes>> {
 }
 
 fn move_file(args: &MoveArgs) -> Result<()> {
+    refuse_unserved(&args.path)?;
     if let Some(file) = on_tmpfs(&args.path)? {
         return move_on_tmpfs(&file, args);
     }
@@ -186,7 +188,7 @@ fn move_on_tmpfs(file: &OwnedFd, args: &MoveArgs) -> Result<()> {
 fn move_hint(error: &io::Error) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::PERM) => "; moving pages that others map needs CAP_SYS_NICE: run it as root",
-        Some(Errno::NOSPC) => "; what has moved stays there",
+        Some(Errno::NOSPC) => "; pages already moved stay there",
         Some(Errno::NODEV | Errno::INVAL) => "; `homenode topology` lists the nodes",
         _ => "",
     }
@@ -208,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_parse() {
+    fn node_maps_parse() {
         let on = |node, bytes| NodeBytes { node, bytes };
         assert_eq!(parse_map(""), Some(vec![]));
         assert_eq!(parse_map("0=8192"), Some(vec![on(0, 8192)]));

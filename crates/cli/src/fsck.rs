@@ -20,18 +20,18 @@ const FAILED: u8 = 8;
 /// Faults that are told one by one.
 const TOLD_MAX: usize = 100;
 
-/// Check a durable pool that is not up, and repair it when asked to.
+/// Check a durable pool that is not up; with --repair, repair it.
 ///
-/// Without --repair it only reads. Exits with 0 when the pool is sound, 1 when all faults are repaired, 4 when faults stay, 8 when that cannot be
-/// told, 16 for a command that is not understood.
+/// Without --repair the command only reads. Exit codes: 0 the pool is sound, 1 all faults are repaired, 4 faults remain, 8 the check failed,
+/// 16 the command line is wrong.
 #[derive(clap::Args, Debug)]
 pub(crate) struct FsckArgs {
-    /// A pool that is known here, or the files of all members (with a `/` in a name that is a pool's too).
+    /// Name of a pool that is known here, or the files of all members (put a `/` into a path that is also a pool's name).
     #[arg(required = true, value_name = "NAME|PATH")]
     members: Vec<PathBuf>,
-    /// Repair all faults. Names of what is not there are dropped, what has lost its name gets one in lost+found, and of two files that have the same
-    /// blocks the later one keeps them. The repaired pool counts all at once, so an interrupted repair changes nothing. Make a copy of the
-    /// files first where they are worth it.
+    /// Repair all faults. The repair drops names of missing inodes, gives inodes without a name one in lost+found, and leaves blocks that two files
+    /// share to the later file. All repairs take effect at once, so an interrupted repair changes nothing. Copy the members' files
+    /// first if the data matter.
     #[arg(long)]
     pub(crate) repair: bool,
 }
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
     match homenode::check(&members) {
         Ok(again) if again.faults.is_empty() => ExitCode::from(MENDED),
         Ok(again) => {
-            complain!("homenode: faults stay after the repair");
+            complain!("homenode: faults remain after the repair");
             // The exit code tells it where this cannot.
             let _ = print_text(&told(&again, known.as_ref(), false));
             ExitCode::from(FAULTS)
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
 /// The faults of a pool that is `known` by a name, with their remedies when these are carried out, and a last line about the pool.
 fn told(checked: &Checked, known: Option<&PoolName>, is_repair: bool) -> String {
     let mut text = String::new();
-    let mut tell = |line: &str| writeln!(text, "{line}").expect("a string grows");
+    let mut tell = |line: &str| writeln!(text, "{line}").expect("writing to a string cannot fail");
     for fault in checked.faults.iter().take(TOLD_MAX) {
         let line = if is_repair {
             fault.to_string()
@@ -93,7 +93,7 @@ fn told(checked: &Checked, known: Option<&PoolName>, is_repair: bool) -> String 
         tell(&plain(&line));
     }
     for path in &checked.others {
-        tell(&format!("{} is no member of the pool, and is left alone", shown(path)));
+        tell(&format!("{} is no member of the pool, and is unchanged", shown(path)));
     }
     if checked.faults.len() > TOLD_MAX {
         tell(&format!("and {} more", checked.faults.len() - TOLD_MAX));

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Write man pages to DIR/man and shell completions to DIR/completions.
 #[derive(Args, Debug)]
 pub(crate) struct GenerateArgs {
-    /// Made if it does not exist.
+    /// Output directory, created if missing.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
@@ -122,8 +122,8 @@ fn write_page_of_mount_helper(directory: &Path) -> io::Result<()> {
     let mut more = Roff::new();
     more.control("SH", ["REMOUNT"]);
     more.text([roman(
-        "mount -o remount changes what is the kernel's (ro, rw, nosuid, nodev, noexec) and refuses what is the pool's, which a \
-         mounted pool keeps: its members change with homenode pool add, drain and remove. For that mount(8) runs \
+        "mount -o remount changes what is the kernel's (ro, rw, nosuid, nodev, noexec). Options of the pool must be those that the \
+         mounted pool has, as those of its line of /etc/fstab are; others are refused: a pool's members change with homenode pool add, drain and remove. For that mount(8) runs \
          mount.fuse.homenode, by the type in the mount table. It runs no helper, and so ignores the pool's options, when it \
          is given both a source and a directory, or -i.",
     )]);
@@ -195,7 +195,7 @@ mod tests {
             assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
         }
         let count = fs::read_dir(directory.path().join("man")).unwrap().count();
-        assert_eq!(count, pages.len() + 4, "and those of the helpers' names");
+        assert_eq!(count, pages.len() + 4, "pages of the commands and of the helpers");
         let alias = read("man/mount.fuse.homenode.8");
         assert!(
             directory.path().join("man").join("mount.homenode.8").exists() && alias.contains("man8/mount.homenode.8")
@@ -221,7 +221,7 @@ mod tests {
             }
         }
         let bash = read("completions/homenode.bash");
-        assert!(bash.contains("auto uring classic"), "values that are known are offered");
+        assert!(bash.contains("auto uring classic"), "known values are completed");
         assert!(read("man/homenode-up.1").contains("per\\-node"));
         for file in ["homenode.bash", "_homenode", "homenode.fish"] {
             let text = read(&format!("completions/{file}"));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_offer_nothing_hidden() {
+    fn completions_leave_hidden_arguments_out() {
         let command = visible(&Cli::command());
         assert!(command.find_subcommand("generate").is_none());
         let up = command.find_subcommand("up").unwrap();

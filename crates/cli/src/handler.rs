@@ -1,6 +1,7 @@
 //! Carries out the requests of commands in the server.
 
 mod exports;
+mod health;
 mod members;
 mod volumes;
 
@@ -9,39 +10,29 @@ pub(crate) use members::Note;
 
 use crate::bodies;
 use crate::control::protocol::{
-    Access, AccessReport, DurableReport, FuseReport, MemberReport, MoverReport, NodeReport, OUTPUT_VERSION, Outcome,
-    Refusal, Request, SliceReport, SpillReport, State, StatusReport, UserReport,
+    Access, DurableReport, FuseReport, Outcome, Refusal, Request, STATUS_VERSION, StatusReport,
 };
 use crate::control::server::Handler;
 use crate::control::tasks::{owner, seen_by};
 use crate::failure::told;
 use crate::mountinfo::{Device, mounts};
-use homenode::{CacheStatus, ChosenTransport, Error, Health, MemberId, Mount, NewFile, NodeId, Pool, Size, Status};
+use homenode::{ChosenTransport, Error, MemberId, Mount, NewFile, NodeId, Pool, Size};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A pool and its mount.
 pub(crate) struct PoolHandler {
-    pool: Pool,
-    note: Note,
-    mount: Arc<Mount>,
-    device: Device,
-    exports: Arc<Exports>,
+    pub(crate) pool: Pool,
+    pub(crate) note: Note,
+    /// Mount options that say how it was brought up.
+    pub(crate) options: Vec<String>,
+    pub(crate) mount: Arc<Mount>,
+    pub(crate) device: Device,
+    pub(crate) exports: Arc<Exports>,
 }
 
 impl PoolHandler {
-    pub(crate) fn new(pool: Pool, note: Note, mount: Arc<Mount>, device: Device, exports: Arc<Exports>) -> Self {
-        Self {
-            pool,
-            note,
-            mount,
-            device,
-            exports,
-        }
-    }
-
     /// Attached volumes go with the pool, unless somebody uses them: then all stays as it is.
     fn down(&self, lazy: bool) -> Result<Outcome, Refusal> {
         // Until it is unmounted nobody else begins to use them.
@@ -145,36 +136,25 @@ impl PoolHandler {
     }
 
     fn status(&self) -> StatusReport {
-        let status = self.pool.status();
+        let pool = self.pool.status();
         let (directory, mounted) = self.place();
-        let cache = self.pool.cache();
+        let (durable, fuse) = (self.durable(), fuse(&self.mount));
         StatusReport {
-            output_version: OUTPUT_VERSION,
+            output_version: STATUS_VERSION,
             directory: directory.to_string_lossy().into_owned(),
             mounted,
+            options: self.options.clone(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            durable: self.durable(),
-            capacity_bytes: status.capacity_bytes,
-            used_bytes: status.used_bytes,
-            kernel_bytes: status.kernel_bytes,
-            kernel_located_bytes: status.kernel_by_node.iter().map(|(_, bytes)| bytes).sum(),
-            reserved_bytes: status.reserved_bytes,
-            free_bytes: status.free_bytes(),
-            metadata_used_bytes: status.metadata_used_bytes,
-            metadata_limit_bytes: status.metadata_limit_bytes,
-            metadata_refused: status.metadata_refused,
-            cache: slices(&cache, &status),
-            cache_table_bytes: cache.table_bytes,
-            metadata_users: status.metadata_by_user.len(),
-            metadata_by_user: users(&status),
-            nodes: nodes(&status),
-            members: members(&status),
-            accesses: accesses(&status),
-            spills: spills(&status),
-            mover: MoverReport::from(&self.mount.mover().unwrap_or_default()),
+            problems: health::problems(&pool, durable.as_ref(), &fuse),
+            local_percent: self.mount.local_percent(&pool),
+            durable,
+            server_memory: health::server_memory(pool.metadata_used_bytes),
+            pool,
+            cache: self.pool.cache(),
+            mover: self.mount.mover().unwrap_or_default(),
             copies: homenode_linux::copy::choice().to_string(),
-            fuse: fuse(&self.mount),
+            fuse,
             bodies: bodies::answers(),
         }
     }
@@ -237,103 +217,6 @@ fn refusal(error: &Error) -> Refusal {
     }
 }
 
-fn nodes(status: &Status) -> Vec<NodeReport> {
-    let empty = |node: NodeId| NodeReport {
-        node: node.0,
-        state: State::NoMember,
-        capacity_bytes: 0,
-        populated_bytes: 0,
-        used_bytes: 0,
-        spilled_bytes: 0,
-    };
-    let mut nodes: BTreeMap<NodeId, NodeReport> = BTreeMap::new();
-    for member in &status.members {
-        let node = nodes.entry(member.home).or_insert_with(|| empty(member.home));
-        node.capacity_bytes += member.capacity_bytes;
-        node.populated_bytes += member.populated_bytes;
-        node.used_bytes += member.used_bytes;
-        node.state = better(node.state, state(member));
-    }
-    for (node, bytes) in &status.kernel_by_node {
-        nodes.entry(*node).or_insert_with(|| empty(*node)).used_bytes += bytes;
-    }
-    for spill in &status.spills {
-        nodes
-            .entry(spill.from)
-            .or_insert_with(|| empty(spill.from))
-            .spilled_bytes += spill.bytes;
-    }
-    nodes.into_values().collect()
-}
-
-/// A node takes data as long as one of its members does.
-fn better(one: State, other: State) -> State {
-    match (one, other) {
-        (State::Candidate, _) | (_, State::Candidate) => State::Candidate,
-        (State::Fat, _) | (_, State::Fat) => State::Fat,
-        (State::Draining, _) | (_, State::Draining) => State::Draining,
-        (State::Drained, _) | (_, State::Drained) => State::Drained,
-        (State::Missing, _) | (_, State::Missing) => State::Missing,
-        (State::NoMember, State::NoMember) => State::NoMember,
-    }
-}
-
-fn state(member: &homenode::MemberStatus) -> State {
-    if member.health == Health::Missing {
-        return State::Missing;
-    }
-    match (member.draining, member.fat) {
-        (true, _) if member.used_bytes == 0 => State::Drained,
-        (true, _) => State::Draining,
-        (false, true) => State::Fat,
-        (false, false) => State::Candidate,
-    }
-}
-
-fn members(status: &Status) -> Vec<MemberReport> {
-    let report = |member: &homenode::MemberStatus| MemberReport {
-        member: member.id.0,
-        kind: member.kind.name().to_owned(),
-        home: member.home.0,
-        state: state(member),
-        problem: members::problem(member),
-        backing: member.backing.clone(),
-        capacity_bytes: member.capacity_bytes,
-        populated_bytes: member.populated_bytes,
-        used_bytes: member.used_bytes,
-        errors: member.errors,
-    };
-    status.members.iter().map(report).collect()
-}
-
-fn accesses(status: &Status) -> Vec<AccessReport> {
-    let report = |cell: &homenode::Access| AccessReport {
-        from: cell.from.0,
-        home: cell.home.0,
-        operations: cell.operations,
-        read_bytes: cell.read_bytes,
-        written_bytes: cell.written_bytes,
-    };
-    status.accesses.iter().map(report).collect()
-}
-
-/// Users whose metadata `status` tells, at most.
-const USERS_TOLD: usize = 16;
-
-fn users(status: &Status) -> Vec<UserReport> {
-    let report = |&(uid, bytes): &(u32, u64)| UserReport { uid, bytes };
-    status.metadata_by_user.iter().take(USERS_TOLD).map(report).collect()
-}
-
-fn spills(status: &Status) -> Vec<SpillReport> {
-    let report = |spill: &homenode::Spill| SpillReport {
-        from: spill.from.0,
-        home: spill.home.0,
-        bytes: spill.bytes,
-    };
-    status.spills.iter().map(report).collect()
-}
-
 fn fuse(mount: &Mount) -> FuseReport {
     let statistics = mount.statistics();
     let named = |(operation, count): &(_, u64)| (format!("{operation:?}"), *count);
@@ -349,46 +232,5 @@ fn fuse(mount: &Mount) -> FuseReport {
         errors_by_errno: statistics.errors_by_errno.iter().copied().collect(),
         panics: statistics.panics,
         by_operation: statistics.requests.iter().map(named).collect(),
-    }
-}
-
-fn slices(cache: &CacheStatus, status: &Status) -> Vec<SliceReport> {
-    const BLOCK: u64 = 4096;
-    let slices = cache.slices.iter().map(|slice| SliceReport {
-        node: slice.node.0,
-        bytes: slice.frames * BLOCK,
-        free_bytes: slice.free * BLOCK,
-        dirty_bytes: slice.dirty * BLOCK,
-        copies: status
-            .accesses
-            .iter()
-            .filter(|access| access.home == slice.node)
-            .map(|access| access.operations)
-            .sum(),
-        fetched_bytes: slice.fetched * BLOCK,
-        saved_bytes: slice.saved * BLOCK,
-        stolen_bytes: slice.stolen * BLOCK,
-        returned_bytes: slice.returned * BLOCK,
-    });
-    slices.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_is_as_good_as_its_best_member() {
-        use State::{Candidate, Drained, Draining, Fat, Missing, NoMember};
-        assert_eq!(better(NoMember, Draining), Draining);
-        assert_eq!(better(NoMember, NoMember), NoMember);
-        assert_eq!(better(Draining, Fat), Fat);
-        assert_eq!(better(Fat, Candidate), Candidate);
-        assert_eq!(better(Candidate, Draining), Candidate);
-        assert_eq!(better(Draining, Draining), Draining);
-        assert_eq!(better(Drained, Draining), Draining);
-        assert_eq!(better(NoMember, Drained), Drained);
-        assert_eq!(better(Missing, NoMember), Missing);
-        assert_eq!(better(Missing, Candidate), Candidate);
     }
 }

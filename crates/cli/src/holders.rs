@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_of_the_file_and_no_others_are_found() {
+    fn only_holders_of_locks_on_the_file_are_found() {
         let file = "fd:01:5678";
         assert_eq!(
             locker("1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF", file),

@@ -16,7 +16,7 @@ pub(crate) fn start(tell: bool) {
         Ok(()) => wanted.as_ref(),
         Err(problem) => {
             if tell {
-                complain!("homenode: {VARIABLE}={wanted} is left out: {problem}");
+                complain!("homenode: {VARIABLE}={wanted} is ignored: {problem}");
             }
             ""
         }
@@ -42,7 +42,7 @@ fn check(wanted: &str) -> Result<(), String> {
         let is_level = |level: &str| LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level));
         if !level.is_none_or(is_level) || !module.is_none_or(|module| module.starts_with(CRATES)) {
             return Err(format!(
-                "{directive:?} is no level ({}), nor a module with one, such as homenode_fuse=debug",
+                "{directive:?} is neither a level ({}) nor a module with a level, such as homenode_fuse=debug",
                 LEVELS.join(", ")
             ));
         }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_and_modules_are_told_from_what_means_nothing() {
+    fn log_levels_and_modules_parse_and_nonsense_is_refused() {
         for wanted in [
             "",
             "debug",
@@ -76,7 +76,7 @@ mod tests {
         ] {
             let problem = check(wanted).unwrap_err();
             assert!(
-                problem.contains("debug, trace") && problem.contains("is no level"),
+                problem.contains("debug, trace") && problem.contains("is neither a level"),
                 "{problem}"
             );
         }

@@ -26,6 +26,7 @@ mod failure;
 mod file;
 mod fsck;
 mod generate;
+mod groups;
 mod handler;
 mod holders;
 mod logging;
@@ -44,7 +45,7 @@ mod up;
 mod volume;
 mod waiting;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::{Failure, Result, fail};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -102,7 +103,7 @@ fn main() -> ExitCode {
     // Building the arguments of all verbs takes longer than many a program that it starts.
     let parsed = match run::RunArgs::parse_if_meant() {
         Some(parsed) => parsed.map(Verb::Run),
-        None => Cli::try_parse().map(|cli| cli.verb),
+        None => parse(),
     };
     let verb = match parsed {
         Ok(verb) => verb,
@@ -111,7 +112,7 @@ fn main() -> ExitCode {
             let _ = error.print();
             return ExitCode::from(fsck::USAGE);
         }
-        Err(error) => error.exit(),
+        Err(error) => argument::negative_value(error).exit(),
     };
     // It logs nothing, and is to be gone soon.
     if let Verb::Run(args) = &verb {
@@ -130,6 +131,13 @@ fn main() -> ExitCode {
     }
 }
 
+fn parse() -> clap::error::Result<Verb> {
+    let mut command = groups::with_groups(Cli::command());
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    Ok(cli.verb)
+}
+
 fn run(verb: &Verb) -> Result<()> {
     let boxed = |error: Box<dyn std::error::Error>| Failure::new(failure::chain(&*error));
     match verb {
@@ -145,7 +153,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::Doctor(args) => doctor::run(args),
         Verb::Blk(command) => blk::run(command),
         Verb::Demo(args) => demo::run(args),
-        Verb::Run(_) | Verb::Fsck(_) => unreachable!("they have exit codes of their own"),
+        Verb::Run(_) | Verb::Fsck(_) => unreachable!("run and fsck return before this match"),
         Verb::Member(MemberCommand::List(args)) => member_list::run(args).map_err(boxed),
         Verb::Generate(args) => generate::run(args, Cli::command()),
     }
@@ -155,7 +163,6 @@ fn run(verb: &Verb) -> Result<()> {
 fn has_own_terminal(verb: &Verb) -> bool {
     match verb {
         Verb::Up(args) => !args.is_started_by_another(),
-        Verb::Demo(args) => !args.is_started_by_another(),
         _ => true,
     }
 }

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Shows what this machine offers as members of a pool, and where each is at home.
+/// Show the memory and disks that can become pool members, with the home node of each.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Print JSON.

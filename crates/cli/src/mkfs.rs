@@ -1,5 +1,6 @@
 //! `mkfs.homenode` and `fsck.homenode`: what mkfs(8) and fsck(8) run. They are this binary under other names.
 
+use crate::argument::negative_value;
 use crate::failure::Result;
 use crate::fsck::{self, FsckArgs};
 use crate::pool::durable::{self, FilesArgs};
@@ -11,9 +12,9 @@ use std::process::ExitCode;
 pub(crate) const MKFS: &str = "mkfs.homenode";
 pub(crate) const FSCK: &str = "fsck.homenode";
 
-/// Make a durable pool on files: what mkfs(8) runs for `mkfs -t homenode`.
+/// Create a durable pool on files. mkfs(8) runs this command for `mkfs -t homenode`.
 ///
-/// `homenode pool create` also makes it known here by its name, as `homenode pool import` does later.
+/// `homenode pool create` also records the pool's name on this machine; after mkfs, `homenode pool import` does that.
 #[derive(Debug, Parser)]
 #[command(name = MKFS, version)]
 struct MkfsArgs {
@@ -24,29 +25,29 @@ struct MkfsArgs {
     files: FilesArgs,
 }
 
-/// Check a durable pool that is not mounted: what fsck(8) runs for a pool of /etc/fstab. As `homenode fsck`, which repairs with `--repair`.
+/// Check a durable pool that is not mounted. fsck(8) runs this command for a pool of /etc/fstab. `homenode fsck` is the same command; `--repair` repairs.
 #[derive(Debug, Parser)]
 #[command(name = FSCK, version)]
 struct CheckArgs {
     #[command(flatten)]
     check: FsckArgs,
-    /// Repair all faults, as -p and -y: the same as --repair.
+    /// Repair all faults. -p and -y are the same, and so is --repair.
     #[arg(short, short_aliases = ['p', 'y'], action = ArgAction::Count)]
     a: u8,
-    /// Repair nothing, whatever else is given.
+    /// Repair nothing; overrides -a, -p, -y and --repair.
     #[arg(short, action = ArgAction::Count)]
     n: u8,
-    /// Ignored: it always looks at everything.
+    /// Ignored: every check is complete.
     #[arg(short, short_aliases = ['v', 'T', 'M'], action = ArgAction::Count)]
     f: u8,
-    /// Ignored: it takes no time that a bar could show.
+    /// Ignored: there is no progress bar.
     #[arg(short = 'C', value_name = "FD", num_args = 0..=1, require_equals = true)]
     progress: Option<String>,
 }
 
 /// `main` of [`MKFS`].
 pub(crate) fn main() -> ExitCode {
-    mkfs(&MkfsArgs::parse())
+    mkfs(&MkfsArgs::try_parse().unwrap_or_else(|error| negative_value(error).exit()))
 }
 
 /// `main` of [`FSCK`].

@@ -12,7 +12,7 @@ use crate::up::{self, UpArgs};
 use clap::error::ContextKind;
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
 use homenode::PoolName;
-use options::Meaning;
+use options::{Meaning, name_in};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::error::Error;
@@ -33,23 +33,23 @@ const READ_ONLY: &str = "--read-only";
 const USAGE: u8 = 1;
 const FAILED: u8 = 32;
 
-/// Mount a homenode pool: what mount(8) runs for `mount -t homenode`, and for a line of /etc/fstab.
+/// Mount a homenode pool. mount(8) runs this helper for `mount -t homenode` and for /etc/fstab.
 ///
-/// The pool is brought up as by `homenode up [NAME] DIR`; `umount DIR` ends it. The contents of a pool of memory are gone then.
+/// The helper brings the pool up as `homenode up [NAME] DIR` does; `umount DIR` ends the pool. The contents of a pool of memory are lost then.
 #[derive(Debug, Parser)]
 #[command(name = NAME, version, args_override_self = true)]
 #[command(override_usage = "mount.homenode SOURCE DIR [-sfnv] [-N FILE] [-o OPTIONS] [-t TYPE]")]
 pub(crate) struct HelperArgs {
-    /// A durable pool, as `homenode pool list` shows it; `homenode` or `none` for a new pool of memory.
+    /// Name of a durable pool in `homenode pool list`; `homenode` or `none` for a new pool of memory.
     #[arg(value_name = "SOURCE")]
     source: String,
-    /// An empty directory to mount on. Its owner and mode become those of the mount's root.
+    /// Empty directory to mount on. The root of a new pool takes its owner and mode from DIR.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Options, with commas between them. See MOUNT OPTIONS.
+    /// Options, separated by commas. See MOUNT OPTIONS.
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Leave out options that are not known, instead of failing.
+    /// Ignore unknown options instead of failing.
     #[arg(short)]
     sloppy: bool,
     /// Check the options and do not mount.
@@ -58,7 +58,7 @@ pub(crate) struct HelperArgs {
     /// Ignored: there is no /etc/mtab to write.
     #[arg(short)]
     no_mtab: bool,
-    /// Ignored.
+    /// Print the chosen transport and storage of bytes, with the reason.
     #[arg(short)]
     verbose: bool,
     /// Mount in this mount namespace.
@@ -88,9 +88,9 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     let (result, code) = if remount::is_asked_for(&args) {
-        carry_out(&args, remount::check(&args), |()| remount::run(&args))
+        carry_out(&args, remount::check(&args), |wanted| remount::run(&args, &wanted))
     } else {
-        carry_out(&args, up_args(&args), |up_args| up::run(&up_args))
+        carry_out(&args, up_args(&args), |up_args| up::run_with(&up_args, args.verbose))
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -135,7 +135,7 @@ fn up_args(args: &HelperArgs) -> Result<UpArgs> {
         let known = name.map_or(Ok(None), |name| pool::known::find(&name))?;
         if known.is_none() {
             fail!(
-                "no pool {} is known here: `homenode pool list` shows which are; write homenode for a new pool of memory",
+                "no pool {} is known here: `homenode pool list` lists known pools; write homenode for a new pool of memory",
                 args.source.escape_debug()
             );
         }
@@ -143,12 +143,26 @@ fn up_args(args: &HelperArgs) -> Result<UpArgs> {
     }
     arguments.push("--".into());
     arguments.push(args.directory.clone().into());
-    let parsed = pool_command().try_get_matches_from(arguments);
-    let parsed = parsed
-        .and_then(|matches| UpArgs::from_arg_matches(&matches))
-        .map_err(|error| Failure::new(error.to_string()))?;
+    let parsed = parse(arguments)?;
     parsed.check(as_option)?;
     Ok(parsed)
+}
+
+fn parse(arguments: Vec<OsString>) -> Result<UpArgs> {
+    let parsed = pool_command().try_get_matches_from(arguments);
+    let parsed = parsed.and_then(|matches| UpArgs::from_arg_matches(&matches));
+    parsed.map_err(|error| Failure::new(error.to_string()))
+}
+
+/// Mount options that say what these arguments say.
+pub(crate) fn options_of(args: &UpArgs) -> Vec<String> {
+    let option = |argument: &String| match argument.trim_start_matches('-').split_once('=') {
+        Some((name, value)) => format!("{}={value}", as_option(name)),
+        None => as_option(argument.trim_start_matches('-')),
+    };
+    let options = args.arguments().iter().map(option).collect::<Vec<_>>();
+    let is_known = |option: &String| is_pool_option(name_in(option));
+    options.into_iter().filter(is_known).collect()
 }
 
 /// An argument's name as it is written after `-o`.
@@ -266,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_pool_are_those_of_up() {
+    fn mount_options_become_arguments_of_up() {
         let args = parse(&[
             "-o",
             "rw,size_per_node=2G,node=0,node=3",
@@ -292,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_anyway_is_accepted() {
+    fn standard_mount_options_are_accepted() {
         parse(&[
             "-o",
             "rw,defaults,auto,noauto,user,nofail,_netdev,exec,suid,dev,relatime,async,allow_other",
@@ -310,11 +324,17 @@ mod tests {
     }
 
     #[test]
-    fn of_opposites_the_later_counts() {
+    fn the_later_of_opposite_options_counts() {
         let flags = |options: &[&str]| {
             let options = parse(options).unwrap().mounting.options();
             (options.nosuid, options.nodev, options.noexec)
         };
+        let times = |options: &[&str]| {
+            let options = parse(options).unwrap().mounting.options();
+            (options.noatime, options.nodiratime)
+        };
+        assert_eq!(times(&["-o", "noatime,nodiratime,relatime"]), (true, true));
+        assert_eq!(times(&["-o", "noatime,diratime,nodiratime,atime"]), (false, true));
         assert_eq!(flags(&["-o", "nosuid,nodev,noexec"]), (true, true, true));
         assert_eq!(flags(&["-o", "noexec,nosuid,nodev,exec"]), (true, true, false));
         assert_eq!(
@@ -325,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ignored_may_be_given_more_than_once() {
+    fn ignored_options_may_be_repeated() {
         let args = parse(&[
             "-vv", "-n", "-nv", "-ss", "-t", "x", "-t", "y", "-o", "node=1", "-o", "node=2",
         ])
@@ -334,9 +354,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_done_is_refused_by_name_and_with_the_remedy() {
+    fn unsupported_options_are_refused_with_a_remedy() {
         let refused = [
-            ("noatime", "relatime"),
+            ("strictatime", "relatime"),
+            ("norelatime", "noatime"),
             ("size=1G", "size_per_node"),
             ("mpol=bind:0", "per_node"),
             ("mode=0755", "directory"),
@@ -364,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_memory_is_not_read_only() {
+    fn read_only_is_refused_for_a_pool_of_memory() {
         for option in ["ro", "degraded"] {
             let message = parse(&["-o", option]).unwrap_err().to_string();
             assert!(message.starts_with(option) && message.contains("durable"), "{message}");
@@ -372,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_told_in_the_words_of_mount_options() {
+    fn contradicting_options_are_named_as_mount_options() {
         let message = parse(&["-o", "transport=classic,spin_us=5"]).unwrap_err().to_string();
         assert!(
             message.contains("spin_us") && message.contains("transport=classic") && !message.contains("--"),
@@ -381,20 +402,45 @@ mod tests {
     }
 
     #[test]
-    fn a_remount_changes_what_the_kernel_can_and_nothing_of_the_pool() {
+    fn a_remount_changes_kernel_options_only() {
         let check = |options: &str| {
             let args = HelperArgs::try_parse_from([NAME, "homenode", "/mnt/pool", "-o", options]).unwrap();
             assert!(remount::is_asked_for(&args));
             remount::check(&args)
         };
+        let of_pool = |options: &str| check(options).map(|wanted| wanted.options);
         // As mount(8) makes them of the mount table, of a line of /etc/fstab, and of what is asked for.
         let of_table = "rw,nosuid,relatime,remount,user_id=0,group_id=0,default_permissions,allow_other";
-        assert_eq!(check(of_table), Ok(()));
-        assert_eq!(check(&format!("{of_table},noexec,dev")), Ok(()));
-        assert_eq!(check("ro,remount,nofail,noatime"), Ok(()));
+        assert_eq!(of_pool(of_table), Ok(vec![]));
+        assert_eq!(of_pool(&format!("{of_table},noexec,dev")), Ok(vec![]));
+        assert_eq!(of_pool("ro,remount,nofail,nosuid"), Ok(vec![]));
+        let times = ["noatime", "nodiratime"].map(str::to_owned).to_vec();
+        assert_eq!(of_pool("ro,remount,noatime,nodiratime"), Ok(times));
+        let same = |given: &str, has: &[&str]| {
+            let has: Vec<String> = has.iter().map(|&option| option.to_owned()).collect();
+            check(&format!("{of_table},{given}")).unwrap().differs_from(&has)
+        };
+        let has = ["size_per_node=16M", "node=0", "node=2", "transport=auto", "data=auto"];
+        for given in [
+            "size_per_node=16M",
+            "size_per_node=1G,size_per_node=16384K",
+            "node=2,node=0,transport=auto",
+        ] {
+            assert_eq!(same(given, &has), None, "{given}");
+        }
+        for given in [
+            "size_per_node=32M",
+            "size_per_node=50%",
+            "node=0",
+            "transport=classic",
+            "per_node",
+            "metadata=1G",
+        ] {
+            let name = given.split('=').next().unwrap();
+            assert_eq!(same(given, &has).as_deref(), Some(name), "{given}");
+        }
         for (option, part) in [
-            ("size_per_node=32M", "pool add"),
-            ("per_node", "mount -i"),
+            ("size_per_node=5X", "K, M, G"),
             ("size=1G", "size_per_node"),
             ("frobnicate", "not known"),
         ] {
@@ -406,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn sloppy_leaves_out_what_is_not_known_and_only_that() {
+    fn sloppy_ignores_unknown_options_only() {
         assert_eq!(parse(&["-s", "-o", "frobnicate,node=1"]).unwrap().nodes, [1]);
         assert!(parse(&["-s", "-o", "ro"]).is_err());
         assert!(parse(&["-s", "-o", "ro,rw"]).is_ok());

@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::str::Utf8Chunk;
 
 /// The type homenode's mounts have.
@@ -83,6 +83,38 @@ fn look(path: &Path) -> io::Result<Option<Located>> {
     Ok(mount.map(|mount| Located { path, mount }))
 }
 
+/// The first homenode mount on the way to `path`, found without a call to its server. Symbolic links before it are followed.
+pub(crate) fn first_homenode_mount(path: &Path) -> Option<MountEntry> {
+    const LINKS_MAX: usize = 40;
+    let mounts = mounts().ok()?;
+    let mut left = vec![absolute(path)];
+    let (mut at, mut links) = (PathBuf::new(), 0);
+    while let Some(part) = left.pop() {
+        let mut components = part.components();
+        let Some(next) = components.next() else { continue };
+        left.push(components.as_path().to_owned());
+        match next {
+            Component::ParentDir => drop(at.pop()),
+            // An absolute path begins anew with the root.
+            next => at.push(next),
+        }
+        // The last of several is on top.
+        let mount = mounts.iter().rfind(|mount| mount.mount_point == at);
+        if let Some(mount) = mount.filter(|mount| mount.is_homenode()) {
+            return Some(mount.clone());
+        }
+        if let Ok(target) = fs::read_link(&at) {
+            links += 1;
+            if links > LINKS_MAX {
+                return None;
+            }
+            at.pop();
+            left.push(target);
+        }
+    }
+    None
+}
+
 /// Every mount of this process's mount namespace.
 pub(crate) fn mounts() -> io::Result<Vec<MountEntry>> {
     mounts_of("self")
@@ -141,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_root_and_proc_are_found() {
+    fn mounts_of_root_and_proc_are_found() {
         let root = locate(Path::new("/")).unwrap();
         assert!(root.is_mount_point());
         let proc = locate(Path::new("/proc/self/status")).unwrap();

@@ -16,7 +16,7 @@ use homenode::Size;
 use indicatif::HumanBytes;
 use std::path::{Path, PathBuf};
 
-/// Make and find durable pools; add, drain and remove members of a mounted pool.
+/// Create, import and export durable pools; add, drain and remove members of a mounted pool.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
     Create(durable::CreateArgs),
@@ -28,51 +28,51 @@ pub(crate) enum PoolCommand {
     Remove(RemoveArgs),
 }
 
-/// Add a member: a file or a disk to a durable pool, memory of a node to a pool of memory. The pool's server does it: Ctrl-C ends this command, and the
-/// server goes on with what it has begun.
+/// Add a member: a file or disk to a durable pool, memory of a node to a pool of memory. The pool's server does the work: Ctrl-C ends only this command, and the
+/// server finishes a member that it has begun to add.
 #[derive(Args, Debug)]
 pub(crate) struct AddArgs {
-    /// Where the pool is mounted.
+    /// Mount point of the pool.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// The file or disk that becomes a member of a durable pool, as with `homenode pool create`. A file that is there keeps its size; one that is not
-    /// is made. A disk needs a pool that had one from the start.
+    /// File or disk that becomes a member of a durable pool, as with `homenode pool create`. An existing file keeps its size; a missing file
+    /// is created. Only a pool that was created with a disk takes further disks.
     #[arg(value_name = "PATH", conflicts_with = "node")]
     path: Option<PathBuf>,
-    /// The node whose memory a pool of memory takes.
+    /// Node that gives memory to a pool of memory.
     #[arg(long, value_name = "N", value_parser = argument::node)]
     node: Option<u16>,
-    /// Its size: bytes (512M, 1.5G) or a share of the node's memory (25%); bytes of a file that is not there yet.
+    /// Size of the member: bytes (512M, 1.5G) or a share of the node's memory (25%). For a file: bytes, only if the file is missing.
     #[arg(long, value_parser = argument::size)]
     size: Option<Size>,
-    /// Do not write zeros to all of the file first, as with `homenode pool create`.
+    /// Do not fill the file with zeros first, as with `homenode pool create`.
     #[arg(long, requires = "path")]
     unwritten: bool,
-    /// Reach the file past the page cache, as with `homenode pool create`.
+    /// Bypass the page cache of the file, as with `homenode pool create`.
     #[arg(long, requires = "path")]
     direct: bool,
-    /// Also take a file or a disk that holds other data, which is lost then.
+    /// Also take a file or disk that holds other data, and overwrite that data.
     #[arg(long, short, requires = "path")]
     force: bool,
 }
 
-/// Move everything off a member; it takes no new data from then on, as long as the pool is mounted.
+/// Move all data off a member. The member takes no new data until the pool is unmounted.
 #[derive(Args, Debug)]
 pub(crate) struct DrainArgs {
-    /// Where the pool is mounted.
+    /// Mount point of the pool.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// The member's number, as `homenode status` tells it.
+    /// Number of the member in `homenode status`.
     member: u16,
 }
 
-/// Take a drained member out and give its memory back, or its file, which can be used for something else then.
+/// Remove a drained member from the pool, and release its memory or its file.
 #[derive(Args, Debug)]
 pub(crate) struct RemoveArgs {
-    /// Where the pool is mounted.
+    /// Mount point of the pool.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// The member's number, as `homenode status` tells it.
+    /// Number of the member in `homenode status`.
     member: u16,
 }
 
@@ -95,7 +95,7 @@ fn add(args: &AddArgs) -> Result<()> {
             let size = args.size.map(|size| match size {
                 Size::Bytes(bytes) => Ok(bytes),
                 Size::Share(_) => {
-                    fail!("a share is one of a node's memory: write the bytes of a file, as 512M or 1.5G")
+                    fail!("a share (%) is for a node's memory: give a file's size in bytes, such as 512M or 1.5G")
                 }
             });
             let path = durable::to_be_added(path, args.force)?;
@@ -133,7 +133,7 @@ fn missing_arguments(directory: &Path) -> ! {
     let memory = "--node N and --size SIZE, the memory that is to be a member";
     let message = match report.map(|report| report.durable.is_some()) {
         Ok(true) => format!("the pool is durable: give {file}"),
-        Ok(false) => format!("the pool is one of memory: give {memory}"),
+        Ok(false) => format!("the pool is a pool of memory: give {memory}"),
         Err(_) => format!("give {file}; or, for a pool of memory, {memory}"),
     };
     clap::Error::raw(ErrorKind::MissingRequiredArgument, message + "\n").exit()

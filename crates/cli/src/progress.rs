@@ -33,6 +33,27 @@ impl Progress {
         Self(bar)
     }
 
+    /// A step of a longer run, shown at once: a bar on a terminal, else a line. It has so many parts, or 1 that cannot be counted.
+    pub(crate) fn step(what: &str, parts: usize) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(parts as u64), ProgressDrawTarget::stderr());
+        bar.set_style(style(if parts > 1 {
+            "{spinner} {msg} {wide_bar} {pos}/{len}, {eta} left"
+        } else {
+            "{spinner} {msg} {elapsed}"
+        }));
+        bar.set_message(what.to_owned());
+        if bar.is_hidden() {
+            complain!("{what} ...");
+        }
+        bar.enable_steady_tick(TICK);
+        Self(bar)
+    }
+
+    /// Another part is done.
+    pub(crate) fn advance(&self) {
+        self.0.inc(1);
+    }
+
     /// Bytes done and to do.
     pub(crate) fn set(&self, done_bytes: u64, total_bytes: u64) {
         if self.0.length() != Some(total_bytes) {
@@ -55,7 +76,7 @@ impl Progress {
                 if !bar.is_finished() {
                     bar.finish_and_clear();
                     complain!(
-                        "homenode: interrupted: the server goes on if it has begun, else it drops this; see `{look}`"
+                        "homenode: interrupted: the server finishes the request if it has begun, else drops it; see `{look}`"
                     );
                 } else if !has_passed {
                     // What is done is done: the command is about to say so.

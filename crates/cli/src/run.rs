@@ -2,12 +2,14 @@
 
 mod program;
 
+use crate::control::client::{ConnectError, Connection, dead_server, on_homenode, refuse_unserved};
+use crate::directory::is_dead;
 use crate::failure::{Failure, Result, fail};
-use crate::mountinfo::{locate, shown};
+use crate::mountinfo::shown;
 use program::{Fit, look_at};
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -22,23 +24,24 @@ const DEVICE: &str = "HOMENODE_RUN_DEVICE";
 /// The dynamic linker's list of libraries.
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Run a command whose reads and writes at an offset, on mounted pools, are copies by its own threads.
+/// Run a command whose reads and writes at an offset, on files of mounted pools, become copies by its own threads.
 ///
-/// It is for programs that use pread(2) and pwrite(2) on files that they have open for reading, or for both, and have used 32 times: databases, fio, channels of the JVM. fstat(2) and stat(2) ask the server at most once in a tick of the kernel's clock. All other calls, and all
-/// other files, are as ever. Files have to be the kernel's (`homenode status` says: data kernel), as they are on pools of memory, and are not on durable ones. Programs that are linked statically, run with another user's rights, or use
-/// another C library than glibc run unchanged.
+/// This helps programs that call pread(2) and pwrite(2) on files that they have open for reading, or for both, and have used 32 times: databases, fio,
+/// channels of the JVM. fstat(2) and stat(2) ask the server at most once in a tick of the kernel's clock. All other calls and files work as before. The kernel must hold
+/// the files' bytes (`homenode status` says: data kernel), as in pools of memory, but not in durable pools. Programs that are linked statically, run with another
+/// user's rights, or use another C library than glibc run unchanged.
 ///
-/// The exit code is the command's: 127 where there is no such command, 126 where it cannot be run, 1 where this command failed.
+/// The exit code is the command's: 127 if the command does not exist, 126 if it cannot be run, 1 if `homenode run` itself failed.
 #[derive(clap::Parser, Debug)]
 #[command(name = "homenode-run", version)]
 pub(crate) struct RunArgs {
-    /// Only on the pool that is mounted here, not on all.
+    /// Copy only on the pool mounted on DIR. Default: on all pools.
     #[arg(long, value_name = "DIR")]
     pool: Option<PathBuf>,
-    /// Tell on standard error why a program runs unchanged, and at the end of each process how many of its calls were copies.
+    /// Print on standard error why a program runs unchanged, and at the end of the command, and of each process that made such calls, how many were copies.
     #[arg(long)]
     stats: bool,
-    /// The command and its arguments.
+    /// Command with its arguments.
     #[arg(
         required = true,
         trailing_var_arg = true,
@@ -97,7 +100,7 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
 
 fn run_or_fail(args: &RunArgs) -> std::result::Result<Infallible, (ExitCode, Failure)> {
     let failed = |failure| (ExitCode::FAILURE, failure);
-    let (program, words) = args.command.split_first().expect("clap requires one");
+    let (program, words) = args.command.split_first().expect("clap requires at least one word");
     let mut command = Command::new(program);
     command.args(words);
     let device = args.pool.as_deref().map(device_of).transpose().map_err(failed)?;
@@ -106,8 +109,9 @@ fn run_or_fail(args: &RunArgs) -> std::result::Result<Infallible, (ExitCode, Fai
         complain!("homenode run: {} runs unchanged: {reason}", shown(Path::new(program)));
     }
     // What cannot be looked at can perhaps be run; if not, that is told below.
-    if !matches!(fit, Some(Fit::Other(_))) {
-        preload(&mut command, &library().map_err(failed)?, args.stats, device);
+    match fit {
+        Some(Fit::Other(_)) => unload(&mut command),
+        _ => preload(&mut command, &library().map_err(failed)?, args.stats, device),
     }
     let error = command.exec();
     let name = shown(Path::new(program));
@@ -118,7 +122,7 @@ fn run_or_fail(args: &RunArgs) -> std::result::Result<Infallible, (ExitCode, Fai
         ),
         ErrorKind::NotFound => (
             NOT_FOUND,
-            "there is no such command, or not what its first line names".to_owned(),
+            "there is no such command, or the interpreter in its first line does not exist".to_owned(),
         ),
         _ => (NOT_RUN, error.to_string()),
     };
@@ -127,33 +131,53 @@ fn run_or_fail(args: &RunArgs) -> std::result::Result<Infallible, (ExitCode, Fai
 
 /// Has a command run with the library, on all pools or on the one of a device.
 pub(crate) fn preload(command: &mut Command, library: &Path, stats: bool, device: Option<String>) {
-    let mut list = library.as_os_str().to_owned();
-    let others = std::env::var_os(PRELOAD).unwrap_or_default();
-    let others = others.as_encoded_bytes().split(|byte| matches!(byte, b':' | b' '));
-    // It is there already where such a command runs another one.
-    for other in others.filter(|other| !other.is_empty() && *other != library.as_os_str().as_bytes()) {
-        list.push(":");
-        list.push(OsStr::from_bytes(other));
-    }
-    command.env(PRELOAD, list).env(RUN, if stats { "stats" } else { "on" });
+    let list = [vec![library.to_owned()], other_libraries()].concat();
+    let list: Vec<&OsStr> = list.iter().map(|library| library.as_os_str()).collect();
+    let run = if stats {
+        &format!("stats{}", std::process::id())
+    } else {
+        "on"
+    };
+    command.env(PRELOAD, list.join(OsStr::new(":"))).env(RUN, run);
     match device {
         Some(device) => command.env(DEVICE, device),
         None => command.env_remove(DEVICE),
     };
 }
 
+/// Has a command run without the library, which this process may have been run with: the command's dynamic linker would print an error.
+fn unload(command: &mut Command) {
+    let others = other_libraries();
+    let others: Vec<&OsStr> = others.iter().map(|library| library.as_os_str()).collect();
+    match others.is_empty() {
+        true => command.env_remove(PRELOAD),
+        false => command.env(PRELOAD, others.join(OsStr::new(":"))),
+    };
+}
+
+/// Libraries that are preloaded into this process, but for ours.
+fn other_libraries() -> Vec<PathBuf> {
+    let all = std::env::var_os(PRELOAD).unwrap_or_default();
+    let all = all.as_encoded_bytes().split(|byte| matches!(byte, b':' | b' '));
+    let all = all.map(|library| PathBuf::from(OsStr::from_bytes(library)));
+    all.filter(|library| library.file_name().is_some_and(|name| name != LIBRARY))
+        .collect()
+}
+
 /// The device of the pool that is mounted on a directory, as the library compares it.
 fn device_of(directory: &Path) -> Result<String> {
-    let located = locate(directory).map_err(|error| Failure::new(format!("{}: {error}", shown(directory))))?;
-    if !located.mount.is_homenode() {
-        fail!(
-            "{} is not on a pool: `homenode status` lists those that are mounted",
-            shown(directory)
-        );
+    refuse_unserved(directory)?;
+    let located = on_homenode(directory)?;
+    let words = format!(".homenode.words.{}", rustix::process::geteuid().as_raw());
+    let found = located.mount.mount_point.join(words).symlink_metadata();
+    // The kernel may know the file still. Others than root cannot connect.
+    let is_refused = matches!(Connection::open(located.mount.device), Err(ConnectError::Dead));
+    let is_missing = |error: &io::Error| error.kind() == ErrorKind::NotFound;
+    if (is_refused || found.as_ref().is_err_and(|error| !is_missing(error))) && is_dead(&located) {
+        return Err(dead_server(&located.mount));
     }
     // Durable pools have none, nor have kernels that pass nothing through.
-    let words = format!(".homenode.words.{}", rustix::process::geteuid().as_raw());
-    if !located.mount.mount_point.join(words).exists() {
+    if found.is_err() {
         complain!(
             "homenode run: the kernel does not hold the bytes of {}: reads and writes there are system calls",
             shown(directory)
@@ -166,14 +190,14 @@ fn device_of(directory: &Path) -> Result<String> {
 /// The library's file: beside this command, as Cargo builds it, or where `make install` puts it.
 pub(crate) fn library() -> Result<PathBuf> {
     let own = std::env::current_exe()
-        .map_err(|error| Failure::new(format!("cannot tell where this command lies: {error}")))?;
+        .map_err(|error| Failure::new(format!("cannot find the path of this command: {error}")))?;
     let directory = own.parent().unwrap_or(Path::new("/"));
     let prefix = directory.parent().unwrap_or(directory);
     let places = [directory.join(LIBRARY), prefix.join("lib/homenode").join(LIBRARY)];
     let found = places.iter().find(|place| place.is_file());
     if let Some(place) = found.filter(|place| !can_be_listed(place.as_os_str())) {
         fail!(
-            "cannot use {}: the dynamic linker takes no library whose path has a colon or a blank: put it elsewhere",
+            "cannot use {}: the dynamic linker takes no library whose path has a colon or a blank: move the library",
             shown(place)
         );
     }
@@ -198,7 +222,7 @@ mod tests {
     use clap::Parser;
 
     #[test]
-    fn plain_words_mean_what_clap_says() {
+    fn the_fast_parser_agrees_with_clap() {
         let lines = [
             ("echo a", true),
             ("-- echo a", true),

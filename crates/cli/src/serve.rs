@@ -8,6 +8,7 @@ use crate::control::{self, server::Socket};
 use crate::directory;
 use crate::failure::{Failure, Result, fail};
 use crate::handler::{Exports, Note, PoolHandler};
+use crate::mount_helper;
 use crate::mountinfo::{Device, locate, mounts, shown};
 use crate::pool::known;
 use crate::up::UpArgs;
@@ -138,11 +139,7 @@ impl Serving {
             mounting.source = name.to_string();
         }
         let mount = Mounted(Arc::new(pool.mount_with(&directory.path, &mounting)?));
-        let ChosenTransport { transport, reason, .. } = mount.0.transport();
-        notice(&format!("transport {transport}: {reason}"));
-        let ChosenData { data, reason, .. } = mount.0.data();
-        notice(&format!("data {data}: {reason}"));
-        if *data == Data::Pool {
+        if mount.0.data().data == Data::Pool {
             pool.set_populate_ahead(None);
         }
         let located = locate(&directory.path);
@@ -156,7 +153,7 @@ impl Serving {
         match mount.0.mover() {
             Some(mover) => {
                 if let Some(why) = mover.not_seen {
-                    notice(&format!("mover {mode}: reads and writes are not seen: {why}"));
+                    notice(&format!("mover {mode}: reads and writes are not counted: {why}"));
                 }
             }
             None if mode == MoverMode::On => {
@@ -169,7 +166,14 @@ impl Serving {
         let exports = Exported(Arc::default());
         exports.0.take_up_all(&pool, &directory.path, notice);
         let kept = pool.clone();
-        let handler = PoolHandler::new(pool, note, Arc::clone(&mount.0), device, Arc::clone(&exports.0));
+        let handler = PoolHandler {
+            pool,
+            note,
+            options: mount_helper::options_of(args),
+            mount: Arc::clone(&mount.0),
+            device,
+            exports: Arc::clone(&exports.0),
+        };
         let socket = Socket::open(device, Arc::new(handler))?;
         Ok(Self {
             directory: directory.path.clone(),
@@ -184,6 +188,16 @@ impl Serving {
 
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Choices that were made, with their reasons, a line for each.
+    pub(crate) fn choices(&self) -> [String; 2] {
+        let ChosenTransport { transport, reason, .. } = self.mount.0.transport();
+        let ChosenData { data, reason: why, .. } = self.mount.0.data();
+        [
+            format!("transport {transport}: {reason}"),
+            format!("data {data}: {why}"),
+        ]
     }
 
     pub(crate) fn device(&self) -> Device {
@@ -267,7 +281,7 @@ fn open(members: &[PathBuf], uuid: Option<u128>, options: &PoolOptions) -> Resul
         };
         let mut message = Failure::from(error).to_string();
         if is_missing && !options.degraded {
-            message.push_str("; --degraded (`-o degraded`) reads what the other members have, if the log is on them");
+            message.push_str("; --degraded (`-o degraded`) reads the other members, if the log is on them");
         }
         for device in &waiting {
             message.push_str(&format!("; {}: {}", waiting::line(device), waiting::remedy(device)));
@@ -290,7 +304,7 @@ fn forget_others(pool: &Pool, note: &Note, known: &[PathBuf], notice: &mut dyn F
     let others = known.iter().filter(|path| !files.contains(path));
     for path in others.clone() {
         notice(&format!(
-            "{} is no member of the pool, and is forgotten here: the server ended while it was added or removed; it can be added again, or removed",
+            "{} is not a member of the pool, and is removed from the list of members here: the server ended while the member was added or removed; add it again, or delete it",
             shown(path)
         ));
     }
@@ -351,7 +365,7 @@ fn unmount(mount: &Mount, device: Device) -> Result<()> {
         Ok(()) => Ok(()),
         Err(error) => {
             if is_mounted(device) {
-                tracing::warn!("{error}: taking it away all the same; files that are open there get errors");
+                tracing::warn!("{error}: unmounting all the same; calls on files that are open there fail");
             }
             match mount.stop() {
                 // Detached before, by `down --lazy`: what is still open gets errors once this process is gone.

@@ -1,14 +1,14 @@
 //! `homenode status`: what the pools of this machine hold, and where their bytes go.
 
-use crate::control::client::{ConnectError, Connection};
-use crate::control::protocol::{
-    Access, AccessReport, DurableReport, MoverReport, OUTPUT_VERSION, SliceReport, StatusReport, UserReport,
-};
+use crate::control::client::{ConnectError, Connection, Unserved, pool_of, unserved};
+use crate::control::protocol::{Access, DurableReport, STATUS_VERSION, StatusReport};
 use crate::control::{self, root_hint, socket_path};
 use crate::directory::{fate, is_dead};
-use crate::failure::{Result, fail};
-use crate::mountinfo::{Device, MountEntry, locate, mounts, shown};
+use crate::failure::{Failure, Result, fail};
+use crate::mountinfo::{Device, MountEntry, first_homenode_mount, locate, mounts, shown};
 use clap::Args;
+use homenode::mover::{MoverMode, MoverStatus};
+use homenode::{MemberStatus, SliceStatus, Status, UserBytes};
 use indicatif::HumanBytes;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -19,10 +19,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-/// Tell capacity, use, spills and the access matrix of a pool, or of all.
+/// Show health, capacity, use, spills and the access matrix of a pool, or of all pools.
+///
+/// The first line says `health: ok`, or names the problem: a failing member, a server that was killed or does not answer, a full node, or bytes that
+/// spilled to other nodes.
+///
+/// With --json the output is one object: `output_version`, `health` (that line), `pools` (an object for each pool, with its `problems`), `dead` (mounts
+/// whose servers were killed) and `silent` (sockets of servers that do not answer). It has the same keys with DIR, and tells of that pool only.
+///
+/// The exit code is 1 where the server of DIR is dead or does not answer.
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
-    /// Where it is mounted, or anything on it. Default: every pool of this machine.
+    /// Mount point of the pool, or a path on it. Default: every pool of this machine.
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Print JSON; sizes in bytes.
@@ -31,8 +39,10 @@ pub(crate) struct StatusArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct AllPools {
+struct Json {
     output_version: u32,
+    /// `ok`, or what is wrong.
+    health: String,
     pools: Vec<StatusReport>,
     /// Where mounts lie whose servers were killed.
     dead: Vec<String>,
@@ -40,38 +50,103 @@ struct AllPools {
     silent: Vec<String>,
 }
 
-/// Pools of this machine, mounts of dead servers, and sockets of silent servers.
+/// Pools of this machine, mounts of dead servers, and devices of silent servers.
+#[derive(Default)]
 struct Found {
     pools: Vec<StatusReport>,
     /// Mounts of dead servers.
     dead: Vec<MountEntry>,
-    /// Sockets of servers that did not answer; why was told.
-    silent: Vec<PathBuf>,
+    /// Devices of servers that did not answer; why was told.
+    silent: Vec<Device>,
+}
+
+impl Found {
+    /// `ok`, or what is wrong with each pool.
+    fn health(&self) -> String {
+        let dead = self
+            .dead
+            .iter()
+            .map(|mount| format!("{}: its server was killed", shown(&mount.mount_point)));
+        let silent = self
+            .silent
+            .iter()
+            .map(|device| format!("{}: its server gave no status", pool_of(*device)));
+        let pools = self.pools.iter().filter(|report| !report.problems.is_empty());
+        let pools = pools.map(|report| {
+            format!(
+                "{}: {}",
+                shown(Path::new(&report.directory)),
+                report.problems.join(", ")
+            )
+        });
+        let all: Vec<String> = dead.chain(silent).chain(pools).collect();
+        if all.is_empty() {
+            "ok".to_owned()
+        } else {
+            all.join("; ")
+        }
+    }
 }
 
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
-    if let Some(directory) = &args.directory {
-        let report = Connection::to_server_of(directory)?.0.status()?;
-        return if args.json {
-            crate::print_json(&report)
-        } else {
-            print(&[report], &[])
-        };
-    }
-    let Found { pools, dead, silent } = all()?;
+    let (found, failure) = match &args.directory {
+        Some(directory) => of_directory(directory)?,
+        None => (all()?, None),
+    };
+    let health = found.health();
+    let Found { pools, dead, silent } = found;
     if args.json {
-        crate::print_json(&AllPools {
-            output_version: OUTPUT_VERSION,
+        crate::print_json(&Json {
+            output_version: STATUS_VERSION,
+            health,
             pools,
             dead: mount_points(&dead),
-            silent: names(&silent),
+            silent: sockets(&silent),
         })?;
-    } else if !pools.is_empty() || !dead.is_empty() {
-        print(&pools, &dead)?;
-    } else if silent.is_empty() {
+    } else if pools.is_empty() && dead.is_empty() && silent.is_empty() {
         crate::print_line("no pool is up")?;
+    } else {
+        print(&health, &pools, &dead)?;
     }
-    Ok(())
+    failure.map_or(Ok(()), Err)
+}
+
+/// Asks the server of the mount that `path` lies on. Returns a dead or silent server with the message about it.
+fn of_directory(path: &Path) -> Result<(Found, Option<Failure>)> {
+    let mut found = Found::default();
+    let failure = match unserved(path) {
+        Some(Unserved::Dead(mount, failure)) => {
+            found.dead.push(mount);
+            failure
+        }
+        Some(Unserved::Silent(mount, failure)) => {
+            found.silent.push(mount.device);
+            failure
+        }
+        Some(Unserved::Refused(failure)) => return Err(failure),
+        None => match Connection::to_server_of(path) {
+            Ok((mut server, located)) => match server.status() {
+                Ok(report) => {
+                    found.pools.push(report);
+                    return Ok((found, None));
+                }
+                Err(failure) => {
+                    found.silent.push(located.mount.device);
+                    failure
+                }
+            },
+            // A mount that answers and whose server does not listen: it is in another container, or ending.
+            Err(failure) => {
+                let is_left = |mount: &MountEntry| matches!(Connection::open(mount.device), Err(ConnectError::Dead));
+                let Some(mount) = first_homenode_mount(path).filter(is_left) else {
+                    return Err(failure);
+                };
+                found.silent.push(mount.device);
+                failure
+            }
+        },
+    };
+    Ok((found, Some(failure)))
 }
 
 /// Asks every server; what dead ones left is cleaned up.
@@ -101,7 +176,7 @@ fn all() -> Result<Found> {
 }
 
 /// All at once: one that is stopped does not hold up the others.
-fn ask(connections: Vec<(Device, Connection)>) -> (Vec<StatusReport>, Vec<PathBuf>) {
+fn ask(connections: Vec<(Device, Connection)>) -> (Vec<StatusReport>, Vec<Device>) {
     thread::scope(|scope| {
         let asked: Vec<_> = connections
             .into_iter()
@@ -109,11 +184,11 @@ fn ask(connections: Vec<(Device, Connection)>) -> (Vec<StatusReport>, Vec<PathBu
             .collect();
         let (mut pools, mut silent) = (Vec::new(), Vec::new());
         for (device, answer) in asked {
-            match answer.join().expect("asking does not panic") {
+            match answer.join().expect("the thread that asks a server does not panic") {
                 Ok(report) => pools.push(report),
                 Err(failure) => {
-                    complain!("homenode: {}: {failure}", socket_path(device).display());
-                    silent.push(socket_path(device));
+                    complain!("homenode: {}: {failure}", pool_of(device));
+                    silent.push(device);
                 }
             }
         }
@@ -121,8 +196,10 @@ fn ask(connections: Vec<(Device, Connection)>) -> (Vec<StatusReport>, Vec<PathBu
     })
 }
 
-pub(crate) fn names(paths: &[PathBuf]) -> Vec<String> {
-    paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
+/// Sockets of servers.
+pub(crate) fn sockets(devices: &[Device]) -> Vec<String> {
+    let place = |device: &Device| socket_path(*device).to_string_lossy().into_owned();
+    devices.iter().map(place).collect()
 }
 
 /// Mount points of mounts.
@@ -153,16 +230,14 @@ fn clear_away(device: Device) -> std::result::Result<Connection, ConnectError> {
     opened
 }
 
-fn print(reports: &[StatusReport], dead: &[MountEntry]) -> Result<()> {
-    let mut text = String::new();
-    for (index, report) in reports.iter().enumerate() {
-        if index > 0 {
-            text.push('\n');
-        }
+fn print(health: &str, reports: &[StatusReport], dead: &[MountEntry]) -> Result<()> {
+    let mut text = format!("health: {health}\n");
+    for report in reports {
+        text.push('\n');
         write_report(&mut text, report).expect("writing to a string cannot fail");
     }
     for (index, mount) in dead.iter().enumerate() {
-        if index == 0 && !reports.is_empty() {
+        if index == 0 {
             text.push('\n');
         }
         writeln!(text, "{}", dead_line(mount)).expect("writing to a string cannot fail");
@@ -180,10 +255,10 @@ pub(crate) fn dead_line(mount: &MountEntry) -> String {
 }
 
 /// Names the three users who own most of the metadata, with its size.
-fn owners(report: &StatusReport) -> String {
-    let told = |user: &UserReport| format!("{} of user {}", size(user.bytes), user.uid);
-    let mut told: Vec<String> = report.metadata_by_user.iter().take(3).map(told).collect();
-    match report.metadata_users.saturating_sub(told.len()) {
+fn owners(pool: &Status) -> String {
+    let told = |user: &UserBytes| format!("{} of user {}", size(user.bytes), user.uid);
+    let mut told: Vec<String> = pool.metadata_by_user.iter().take(3).map(told).collect();
+    match pool.metadata_users.saturating_sub(told.len()) {
         _ if told.is_empty() => return String::new(),
         0 => {}
         others => told.push(format!("the rest of {others} others")),
@@ -192,6 +267,7 @@ fn owners(report: &StatusReport) -> String {
 }
 
 fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
+    let pool = &report.pool;
     writeln!(
         text,
         "{}  (homenode {}, server {}){}",
@@ -210,14 +286,14 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     writeln!(
         text,
         "capacity {}, used {}, reserved {}, free {}",
-        size(report.capacity_bytes),
-        size(report.used_bytes),
-        size(report.reserved_bytes),
-        size(report.free_bytes)
+        size(pool.capacity_bytes),
+        size(pool.used_bytes),
+        size(pool.reserved_bytes),
+        size(pool.free_bytes)
     )?;
-    let unknown = report.kernel_bytes.saturating_sub(report.kernel_located_bytes);
-    if report.kernel_bytes > 0 {
-        write!(text, "files of the kernel hold {}", size(report.kernel_bytes))?;
+    let unknown = pool.kernel_bytes.saturating_sub(pool.kernel_located_bytes);
+    if pool.kernel_bytes > 0 {
+        write!(text, "files of the kernel hold {}", size(pool.kernel_bytes))?;
         if unknown > 0 {
             write!(text, "; where {} of that lie is not looked at yet", size(unknown))?;
         }
@@ -226,44 +302,39 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     writeln!(
         text,
         "metadata {} of {} (memory of the server besides the capacity){}{}",
-        size(report.metadata_used_bytes),
-        size(report.metadata_limit_bytes),
-        owners(report),
-        match report.metadata_refused {
+        size(pool.metadata_used_bytes),
+        size(pool.metadata_limit_bytes),
+        owners(pool),
+        match pool.metadata_refused {
             0 => String::new(),
-            refused => format!("; {refused} requests refused for want of it"),
+            refused => format!("; {refused} requests refused because it was full"),
         }
     )?;
-    write_nodes(text, report)?;
+    let memory = &report.server_memory;
     writeln!(
         text,
-        "\n{:<6} {:<6} {:<6} {:<10} {:>11} {:>11} {:>11}  backing",
-        "member", "kind", "home", "state", "capacity", "used", "populated"
+        "server {} resident, of that {} its own, metadata included; the rest are members and files that it has mapped",
+        size(memory.resident_bytes),
+        size(memory.own_bytes)
     )?;
-    for member in &report.members {
-        let (capacity, used) = (size(member.capacity_bytes), size(member.used_bytes));
-        let (populated, state) = (size(member.populated_bytes), member.state.name());
-        let (number, kind, home, backing) = (member.member, &member.kind, member.home, &member.backing);
-        writeln!(
-            text,
-            "{number:<6} {kind:<6} {home:<6} {state:<10} {capacity:>11} {used:>11} {populated:>11}  {backing}"
-        )?;
-    }
+    writeln!(text, "{}", local_line(report))?;
+    write_nodes(text, report)?;
+    write_members(text, &pool.members)?;
     for (member, problem) in problems(report) {
         writeln!(text, "member {member} {problem}")?;
     }
     write_cache(text, report)?;
-    write_accesses(text, &report.accesses)?;
-    if report.fuse.transport == "classic" && !report.accesses.is_empty() {
+    write_accesses(text, &pool.accesses)?;
+    if report.fuse.transport == "classic" && !pool.accesses.is_empty() {
         writeln!(
             text,
-            "by this transport they are the CPUs of the server's threads, not of who asked"
+            "with this transport these are the CPUs of the server's threads, not of the callers"
         )?;
     }
-    for spill in &report.spills {
+    for spill in &pool.spills {
         writeln!(
             text,
-            "spilled: {} that belonged on node {} to node {}",
+            "spilled: {} that belonged on {} to {}",
             size(spill.bytes),
             spill.from,
             spill.home
@@ -287,12 +358,31 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     )
 }
 
+fn write_members(text: &mut String, members: &[MemberStatus]) -> fmt::Result {
+    writeln!(
+        text,
+        "\n{:<6} {:<6} {:<6} {:<10} {:>11} {:>11} {:>11}  backing",
+        "member", "kind", "home", "state", "capacity", "used", "populated"
+    )?;
+    for member in members {
+        let (capacity, used) = (size(member.capacity_bytes), size(member.used_bytes));
+        let (populated, state) = (size(member.populated_bytes), member.state.name());
+        let (number, kind, home, backing) = (member.id.0, member.kind.name(), member.home.0, &member.backing);
+        writeln!(
+            text,
+            "{number:<6} {kind:<6} {home:<6} {state:<10} {capacity:>11} {used:>11} {populated:>11}  {backing}"
+        )?;
+    }
+    Ok(())
+}
+
 fn durable_line(durable: &DurableReport, directory: &str) -> String {
     let line = format!("durable pool {} {}", named(durable), durable.uuid);
     match durable.access {
         Access::ReadWrite => line,
-        Access::ReadOnly => format!("{line}, opened to be read only"),
+        Access::ReadOnly => format!("{line}, opened read-only"),
         Access::Failed => format!("{line}\n{}", failed_line(durable, directory)),
+        Access::Unknown => format!("{line}, with an access that this command does not know"),
     }
 }
 
@@ -305,28 +395,45 @@ pub(crate) fn named(durable: &DurableReport) -> &str {
 pub(crate) fn failed_line(durable: &DurableReport, directory: &str) -> String {
     let (directory, name) = (shown(Path::new(directory)), durable.name.as_deref().unwrap_or("NAME"));
     format!(
-        "READ ONLY: a member could not be written. Changes fail with EROFS and fsync with EIO; what was not synced before may be lost. \
-         When its disk is well again (dmesg, df): `homenode down {directory}`, `homenode fsck {name}`, `homenode up {name} {directory}`"
+        "READ ONLY: a member could not be written. Changes fail with EROFS and fsync with EIO; unsynced data may be lost. \
+         When the member's disk works again (dmesg, df): `homenode down {directory}`, `homenode fsck {name}`, `homenode up {name} {directory}`"
     )
 }
 
 /// Numbers of members with what is wrong with each.
 pub(crate) fn problems(report: &StatusReport) -> impl Iterator<Item = (u16, &str)> {
-    let members = report.members.iter();
-    members.filter_map(|member| Some((member.member, member.problem.as_deref()?)))
+    let members = report.pool.members.iter();
+    members.filter_map(|member| Some((member.id.0, member.problem.as_deref()?)))
+}
+
+/// Whether the mover counts what is read and written.
+fn is_counted(report: &StatusReport) -> bool {
+    report.mover.mode != MoverMode::Off && report.mover.not_seen.is_none()
+}
+
+/// Tells the part of what was read and written that was local.
+fn local_line(report: &StatusReport) -> String {
+    let is_kernel = report.fuse.data == "kernel";
+    match report.local_percent {
+        Some(percent) => format!("local: {percent} % of the bytes read and written were on the node of the CPU"),
+        None if is_kernel && !is_counted(report) => "local: not seen without the mover".to_owned(),
+        None if !is_kernel && report.fuse.transport == "classic" => {
+            "local: not seen by the transport classic".to_owned()
+        }
+        None => "local: not known yet".to_owned(),
+    }
 }
 
 /// Table of nodes.
 fn write_nodes(text: &mut String, report: &StatusReport) -> fmt::Result {
-    let size = |bytes: u64| HumanBytes(bytes).to_string();
     writeln!(
         text,
         "\n{:<6} {:<10} {:>11} {:>11} {:>11} {:>14}",
         "node", "state", "capacity", "used", "populated", "spilled away"
     )?;
-    let is_counted = report.mover.mode != "off" && report.mover.not_seen.is_none();
-    let sees_spills = report.fuse.data != "kernel" || report.nodes.len() < 2 || is_counted;
-    for node in &report.nodes {
+    let nodes = &report.pool.nodes;
+    let sees_spills = report.fuse.data != "kernel" || nodes.len() < 2 || is_counted(report);
+    for node in nodes {
         let (capacity, used) = (size(node.capacity_bytes), size(node.used_bytes));
         let populated = size(node.populated_bytes);
         let spilled = if sees_spills {
@@ -337,7 +444,7 @@ fn write_nodes(text: &mut String, report: &StatusReport) -> fmt::Result {
         writeln!(
             text,
             "{:<6} {:<10} {capacity:>11} {used:>11} {populated:>11} {spilled:>14}",
-            node.node,
+            node.node.0,
             node.state.name()
         )?;
     }
@@ -346,20 +453,20 @@ fn write_nodes(text: &mut String, report: &StatusReport) -> fmt::Result {
 
 /// Table of the cache's slices.
 fn write_cache(text: &mut String, report: &StatusReport) -> fmt::Result {
-    if report.cache.is_empty() {
+    let cache = &report.cache;
+    if cache.slices.is_empty() {
         return Ok(());
     }
-    let size = |bytes: u64| HumanBytes(bytes).to_string();
     writeln!(
         text,
         "\n{:<6} {:>11} {:>11} {:>11} {:>12} {:>11} {:>11} {:>11} {:>11}",
         "cache", "frames", "free", "dirty", "copies", "read", "again", "written", "stolen"
     )?;
-    for slice in &report.cache {
+    for slice in &cache.slices {
         writeln!(
             text,
             "node {:<1} {:>11} {:>11} {:>11} {:>12} {:>11} {:>11} {:>11} {:>11}",
-            slice.node,
+            slice.node.0,
             size(slice.bytes),
             size(slice.free_bytes),
             size(slice.dirty_bytes),
@@ -372,34 +479,33 @@ fn write_cache(text: &mut String, report: &StatusReport) -> fmt::Result {
     }
     writeln!(
         text,
-        "read from disks, again what had been there not long before, and written to them; tables of the cache take {} besides, at most",
-        size(report.cache_table_bytes)
+        "read from disks, read again soon after eviction, and written to disks; tables of the cache take up to {} more",
+        size(cache.table_bytes)
     )
 }
 
 /// Tells of slices that are small for what is read: a quarter of it, and of no less than the slice itself, had been there not long before.
 pub(crate) fn small_slices(report: &StatusReport) -> impl Iterator<Item = String> {
     let is_small =
-        |slice: &&SliceReport| slice.fetched_bytes >= slice.bytes && slice.returned_bytes >= slice.fetched_bytes / 4;
-    report.cache.iter().filter(is_small).map(|slice| {
+        |slice: &&SliceStatus| slice.fetched_bytes >= slice.bytes && slice.returned_bytes >= slice.fetched_bytes / 4;
+    report.cache.slices.iter().filter(is_small).map(|slice| {
         let [has, read, again] = [slice.bytes, slice.fetched_bytes, slice.returned_bytes].map(HumanBytes);
         let node = slice.node;
-        format!("on node {node}: of {read} read from disks into {has}, {again} had been there not long before")
+        format!("on {node}: of {read} read from disks into {has}, {again} had been evicted not long before")
     })
 }
 
 /// Lines about the mover; none while it is off. `name` names a file by its inode number.
-pub(crate) fn mover_lines(mover: &MoverReport, name: &dyn Fn(u64) -> String) -> String {
-    if mover.mode.is_empty() || mover.mode == "off" {
+pub(crate) fn mover_lines(mover: &MoverStatus, name: &dyn Fn(u64) -> String) -> String {
+    if mover.mode == MoverMode::Off {
         return String::new();
     }
     if let Some(why) = &mover.not_seen {
-        return format!("mover {}: reads and writes are not seen: {why}\n", mover.mode);
+        return format!("mover {}: reads and writes are not counted: {why}\n", mover.mode);
     }
-    let size = |bytes: u64| HumanBytes(bytes).to_string();
     let reached = mover.reached.iter().map(|node| {
         let (read, written) = (size(node.read_bytes), size(node.written_bytes));
-        format!("CPUs of node {} read {read} and wrote {written}", node.node)
+        format!("CPUs of {} read {read} and wrote {written}", node.node)
     });
     let reached: Vec<String> = reached.collect();
     let reached = if reached.is_empty() {
@@ -420,7 +526,7 @@ pub(crate) fn mover_lines(mover: &MoverReport, name: &dyn Fn(u64) -> String) -> 
     }
     for decision in &mover.decisions {
         text.push_str(&format!(
-            "  {} {}: node {} reaches it most, {} lie elsewhere, {} a second would be local: {}\n",
+            "  {} {}: {} reaches it most, {} lie elsewhere, {} a second would be local: {}\n",
             name(decision.inode),
             decision.outcome,
             decision.node,
@@ -449,7 +555,7 @@ fn by_errno(errors: &BTreeMap<i32, u64>) -> String {
     }
 }
 
-fn write_accesses(text: &mut String, accesses: &[AccessReport]) -> fmt::Result {
+fn write_accesses(text: &mut String, accesses: &[homenode::Access]) -> fmt::Result {
     if accesses.is_empty() {
         return Ok(());
     }
@@ -460,7 +566,7 @@ fn write_accesses(text: &mut String, accesses: &[AccessReport]) -> fmt::Result {
     )?;
     for cell in accesses {
         let (read, written) = (size(cell.read_bytes), size(cell.written_bytes));
-        let (from, home) = (format!("node {}", cell.from), format!("node {}", cell.home));
+        let (from, home) = (cell.from.to_string(), cell.home.to_string());
         let kind = if cell.from == cell.home { "local" } else { "remote" };
         writeln!(
             text,
@@ -471,7 +577,7 @@ fn write_accesses(text: &mut String, accesses: &[AccessReport]) -> fmt::Result {
     Ok(())
 }
 
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     HumanBytes(bytes).to_string()
 }
 
@@ -481,7 +587,7 @@ mod tests {
     use rustix::io::Errno;
 
     #[test]
-    fn errors_are_told_by_what_they_mean() {
+    fn fuse_errors_are_shown_by_name() {
         assert_eq!(by_errno(&BTreeMap::new()), "");
         let (exists, full) = (Errno::EXIST.raw_os_error(), Errno::NOSPC.raw_os_error());
         assert_eq!(

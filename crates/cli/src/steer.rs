@@ -3,7 +3,6 @@
 mod tree;
 
 use crate::argument;
-use crate::control::protocol::MoverReport;
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
 use crate::status::mover_lines;
@@ -27,15 +26,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tree::Tree;
 
-/// Keep the files of a tmpfs that is already mounted, such as /dev/shm, on the nodes that use them, until Ctrl-C.
+/// Keep the files of a mounted tmpfs, such as /dev/shm, on the nodes that use them, until Ctrl-C.
 ///
-/// It keeps free memory on each node, so that page cache does not push new bytes to other nodes; gives files the policy that their
-/// user.homenode.policy, or that of the nearest directory above them, asks for; and tells, or does, what the mover decides. It looks
-/// again and again: a policy holds from the next look on, not from the first byte, and fallocate places on the node of its caller. A
+/// The command keeps memory free on each node, so that page cache does not push new bytes to other nodes. It gives each file the policy in
+/// user.homenode.policy of the file, or of the nearest directory above it that has one. It reports or does the mover's moves. The command scans the tree
+/// periodically: a policy takes effect at the next scan, not at the first byte, and fallocate places bytes on the caller's node. A
 /// homenode mount has neither limit.
 #[derive(Args, Debug)]
 pub(crate) struct SteerArgs {
-    /// A directory on a tmpfs; all below it on the same tmpfs is looked at.
+    /// Directory on a tmpfs. The command covers all files below it on the same tmpfs.
     directory: PathBuf,
     /// Move files to the node that uses them most: `off`, `plan` (only report), or `on`.
     #[arg(long, value_name = "off|plan|on", value_parser = argument::mover(), default_value = "plan", hide_possible_values = true)]
@@ -61,7 +60,7 @@ pub(crate) fn run(args: &SteerArgs) -> Result<()> {
     );
     let root = root.map_err(|error| Failure::new(format!("cannot open the directory {name}: {error}")))?;
     if !crate::file::is_tmpfs(fstatfs(&root).as_ref().ok()) {
-        fail!("{name} is not on a tmpfs: steer works on those, as /dev/shm; on a homenode mount the server does it");
+        fail!("{name} is not on a tmpfs: name one, such as /dev/shm; on a homenode mount the server steers");
     }
     let nodes =
         steer::nodes().map_err(|error| Failure::new(format!("cannot read the nodes of this machine: {error}")))?;
@@ -156,6 +155,6 @@ fn report(nodes: &[NodeId], watch: &Watch, tree: &Tree) -> String {
         tree.path(file)
             .map_or_else(|| format!("inode {file}"), |path| shown(&path))
     };
-    text.push_str(&mover_lines(&MoverReport::from(watch.status()), &name));
+    text.push_str(&mover_lines(watch.status(), &name));
     text
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 pub(crate) use text::{human_bytes, of as described, ranges};
 
-/// Shows nodes, CPUs, caches, devices and how far the nodes are from each other.
+/// Show nodes, CPUs, caches, devices and the distances between nodes.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Print JSON.

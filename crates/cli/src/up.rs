@@ -15,63 +15,64 @@ use crate::serve::{self, Serving};
 use clap::Args;
 use homenode::{PoolName, Size};
 use mounting::MountingArgs;
+use rustix::process::Signal;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Bring a pool up and mount it on DIR.
 ///
-/// The mount is a filesystem over the memory of every node: bytes lie on the node of the CPU that writes them. Its
-/// contents go with `homenode down`, as those of a tmpfs go with its unmounting. With NAME it is that durable pool (`homenode pool
-/// create`), and its contents stay: after its server was killed all that was written, after a power cut what was synced, and
-/// what was written some seconds before (--commit). The server's log is in /run/homenode,
-/// named by the mount's device number; HOMENODE_LOG sets its level (warn, info, debug).
+/// The mount is a filesystem over the memory of every node: bytes lie on the node of the CPU that writes them. `homenode down`
+/// discards the contents of a pool of memory, as unmounting discards those of a tmpfs. NAME selects a durable pool (`homenode pool
+/// create`), which keeps its contents. A kill of its server loses no written byte, or, in a pool with disks, as much as a power
+/// cut. A power cut loses at most the unsynced writes of the last seconds (--commit). The server writes its log to /run/homenode, in a file
+/// named by the mount's device number; HOMENODE_LOG sets the level (warn, info, debug).
 #[derive(Args, Clone, Debug)]
 #[command(allow_missing_positional = true)]
 pub(crate) struct UpArgs {
-    /// A durable pool, as `homenode pool list` shows it. Default: a new pool of memory.
+    /// Name of a durable pool in `homenode pool list`. Default: a new pool of memory.
     #[arg(value_name = "NAME", conflicts_with_all = ["size_per_node", "nodes", "per_node", "pool"])]
     name: Option<PoolName>,
-    /// An empty directory to mount on. Its owner and mode become those of a new pool's root.
+    /// Empty directory to mount on. The root of a new pool takes its owner and mode from DIR.
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// Size of each node's member: bytes (512M, 1.5G, 2T) or a share of the node's memory (25%). Memory is taken as
-    /// files fill it. Default: 50%, or what is free on the node if that is less; what other pools may still fill counts as
-    /// free, so give a size where there are several.
+    /// Size of each node's member: bytes (512M, 1.5G, 2T) or a share of the node's memory (25%). The pool takes memory as
+    /// files fill it. Default: 50%, or the node's free memory if that is less. Memory that other pools have not filled yet counts
+    /// as free, so give a size if several pools are up.
     #[arg(long, value_name = "SIZE", value_parser = argument::size, allow_negative_numbers = true)]
     pub(crate) size_per_node: Option<Size>,
-    /// Take memory of this node only; may be given several times. Default: every node with memory.
+    /// Use memory of this node only; may be given several times. Default: every node with memory.
     #[arg(long = "node", value_name = "N", value_parser = argument::one_of_several_nodes, allow_negative_numbers = true)]
     pub(crate) nodes: Vec<u16>,
-    /// Memory that names, attributes and block maps may take besides the members: bytes, or a share of the members' size (25%).
-    /// Default: 25%, at least 16M; where files are the kernel's 50%, at least 64M. Taken only as files need it. A user other than root gets at most half of what is left.
+    /// Limit of memory for names, attributes and block maps, in addition to the members: bytes, or a share of the members' size (25%).
+    /// Default: 25%, at least 16M; 50% and at least 64M if the kernel holds the bytes (--data). The pool takes the memory as files need it. A user other than root gets at most half of the memory left.
     #[arg(long, value_name = "SIZE", value_parser = argument::metadata, allow_negative_numbers = true)]
     pub(crate) metadata: Option<Size>,
-    /// Seconds between two commits of a durable pool, 1 to 300: as long may a power cut take back what was not synced. Default: 1, and 5 with disks.
-    /// More writes less of what changes again soon, and keeps the room of removed files back for longer. fsync(2) does not wait for a commit.
+    /// Seconds between two commits of a durable pool, 1 to 300. A power cut loses at most the unsynced changes of this time. Default: 1, or 5 with disks.
+    /// A longer time writes fewer short-lived changes, but frees the space of removed files later. fsync(2) does not wait for a commit.
     #[arg(long, value_name = "SECONDS", value_parser = argument::commit_period)]
     commit: Option<u64>,
-    /// Memory of the cache that a durable pool has for its disks (members of kind `block`), in bytes, spread over all nodes with memory. Taken at once. Default:
-    /// what `homenode pool create --cache` said, or a quarter of each node's memory.
+    /// Size of a durable pool's cache for its disks (members of kind `block`), in bytes, spread over all nodes with memory. The pool takes the memory at once. Default:
+    /// the size given to `homenode pool create --cache`, or a quarter of each node's memory.
     #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
     pub(crate) cache: Option<u64>,
-    /// A durable pool, as NAME: for units and scripts.
+    /// Durable pool, the same as NAME; for units and scripts.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["size_per_node", "nodes", "per_node"])]
     pool: Option<PoolName>,
-    /// Open a durable pool to be read only: nothing is written to its members, which may lie on what cannot be written. Several may read a pool, when none
-    /// writes. Changes fail with EROFS. Not possible where a member is a device of persistent memory (/dev/dax0.0).
+    /// Open a durable pool read-only: the server writes nothing to the members, so they may lie on read-only media. Several servers may read a pool if none
+    /// writes to it. Changes fail with EROFS. Not possible if a member is a device of persistent memory (/dev/dax0.0).
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Open a durable pool of which members are missing, to be read only: what lies on these fails with EIO. Not possible where the pool's log lies
-    /// on one of them, or where a member is a device of persistent memory (/dev/dax0.0).
+    /// Open a durable pool read-only although members are missing: reads of bytes on missing members fail with EIO. Not possible if the pool's log lies
+    /// on a missing member, or if a member is a device of persistent memory (/dev/dax0.0).
     #[arg(long)]
     pub(crate) degraded: bool,
-    /// Stay in the foreground; SIGINT or SIGTERM unmounts and ends.
+    /// Stay in the foreground; SIGINT or SIGTERM unmounts DIR and ends the server.
     #[arg(long)]
     pub(crate) foreground: bool,
     #[command(flatten)]
@@ -79,6 +80,9 @@ pub(crate) struct UpArgs {
     /// Serve as the child that `up` starts.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     detached: bool,
+    /// End with the thread that started this process, however that ends.
+    #[arg(long, hide = true, requires = "detached")]
+    with_parent: bool,
 }
 
 impl UpArgs {
@@ -122,6 +126,22 @@ impl UpArgs {
         self.mounting.check(spelled)
     }
 
+    /// Arguments that say the same of a pool and its mount, but for the directory.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        arguments.extend(self.size_per_node.map(|size| format!("--size-per-node={size}")));
+        arguments.extend(self.metadata.map(|size| format!("--metadata={size}")));
+        arguments.extend(self.commit.map(|seconds| format!("--commit={seconds}")));
+        arguments.extend(self.cache.map(|bytes| format!("--cache={bytes}")));
+        arguments.extend(self.nodes.iter().map(|node| format!("--node={node}")));
+        arguments.extend(self.mounting.arguments());
+        arguments.extend(self.pool().map(|name| format!("--pool={name}")));
+        let switches = [("--read-only", self.read_only), ("--degraded", self.degraded)];
+        let given = switches.iter().filter(|(_, given)| *given);
+        arguments.extend(given.map(|(switch, _)| (*switch).to_owned()));
+        arguments
+    }
+
     /// Whether this is the server that a command has started.
     pub(crate) fn is_started_by_another(&self) -> bool {
         self.detached
@@ -134,6 +154,8 @@ impl UpArgs {
 enum Message {
     /// For the person: a line on standard error.
     Notice(String),
+    /// Likewise, and all is well.
+    Choice(String),
     /// The mount is there.
     Ready,
     /// It is not.
@@ -141,6 +163,11 @@ enum Message {
 }
 
 pub(crate) fn run(args: &UpArgs) -> Result<()> {
+    run_with(args, true)
+}
+
+/// [`run`]; what was chosen without being asked for is told only if it `tells_choices`.
+pub(crate) fn run_with(args: &UpArgs, tells_choices: bool) -> Result<()> {
     if args.detached {
         return serve_detached(args);
     }
@@ -150,7 +177,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     if args.foreground {
         serve_in_foreground(args)
     } else {
-        start_server(args)
+        start_server(args, tells_choices)
     }
 }
 
@@ -191,9 +218,12 @@ fn has_capability(number: u32) -> bool {
 
 fn serve_in_foreground(args: &UpArgs) -> Result<()> {
     let serving = Serving::start(args, &mut |notice| complain!("homenode: {notice}"))?;
+    for choice in serving.choices() {
+        complain!("homenode: {choice}");
+    }
     // To systemd, when that started it as a service.
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
-        tracing::warn!("cannot tell systemd that the mount is there ($NOTIFY_SOCKET): {error}");
+        tracing::warn!("cannot tell systemd that the mount is ready ($NOTIFY_SOCKET): {error}");
     }
     complain!(
         "homenode: {} is up; SIGINT (Ctrl-C) or SIGTERM takes it down",
@@ -203,27 +233,29 @@ fn serve_in_foreground(args: &UpArgs) -> Result<()> {
 }
 
 /// Starts the server as a process of its own and waits until it is ready.
-fn start_server(args: &UpArgs) -> Result<()> {
+fn start_server(args: &UpArgs, tells_choices: bool) -> Result<()> {
+    let mut command = server();
+    command.args(args.arguments());
+    let progress = Progress::new(format!("bringing {} up", shown(&args.directory)));
+    start(command, &args.directory, tells_choices, &mut |line| progress.say(line)).map(drop)
+}
+
+/// Command of a server, without what it serves.
+pub(crate) fn server() -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("homenode").arg("up").arg("--detached");
-    if let Some(size) = args.size_per_node {
-        command.arg(format!("--size-per-node={size}"));
-    }
-    if let Some(size) = args.metadata {
-        command.arg(format!("--metadata={size}"));
-    }
-    if let Some(seconds) = args.commit {
-        command.arg(format!("--commit={seconds}"));
-    }
-    if let Some(bytes) = args.cache {
-        command.arg(format!("--cache={bytes}"));
-    }
-    command.args(args.nodes.iter().map(|node| format!("--node={node}")));
-    command.args(args.mounting.arguments());
-    command.args(args.pool().map(|name| format!("--pool={name}")));
-    let switches = [("--read-only", args.read_only), ("--degraded", args.degraded)];
-    command.args(switches.iter().filter(|(_, given)| *given).map(|(switch, _)| switch));
-    command.arg("--").arg(&args.directory);
+    command.arg0("homenode").args(["up", "--detached"]);
+    command
+}
+
+/// Starts a server on `directory` and waits until it is ready. `say` takes lines for the person, with what was chosen if
+/// `tells_choices`.
+pub(crate) fn start(
+    mut command: Command,
+    directory: &Path,
+    tells_choices: bool,
+    say: &mut dyn FnMut(&str),
+) -> Result<Child> {
+    command.arg("--").arg(directory);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let cannot = |error: io::Error| Failure::new(format!("cannot start the server: {error}"));
     homenode_linux::process::close_on_exec_from(3).map_err(cannot)?;
@@ -232,18 +264,19 @@ fn start_server(args: &UpArgs) -> Result<()> {
         .stdout
         .take()
         .ok_or_else(|| Failure::new("the server has no pipe to this command"))?;
-    let progress = Progress::new(format!("bringing {} up", shown(&args.directory)));
     for line in BufReader::new(pipe).lines() {
         let Ok(line) = line else { break };
         match serde_json::from_str(&line) {
-            Ok(Message::Notice(notice)) => progress.say(&format!("homenode: {notice}")),
-            Ok(Message::Ready) => return Ok(()),
+            Ok(Message::Notice(notice)) => say(&format!("homenode: {notice}")),
+            Ok(Message::Choice(choice)) if tells_choices => say(&format!("homenode: {choice}")),
+            Ok(Message::Choice(_)) => {}
+            Ok(Message::Ready) => return Ok(child),
             Ok(Message::Failed(reason)) => {
                 // Gone when this command is, so that whoever reacts finds nothing half done.
                 let _ = child.wait();
                 return Err(Failure::new(reason));
             }
-            Err(_) => progress.say(&line),
+            Err(_) => say(&line),
         }
     }
     let ended = child
@@ -251,7 +284,7 @@ fn start_server(args: &UpArgs) -> Result<()> {
         .map_or_else(|error| error.to_string(), |status| status.to_string());
     fail!(
         "the server for {} ended before it was ready ({ended})",
-        shown(&args.directory)
+        shown(directory)
     )
 }
 
@@ -261,6 +294,10 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
     let _ = rustix::thread::set_name(c"homenode");
     // Fails only for the leader of a process group, which a process just started is not.
     let _ = rustix::process::setsid();
+    if args.with_parent {
+        let tied = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+        tied.map_err(|error| Failure::new(format!("cannot tie the server to the process that started it: {error}")))?;
+    }
     let started = Serving::start(args, &mut |notice| drop(tell(&Message::Notice(notice.to_owned()))));
     let serving = match started {
         Ok(serving) => serving,
@@ -273,12 +310,16 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
         }
     };
     serve::leave_the_terminal(serving.device())?;
-    if let Err(error) = tell(&Message::Ready) {
+    let mut choices = serving.choices().into_iter().map(Message::Choice);
+    if let Err(error) = choices
+        .try_for_each(|choice| tell(&choice))
+        .and_then(|()| tell(&Message::Ready))
+    {
         let (name, log) = (shown(serving.directory()), control::log_path(serving.device()));
         // Unmounts. Nobody knows of the server, so nobody will look for its log.
         drop(serving);
         let _ = fs::remove_file(log);
-        fail!("cannot tell the command that started the server for {name}: {error}; it is gone");
+        fail!("cannot tell the command that started the server for {name}: {error}");
     }
     serve::close_the_pipe()?;
     serving.run()

@@ -7,9 +7,9 @@ mod attach;
 mod table;
 
 use crate::argument;
-use crate::control::client::{ConnectError, Connection, unexpected};
+use crate::control::client::{ConnectError, Connection, pool_of, unexpected};
 use crate::control::protocol::{Outcome, Request, VolumeReport};
-use crate::control::{self, root_hint, socket_path};
+use crate::control::{self, root_hint};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{locate, shown};
 use crate::status;
@@ -23,9 +23,9 @@ use std::path::{Path, PathBuf};
 
 /// Create, list, resize, remove, attach and detach block volumes of a mounted pool.
 ///
-/// A volume is named POOL/NAME: the directory where its pool is mounted, a slash, and a name that no directory shows. It is
-/// thin: it takes space of the pool as it is written, and may be larger than the pool; who writes when the pool is full gets "no
-/// space left on device", and volumes that overwrite what they have go on. What the pool holds goes with its server.
+/// A volume is named POOL/NAME: the mount point of its pool, a slash, and a name that no directory lists. A volume is
+/// thin: it takes space of the pool as it is written, and may be larger than the pool. Writes to a full pool fail with "no
+/// space left on device", but writes over bytes already written succeed. Volumes of a pool of memory are lost with its server.
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
     Create(CreateArgs),
@@ -36,24 +36,24 @@ pub(crate) enum VolumeCommand {
     Detach(attach::DetachArgs),
 }
 
-/// Make a volume. All of it reads as zeros.
+/// Create a volume that reads as zeros.
 #[derive(Args, Debug)]
 pub(crate) struct CreateArgs {
-    /// Where its pool is mounted, a slash, and its name: 1 to 255 bytes without slashes and control characters.
+    /// Mount point of the pool, a slash, and the volume's name: 1 to 255 bytes without slashes and control characters.
     #[arg(value_name = "POOL/NAME")]
     volume: PathBuf,
-    /// Its size (512M, 1.5G, 2T): whole blocks of 4 KiB, below 8192P. It takes no space yet.
+    /// Size (512M, 1.5G, 2T): whole blocks of 4 KiB, below 8192P. A new volume takes no space.
     #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
     size: u64,
-    /// Where its bytes go: local (the node of the CPU that writes), node:N, or interleave.
+    /// Placement of the bytes: local (the node of the CPU that writes), node:N, or interleave.
     #[arg(long, value_parser = argument::policy, default_value_t)]
     policy: Placement,
 }
 
-/// Tell the volumes of a pool, or of all: size, what they take, as which device they are attached, where they lie.
+/// List the volumes of a pool, or of all pools: size, space taken, attached device, bytes by node.
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
-    /// Where the pool is mounted, or anything on it. Default: every pool of this machine.
+    /// Mount point of the pool, or a path on it. Default: every pool of this machine.
     #[arg(value_name = "POOL")]
     pool: Option<PathBuf>,
     /// Print JSON; sizes in bytes.
@@ -61,24 +61,24 @@ pub(crate) struct ListArgs {
     json: bool,
 }
 
-/// Set a volume's size. What is added reads as zeros; what is cut off is free at once.
+/// Set a volume's size. Added bytes read as zeros; the space of removed bytes is free at once.
 #[derive(Args, Debug)]
 pub(crate) struct ResizeArgs {
-    /// Where its pool is mounted, a slash, and its name.
+    /// Mount point of the pool, a slash, and the volume's name.
     #[arg(value_name = "POOL/NAME")]
     volume: PathBuf,
-    /// Its new size (512M, 1.5G, 2T): whole blocks of 4 KiB, below 8192P.
+    /// New size (512M, 1.5G, 2T): whole blocks of 4 KiB, below 8192P.
     #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
     size: u64,
-    /// Also where there is data in what is cut off, which is lost then.
+    /// Shrink the volume although the removed part holds data, which is lost.
     #[arg(long)]
     force: bool,
 }
 
-/// Remove a volume and all that is on it.
+/// Remove a volume and all its data.
 #[derive(Args, Debug)]
 pub(crate) struct RemoveArgs {
-    /// Where its pool is mounted, a slash, and its name.
+    /// Mount point of the pool, a slash, and the volume's name.
     #[arg(value_name = "POOL/NAME")]
     volume: PathBuf,
 }
@@ -157,8 +157,8 @@ fn list(args: &ListArgs) -> Result<()> {
             };
             // One that does not answer hides no others.
             if let Err(failure) = told {
-                complain!("homenode: {}: {failure}", socket_path(device).display());
-                silent.push(socket_path(device));
+                complain!("homenode: {}: {failure}", pool_of(device));
+                silent.push(device);
             }
         }
         dead = status::dead(&answering);
@@ -204,7 +204,7 @@ fn tell_size(volume: &Path, done: &str, size_bytes: u64, outcome: Outcome) -> Re
     let name = shown(volume);
     if size_bytes > capacity_bytes {
         complain!(
-            "homenode: {name} is larger than its pool ({}): who writes when that is full is told that no space is left",
+            "homenode: {name} is larger than its pool ({}): writes fail when the pool is full",
             HumanBytes(capacity_bytes)
         );
     }
@@ -260,7 +260,7 @@ fn split(volume: &Path) -> Result<(&Path, String)> {
 
 fn no_name(volume: &Path) -> Failure {
     Failure::new(format!(
-        "{} names no volume: write POOL/NAME, where the pool is mounted and the volume's name, as /srv/pool/disk",
+        "{} names no volume: write POOL/NAME, the mount point and the volume's name, such as /srv/pool/disk",
         shown(volume)
     ))
 }
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_volume_is_what_is_behind_the_last_slash() {
+    fn the_volume_name_follows_the_last_slash() {
         let split = |text: &str| {
             let (directory, name) = split(Path::new(text))?;
             Ok::<_, Failure>((directory.to_str().unwrap().to_owned(), name))

@@ -76,7 +76,7 @@ pub(crate) fn line(device: &LastingExport) -> String {
 /// Says what somebody can do who does not want to wait.
 pub(crate) fn remedy(device: &LastingExport) -> String {
     format!(
-        "`homenode up` with the pool's name brings that back, `homenode volume detach --force {}` ends the device",
+        "`homenode up` with the pool's name brings the server back, `homenode volume detach --force {}` ends the device",
         device.device().display()
     )
 }
@@ -85,6 +85,6 @@ fn what(device: &LastingExport) -> String {
     let path = device.device().display();
     match (device.volume(), device.directory()) {
         (Some(volume), Some(directory)) => format!("{path} of volume {directory}/{}", volume.escape_debug()),
-        _ => format!("{path} of a volume that nobody knows any more"),
+        _ => format!("{path} of an unknown volume"),
     }
 }

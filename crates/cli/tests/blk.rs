@@ -22,18 +22,18 @@ fn record(file: &Path) {
     };
     let null = Null::new(limits, &[None]);
     let device = Device::new(&null, &[NodeId(0)], |_, _| 10, Options::default()).expect("a null device is made");
-    let mut core = device.join(0).expect("the first to join");
+    let mut core = device.join(0).expect("the core joins once");
     let (recorder, mut recorded) = recorder(3, 64);
     core.record(Some(recorder));
     for index in 0..4 {
         core.run(1000 + index * 1_000_000, |_| {});
         core.submit(Request::read(index * 8192, 4096, 0))
-            .expect("it is within the limits");
+            .expect("the request is within the device's limits");
     }
-    core.submit(Request::write(0, 512, 0)).expect("it is within the limits");
+    core.submit(Request::write(0, 512, 0)).expect("the request is valid");
     let forced = Request::write(512, 512, 512).durability(Durability::Forced);
-    core.submit(forced).expect("it is within the limits");
-    core.submit(Request::flush()).expect("it is within the limits");
+    core.submit(forced).expect("the request is within the device's limits");
+    core.submit(Request::flush()).expect("the request is valid");
     core.run(5_000_000, |_| {});
     let mut bytes = header(DEVICE_BYTES).to_vec();
     while let Some(entry) = recorded.next_bytes() {
@@ -73,13 +73,13 @@ impl World {
     fn failure(&self, more: &[&str]) -> String {
         let output = self.replay(more);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        String::from_utf8(output.stderr).expect("messages are text")
+        String::from_utf8(output.stderr).expect("messages are UTF-8")
     }
 
     fn requests(&self, more: &[&str]) -> Vec<(String, u64, u64)> {
         let output = self.replay(&[more, &["--json"]].concat());
         assert!(output.status.success(), "{output:?}");
-        let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("the output is JSON");
         let number = |of: &serde_json::Value, name: &str| of[name].as_u64().expect("a number");
         let of_each = json["operations"].as_array().expect("a list");
         let one = |of: &serde_json::Value| {
@@ -98,7 +98,7 @@ fn expected() -> Vec<(String, u64, u64)> {
 }
 
 #[test]
-fn everything_in_a_trace_is_done_again() {
+fn replay_submits_every_request_of_a_trace() {
     let world = World::new();
     let file = world.file("disk");
     fs::write(&file, vec![0xff; 1 << 20]).expect("the file is written");
@@ -112,12 +112,12 @@ fn everything_in_a_trace_is_done_again() {
     );
     let bytes = fs::read(&file).expect("the file is there");
     assert!(bytes[..1024].iter().all(|byte| *byte == 0) && bytes[1024..].iter().all(|byte| *byte == 0xff));
-    let text = String::from_utf8(world.replay(&[]).stdout).expect("it is text");
+    let text = String::from_utf8(world.replay(&[]).stdout).expect("the text is UTF-8");
     assert!(text.contains("read") && text.contains("16 KiB"), "{text}");
 }
 
 #[test]
-fn nothing_is_overwritten_unasked() {
+fn replay_overwrites_only_with_the_option() {
     let world = World::new();
     let file = world.file("disk");
     fs::write(&file, vec![7; 1 << 20]).expect("the file is written");
@@ -132,7 +132,7 @@ fn nothing_is_overwritten_unasked() {
 }
 
 #[test]
-fn what_is_no_trace_or_no_device_is_told() {
+fn bad_traces_and_devices_are_refused() {
     let mut world = World::new();
     let absent = world.file("absent");
     let message = world.failure(&["--device", &absent, "--overwrite"]);
@@ -152,11 +152,11 @@ fn what_is_no_trace_or_no_device_is_told() {
     let crowded = [&good[..32], &crowd].concat();
     for (bytes, told) in [
         (&[][..], "shorter than a trace's header"),
-        (&[7; 100][..], "does not begin as a trace does"),
+        (&[7; 100][..], "does not begin with a trace's header"),
         (&good[..32], "no request in it"),
         (&odd[..], "devices are whole blocks of 512"),
-        (&crowded[..], "of 2000 cores"),
-        (&wrong[..], "entry 1: an entry has the operation 9"),
+        (&crowded[..], "has 2000 cores"),
+        (&wrong[..], "entry 1: an entry has an unknown operation: 9"),
     ] {
         fs::write(&world.trace, bytes).expect("the trace is written");
         let message = world.failure(&[]);
@@ -165,7 +165,7 @@ fn what_is_no_trace_or_no_device_is_told() {
     // Whoever made it was stopped within an entry.
     fs::write(&world.trace, &good[..good.len() - 10]).expect("the trace is written");
     assert_eq!(world.requests(&[]), expected()[..2]);
-    let text = String::from_utf8(world.replay(&[]).stdout).expect("it is text");
+    let text = String::from_utf8(world.replay(&[]).stdout).expect("the text is UTF-8");
     assert!(text.contains("ends within an entry"), "{text}");
     world.trace = PathBuf::from(&absent);
     assert!(world.failure(&[]).contains(&absent));
@@ -173,7 +173,7 @@ fn what_is_no_trace_or_no_device_is_told() {
 
 /// Nothing is written to a device that is too small for all of it, nor to the trace itself.
 #[test]
-fn a_device_that_cannot_be_the_traces_is_refused() {
+fn a_device_that_does_not_fit_the_trace_is_refused() {
     let world = World::new();
     let file = world.file("small");
     fs::write(&file, vec![7; 8192]).expect("the file is written");
@@ -191,7 +191,7 @@ fn a_device_that_cannot_be_the_traces_is_refused() {
 }
 
 #[test]
-fn requests_that_are_not_taken_are_counted_and_a_failure() {
+fn refused_requests_are_counted_and_fail_the_replay() {
     let world = World::new();
     let mut bytes = fs::read(&world.trace).expect("the trace is there");
     // The first request is now beyond the device's end.
@@ -204,7 +204,7 @@ fn requests_that_are_not_taken_are_counted_and_a_failure() {
         text.contains("1 requests were not taken: it goes beyond the end of the device"),
         "{text}"
     );
-    assert!(message.contains("1 of its requests were not done"), "{message}");
+    assert!(message.contains("1 of its requests failed"), "{message}");
 }
 
 /// Memory is for data: what is discarded needs none, however long it is.
@@ -240,7 +240,7 @@ fn reads(device_bytes: u64, seconds: &[u64]) -> Vec<u8> {
 
 /// Nobody may write to the file of a program that runs, not even root.
 #[test]
-fn reads_alone_need_no_permission_to_write() {
+fn a_trace_of_reads_needs_no_write_permission() {
     let world = World::new();
     fs::write(&world.trace, reads(8192, &[0, 0])).expect("the trace is written");
     let itself = env!("CARGO_BIN_EXE_homenode");
@@ -248,7 +248,7 @@ fn reads_alone_need_no_permission_to_write() {
 }
 
 #[test]
-fn names_are_told_on_one_line() {
+fn names_are_escaped_onto_one_line() {
     let mut world = World::new();
     let named = |message: &str, name: &str| {
         assert_eq!(message.trim_end().lines().count(), 1, "{message}");
@@ -264,7 +264,7 @@ fn names_are_told_on_one_line() {
 }
 
 #[test]
-fn ctrl_c_ends_it_and_tells_what_was_done() {
+fn ctrl_c_ends_a_replay_and_prints_the_results() {
     let world = World::new();
     fs::write(&world.trace, reads(DEVICE_BYTES, &[0, 3600, 3601])).expect("the trace is written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_homenode"));
@@ -274,7 +274,7 @@ fn ctrl_c_ends_it_and_tells_what_was_done() {
     let process = Pid::from_child(&child);
     // Until the thread that plays sleeps as well: the first is done, and the second far off.
     let sleeps = || {
-        let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).expect("it is there");
+        let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).expect("the process runs");
         let stat = |task: io::Result<fs::DirEntry>| fs::read_to_string(task.expect("it is there").path().join("stat"));
         let states = tasks.map(|task| Some(stat(task).ok()?.rsplit_once(") ")?.1.starts_with('S')));
         let states: Vec<Option<bool>> = states.collect();
@@ -282,8 +282,8 @@ fn ctrl_c_ends_it_and_tells_what_was_done() {
     };
     let looks = (0..2000).take_while(|_| !sleeps());
     looks.for_each(|_| thread::sleep(Duration::from_millis(10)));
-    kill_process(process, Signal::INT).expect("it is there");
-    let output = child.wait_with_output().expect("it ends");
+    kill_process(process, Signal::INT).expect("the process runs");
+    let output = child.wait_with_output().expect("the process ends");
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     let [text, message] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("it is text"));
     assert!(text.contains("2 requests were not submitted"), "{text}");

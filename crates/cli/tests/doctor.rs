@@ -50,7 +50,7 @@ fn has_one_node(judged: &Value) -> bool {
 }
 
 #[test]
-fn this_machine() {
+fn doctor_examines_this_machine() {
     let judged = json(&["--period", "0.2"]);
     assert_eq!(judged["bodies"]["volume"]["truncate"], "EINVAL");
     assert_eq!(judged["output_version"], 1);
@@ -84,9 +84,9 @@ fn this_machine() {
 }
 
 #[test]
-fn without_root_it_judges_what_it_may_read() {
+fn doctor_without_root_judges_readable_data() {
     if !rustix::process::geteuid().is_root() {
-        this_machine();
+        doctor_examines_this_machine();
         return;
     }
     // Where nobody may go there: the binary's own directories may be closed to others.
@@ -119,7 +119,7 @@ fn without_root_it_judges_what_it_may_read() {
 }
 
 #[test]
-fn a_recorded_machine_and_damaged_ones() {
+fn doctor_reads_recordings_and_refuses_damaged_ones() {
     let recording = tempfile::tempdir().unwrap();
     let directory = recording.path().join("machine");
     record(
@@ -173,7 +173,7 @@ fn a_recording_that_crashes_hwloc_is_refused() {
 }
 
 #[test]
-fn what_is_not_understood() {
+fn doctor_refuses_unknown_arguments() {
     for arguments in [
         &["--period", "0"][..],
         &["--period", "soon"],

@@ -23,7 +23,7 @@ fn recorded(name: &str) -> PathBuf {
 fn shown(arguments: &[&str]) -> String {
     let output = homenode(arguments);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    String::from_utf8(output.stdout).expect("output is text")
+    String::from_utf8(output.stdout).expect("the output is UTF-8")
 }
 
 /// Runs a command that must fail with a message on one subject, and gives the message.
@@ -31,7 +31,7 @@ fn refused(from: &str) -> String {
     let output = homenode(&["topology", "--from", from]);
     assert!(matches!(output.status.code(), Some(1 | 2)), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
-    String::from_utf8(output.stderr).expect("messages are text")
+    String::from_utf8(output.stderr).expect("messages are UTF-8")
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn shows_every_recorded_machine() {
 }
 
 #[test]
-fn shows_this_machine_and_what_it_offers() {
+fn topology_and_member_list_show_this_machine() {
     assert!(shown(&["topology"]).starts_with("this machine: "));
     let json: serde_json::Value = serde_json::from_str(&shown(&["member", "list", "--json"])).unwrap();
     assert_eq!(json["output_version"], 1);
@@ -126,7 +126,7 @@ fn shows_this_machine_and_what_it_offers() {
 }
 
 #[test]
-fn bad_sources_are_named() {
+fn bad_topology_sources_are_named() {
     for from in [
         "garbage",
         "node:4 core:",
@@ -141,7 +141,7 @@ fn bad_sources_are_named() {
 }
 
 #[test]
-fn a_file_that_crashes_hwloc_is_refused() {
+fn a_topology_file_that_crashes_hwloc_is_refused() {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("damaged.xml");
     let whole = std::fs::read_to_string(recorded("cxl.xml")).unwrap();
     let complete = " complete_cpuset=\"0x00000004\"";

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int};
 
 /// Set by `homenode run`: the library does nothing without it.
 const RUN: &CStr = c"HOMENODE_RUN";
-/// Its value for `--stats`.
+/// Its value for `--stats`, before the number of the process that runs the command.
 const STATS: &[u8] = b"stats";
 /// The device of the one pool that it is for, as `major:minor`.
 const DEVICE: &CStr = c"HOMENODE_RUN_DEVICE";
@@ -26,8 +26,9 @@ fn device(text: &[u8]) -> Option<u64> {
 
 extern "C" fn start() {
     let Some(value) = variable(RUN) else { return };
-    if value == STATS {
-        statistics::start();
+    if let Some(command) = value.strip_prefix(STATS) {
+        let command = std::str::from_utf8(command).ok().and_then(|number| number.parse().ok());
+        statistics::start(command.unwrap_or(0));
     }
     if let Some(device) = variable(DEVICE).and_then(device) {
         homenode_mapped::only(device);

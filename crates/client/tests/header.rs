@@ -3,7 +3,7 @@
 use std::path::Path;
 
 #[test]
-fn header_is_that_of_the_functions() {
+fn c_header_matches_the_exported_functions() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(own.join("cbindgen.toml")).unwrap();
     let builder = cbindgen::Builder::new().with_config(config);

@@ -39,7 +39,7 @@ impl Model {
 
 /// A program with the library and plain processes take turns; a model knows the result.
 #[test]
-fn every_answer_is_the_one_of_the_system_calls() {
+fn every_result_equals_the_system_calls() {
     let Some(mounted) = Mounted::new() else { return };
     let (path, seed) = (mounted.path("file"), fastrand::u64(..));
     println!("seed {seed}");
@@ -106,7 +106,7 @@ fn every_answer_is_the_one_of_the_system_calls() {
 
 /// Programs read and write as fast as they can, beside one that cuts the file and lets it grow. Nothing is seen that nobody has written.
 #[test]
-fn no_byte_comes_from_nowhere() {
+fn reads_return_only_written_bytes() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 300_000]).unwrap();
@@ -130,7 +130,7 @@ fn no_byte_comes_from_nowhere() {
 }
 
 #[test]
-fn descriptors_that_are_closed_and_opened_again_are_other_files() {
+fn reused_descriptors_refer_to_the_new_file() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 10_000]).unwrap();
@@ -141,7 +141,7 @@ fn descriptors_that_are_closed_and_opened_again_are_other_files() {
 }
 
 #[test]
-fn signals_are_the_programs_own() {
+fn signal_handlers_of_the_program_still_run() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 100_000]).unwrap();
@@ -154,7 +154,7 @@ fn signals_are_the_programs_own() {
 
 /// Handlers that leave copies in the middle.
 #[test]
-fn jumps_out_of_copies_do_not_end_them() {
+fn longjmp_out_of_a_copy_leaves_the_library_usable() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 100_000]).unwrap();
@@ -164,7 +164,7 @@ fn jumps_out_of_copies_do_not_end_them() {
 }
 
 #[test]
-fn threads_that_close_what_others_read_and_forks_harm_nobody() {
+fn concurrent_closes_and_forks_harm_no_reader() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 1 << 20]).unwrap();
@@ -174,7 +174,7 @@ fn threads_that_close_what_others_read_and_forks_harm_nobody() {
 }
 
 #[test]
-fn threads_that_are_learned_at_once_have_their_own_files() {
+fn files_learned_concurrently_stay_apart() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, b"").unwrap();
@@ -184,7 +184,7 @@ fn threads_that_are_learned_at_once_have_their_own_files() {
 }
 
 #[test]
-fn more_threads_than_can_copy_make_system_calls() {
+fn excess_threads_fall_back_to_system_calls() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 10_000]).unwrap();
@@ -194,7 +194,7 @@ fn more_threads_than_can_copy_make_system_calls() {
 }
 
 #[test]
-fn limits_of_the_process_hold() {
+fn resource_limits_of_the_process_hold() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 10_000]).unwrap();
@@ -227,7 +227,7 @@ fn mount_is_not_busy_after_close() {
 
 /// Reading a hole through a mapping would allocate it.
 #[test]
-fn reading_holes_takes_no_room() {
+fn reading_holes_allocates_no_space() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     let file = File::create(&path).unwrap();
@@ -287,7 +287,7 @@ fn times_and_set_uid_follow_writes() {
 
 /// fstat(2) and stat(2) ask the server once in a tick. The size and the mode are always those that others have left; the time is true to a tick.
 #[test]
-fn attributes_are_asked_for_once_a_tick_and_are_true() {
+fn attributes_are_fetched_once_a_tick_and_are_current() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 100_000]).unwrap();
@@ -316,7 +316,7 @@ fn attributes_are_asked_for_once_a_tick_and_are_true() {
 
 /// After a write of the program itself the time is one of this tick, at once.
 #[test]
-fn times_are_true_to_a_tick_of_own_writes() {
+fn times_are_exact_to_a_tick_after_own_writes() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 100_000]).unwrap();
@@ -338,7 +338,7 @@ fn times_are_true_to_a_tick_of_own_writes() {
 
 /// A write that comes between the server's answer and the kernel makes the kernel forget the answer: what it knew before is not given again.
 #[test]
-fn times_do_not_go_back_beside_a_writer() {
+fn times_never_go_back_beside_a_writer() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 100_000]).unwrap();
@@ -437,4 +437,26 @@ fn c_program_reads_and_writes_by_copies() {
         .filter(|line| line.contains("read") || line.contains("write"))
         .count();
     assert!(count < 200, "{count} of 2,000 reads and writes were system calls");
+}
+
+#[test]
+fn statistics_give_a_reason_for_each_system_call() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![1; 8192]).unwrap();
+    let mut program = Program::start("reasons", &path, true);
+    assert_eq!(program.answer(), "done");
+    let said = program.end_saying();
+    let told = "descriptors left to the system: 1 no regular file, 2 open for writing alone, 1 open with O_SYNC or O_DSYNC, \
+                1 open with O_DIRECT, 1 open with O_APPEND, 1 on no pool\n";
+    assert!(said.contains(told), "{said}");
+
+    // It was used too few times to be looked at.
+    let mut program = Program::start("commands", &path, true);
+    program.ask("read 0 1");
+    let said = program.end_saying();
+    assert!(
+        said.contains("1 on others (descriptors are looked at with their 32nd call)"),
+        "{said}"
+    );
 }

@@ -116,7 +116,7 @@ impl<M> Cached<M> {
         let frames: Vec<u64> = slices.iter().map(|slice| slice.frames.into()).collect();
         let placing = Slices::new(&frames, distances);
         let others = (0..frames.len()).map(|slice| placing.nearest(slice).into()).collect();
-        let largest = slices.iter().map(|slice| slice.frames).max().expect("there is a slice");
+        let largest = slices.iter().map(|slice| slice.frames).max().expect("slices exist");
         assert!(largest <= slice_frames_max(slices.len()), "too many frames");
         let shift = u32::BITS - (largest.max(2) - 1).leading_zeros();
         let slices: Box<[Slice]> = (0..)
@@ -165,7 +165,7 @@ impl<M> Cached<M> {
     /// # Panics
     /// Without a cache, or when there is one of that number.
     pub fn add_disk(&self, member: MemberId, home: NodeId, blocks: u64) {
-        let cache = self.cache.as_ref().expect("there is a cache");
+        let cache = self.cache.as_ref().expect("`add_disk` needs a cache");
         let disk = Disk {
             member,
             home,
@@ -176,7 +176,7 @@ impl<M> Cached<M> {
             is_gone: AtomicBool::new(false),
         };
         let place = &cache.disks[usize::from(member.0)];
-        place.set(Box::new(disk)).expect("numbers are not used twice");
+        place.set(Box::new(disk)).expect("the member's number is new");
         cache.change_members(|members| members.push(member));
     }
 
@@ -222,7 +222,7 @@ impl Cache {
     #[inline(always)]
     fn block(&self, frame: u32) -> Block {
         let first = self.slices[0].member.0;
-        let slice = u16::try_from(frame >> self.shift).expect("few slices");
+        let slice = u16::try_from(frame >> self.shift).expect("a cache has fewer than 2^16 slices");
         Block::new(MemberId(first + slice), u64::from(frame & ((1 << self.shift) - 1)))
     }
 

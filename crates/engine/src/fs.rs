@@ -25,6 +25,7 @@ mod repair;
 mod restore;
 mod snapshot;
 mod table;
+mod unlinked;
 mod volume;
 mod words;
 mod xattr;
@@ -41,6 +42,7 @@ pub use open::{Access, Opens};
 pub use placement::{Placement, UnknownPlacement};
 pub use repair::{Mended, Remedy, Repair};
 pub use restore::{OpenError, Replayed};
+pub use unlinked::{Unlinked, UnlinkedCount};
 pub use volume::{Stretch, VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
 pub(crate) use volume::{check_name as check_volume_name, check_size as check_volume_size};
 pub use words::{WORDS_NAME, WORDS_XATTR};
@@ -60,9 +62,10 @@ use metadata::{Metadata, inode_bytes, name_bytes, node_bytes, xattr_bytes};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use table::Table;
+use unlinked::{Standing, UnlinkedFiles};
 use volume::Volumes;
 use words::AllWords;
 
@@ -128,8 +131,8 @@ pub struct Fs<M: Memory, C: Clock> {
     /// Held by renames across directories: the tree's shape changes under it only.
     renaming: Mutex<()>,
     volumes: Volumes,
-    /// Files without a link that something pins, or whose blocks are just being freed.
-    unlinked: AtomicU64,
+    /// Files without a link that something keeps, or whose blocks are just being freed.
+    unlinked: UnlinkedFiles,
     metadata: Arc<Metadata>,
     /// Files of the kernel to which room is promised.
     promising: Mutex<BTreeSet<Ino>>,
@@ -145,6 +148,10 @@ pub struct Fs<M: Memory, C: Clock> {
     passing: Mutex<Weak<()>>,
     /// Words of files of the kernel.
     words: AllWords,
+    /// Reading moves no access times, neither of directories nor of anything else.
+    keeps_access_times: AtomicBool,
+    /// Reading moves no access times of directories.
+    keeps_directory_times: AtomicBool,
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -170,7 +177,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             clock,
             renaming: Mutex::new(()),
             volumes: Volumes::default(),
-            unlinked: AtomicU64::new(0),
+            unlinked: UnlinkedFiles::default(),
             metadata: Arc::default(),
             promising: Mutex::default(),
             promises_counted_ns: AtomicI64::new(0),
@@ -179,6 +186,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             opens: AtomicU64::new(0),
             passing: Mutex::default(),
             words: AllWords::default(),
+            keeps_access_times: AtomicBool::new(false),
+            keeps_directory_times: AtomicBool::new(false),
         };
         fs.nodes
             .set_allowance(Box::new(metadata::MapAllowance(Arc::clone(&fs.metadata))));
@@ -200,7 +209,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             attributes,
         };
         self.commit(Held::state_of(&self.root), self.now_ns(), &[change])
-            .expect("there is no limit yet");
+            .expect("metadata has no limit before the pool is opened");
     }
 
     /// Where each thread claims its slot.
@@ -244,15 +253,22 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Takes back what keeps an inode, and evicts the inode when nothing is left that does.
     fn let_go(&self, inode: &Inode, take_back: impl FnOnce(&mut State)) {
         let mut state = inode.state.lock();
-        let was_unlinked = state.is_unlinked();
+        let before = state.standing(inode);
         take_back(&mut state);
         let gone = state.evict(inode);
+        let is_going = gone.is_some() && before != Standing::Named;
+        let after = if is_going {
+            Standing::Going
+        } else {
+            state.standing(inode)
+        };
+        self.unlinked.moved(before, after);
         drop(state);
         if let Some(charged) = gone {
             self.evict(inode, charged);
-            if was_unlinked && inode.body.is_regular() {
-                // Last: until then its space is not free. Relaxed: a figure that is looked at again and again.
-                self.unlinked.fetch_sub(1, Ordering::Relaxed);
+            if is_going {
+                // Last: until then its space is not free.
+                self.unlinked.moved(Standing::Going, Standing::Named);
             }
         }
     }
@@ -268,9 +284,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// Whether files without a name are still open, or were until just now: their space may soon be free.
+    /// Files without a name: their space may soon be free.
+    pub fn unlinked(&self) -> Unlinked {
+        self.unlinked.look()
+    }
+
+    /// Whether there are files without a name.
     pub fn has_unlinked(&self) -> bool {
-        self.unlinked.load(Ordering::Relaxed) > 0
+        self.unlinked().is_any()
     }
 
     /// Returns the filesystem's space and inodes, as statfs(2).
@@ -332,6 +353,24 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     fn now_ns(&self) -> i64 {
         self.clock.now_ns()
+    }
+
+    /// Says whether reading leaves access times as they are: `all` (noatime), or those of `directories` (nodiratime). Without a call, times move as
+    /// with relatime. Files of the kernel follow their store.
+    pub fn keep_access_times(&self, all: bool, directories: bool) {
+        // Relaxed, here and below: each stands alone.
+        self.keeps_access_times.store(all, Ordering::Relaxed);
+        self.keeps_directory_times.store(directories, Ordering::Relaxed);
+    }
+
+    /// Notes that an inode was read ([`Inode::touch_accessed`]).
+    #[inline]
+    fn touch_accessed(&self, inode: &Inode, is_turn: bool) {
+        let keeps = self.keeps_access_times.load(Ordering::Relaxed)
+            || self.keeps_directory_times.load(Ordering::Relaxed) && inode.is_directory();
+        if !keeps {
+            inode.touch_accessed(is_turn, || self.now_ns());
+        }
     }
 
     /// The right to register backing files, for as long as what it gives lives; `None` while another connection has it.

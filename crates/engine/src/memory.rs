@@ -345,7 +345,7 @@ pub struct Transfer {
 
 /// A member could not read or write its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the member's bytes cannot be reached")]
+#[error("the member's bytes cannot be read or written")]
 pub struct MemoryError;
 
 /// The home node has no free memory left to populate blocks with.

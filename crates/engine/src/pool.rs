@@ -66,19 +66,21 @@ pub enum PoolError {
     #[error("the other members have no room for what is on {0}: add a member or free space first")]
     NoSpace(MemberId),
     /// Bytes of it, or of where they were to go, cannot be reached.
-    #[error("bytes that are to leave {0} cannot be copied: it serves on")]
+    #[error("bytes on {0} cannot be copied elsewhere: it stays in service")]
     Io(MemberId),
     /// Nothing of any file is left on it, and yet blocks of it are taken.
-    #[error("{0} still has {1} blocks that belong to no file: it serves on")]
+    #[error("{0} still has {1} blocks that belong to no file: it stays in service")]
     Unowned(MemberId, u64),
     /// The kernel does not move pages of files off its home.
-    #[error("cannot move {1} bytes of files off the node of {0}, for example pages that a device uses: it serves on")]
+    #[error(
+        "cannot move {1} bytes of files off the node of {0}, such as pages that a device uses: it stays in service"
+    )]
     Pinned(MemberId, u64),
     /// Member numbers are not used twice.
     #[error("the pool has had {} members, the most it can", MemberId::LIMIT)]
     TooMany,
     /// A new member cannot be written.
-    #[error("{0} cannot be written: the pool is as it was")]
+    #[error("{0} cannot be written: the pool is unchanged")]
     Unwritable(MemberId),
     /// A superblock has no room for another member.
     #[error("the pool has {MEMBERS_MAX} members, the most that a durable one can have")]
@@ -231,7 +233,7 @@ impl<M: Memory> Pool<M> {
     /// # Panics
     /// When there is no such member.
     pub(crate) fn ends(&self, id: MemberId) -> [Block; 2] {
-        let member = self.member(id).expect("the caller has looked");
+        let member = self.member(id).expect("the caller has checked that the member exists");
         [0, member.blocks - 1].map(|index| Block::new(id, index))
     }
 

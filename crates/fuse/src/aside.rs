@@ -263,7 +263,7 @@ mod tests {
     fn batch(aside: &Aside<Of>, meanwhile: (usize, Option<Of>)) -> Vec<usize> {
         let (after, mut coming) = meanwhile;
         let mut turns = Turns::default();
-        let first = aside.lane(Way::Short).take().expect("some wait");
+        let first = aside.lane(Way::Short).take().expect("a request waits");
         let is_sync = first.is_sync();
         turns.begin(&first, aside.lane(Way::Short).syncs());
         let mut numbers = vec![first.0];
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn fsyncs_are_taken_together_and_anything_else_alone() {
+    fn fsyncs_are_grouped_and_other_requests_run_alone() {
         let aside = Aside::new();
         for (number, is_sync) in [(1, true), (2, true), (3, false), (4, false), (5, true)] {
             aside.send(Of(number, is_sync, 0), Way::Short);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn users_who_keep_coming_put_no_forced_write_off() {
+    fn a_stream_of_requests_delays_no_forced_write() {
         let aside = Aside::new();
         (0..1000).for_each(|user| aside.send(Of(1, true, user), Way::Short));
         assert_eq!(batch(&aside, (0, None)).len(), BATCH_MAX);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_what_waits_is_bounded_and_the_rest_is_carried_out_before_the_end() {
+    fn waiting_requests_are_bounded_and_all_are_carried_out() {
         let aside = Aside::new();
         let lane = Arc::clone(aside.lane(Way::Long));
         aside.send(Of(BYTES_MAX, false, 0), Way::Long);

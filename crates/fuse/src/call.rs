@@ -14,6 +14,7 @@ mod data;
 mod directories;
 mod names;
 mod open;
+mod room;
 mod xattrs;
 
 use crate::aside::Way;
@@ -25,14 +26,15 @@ use crate::wire::flags::set_attr;
 use crate::wire::{Full, InHeader, Reply, Request};
 use crate::writers::Writers;
 use homenode_engine::cache::Fetch;
-use homenode_engine::fs::{self, Asking, Fs, Ino, Inode, MAP_XATTR};
+use homenode_engine::fs::{self, Asking, Fs, Ino, Inode, MAP_XATTR, Unlinked};
 use homenode_engine::{Clock, CpuId, Memory, NodeId};
 use homenode_shared::Slot;
+use room::Hope;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Everything that all calls of a mount share.
@@ -54,6 +56,8 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     threads: usize,
     /// Number of these threads that wait, for room or for the disk.
     waiting: AtomicUsize,
+    /// Whether it is worth to wait for room.
+    hope: Mutex<Hope>,
 }
 
 impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
@@ -78,6 +82,7 @@ impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
             maps: Mutex::default(),
             threads,
             waiting: AtomicUsize::new(0),
+            hope: Mutex::default(),
         }
     }
 }
@@ -410,17 +415,35 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             .count(thread, file, pool.nodes().len(), look, operation)
     }
 
-    /// Runs `operation`, and for a moment again when it finds the pool full while files without a name hold space.
+    /// Runs `operation`, and for a moment again when it finds the pool full while removed files are about to give space back ([`room`]).
+    fn with_room<T>(&self, operation: impl FnMut() -> fs::Result<T>) -> Result<T, Errno> {
+        let threads = u32::try_from(self.service.threads).unwrap_or(u32::MAX);
+        let mut paused_from = None;
+        self.with_room_while(operation, |unlinked| {
+            let mut hope = self.service.hope.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            // A thread that asks again has paused; a ring's thread asks once.
+            let paused = paused_from.replace(now).map_or(Duration::ZERO, |from| now - from);
+            let lasts = hope.lasts(unlinked, now);
+            hope.count_pause(paused, threads, now) && lasts
+        })
+    }
+
+    /// Runs `operation`, and for a moment again while it finds no room and `may_come` says that there may be some soon, by the files without
+    /// a name before the attempt.
     ///
-    /// The kernel tells of a file's last close, and then of forgetting it, only after close(2) and unlink(2) have returned:
-    /// without this, space that a process has just freed would not be there for its next write. Of the threads that read the
-    /// device one at least goes on serving: it is who hears of it. A ring's thread never waits here; it asks again later.
-    fn with_room<T>(&self, mut operation: impl FnMut() -> fs::Result<T>) -> Result<T, Errno> {
+    /// At least one of the threads that read the device goes on serving, and hears of closes. A ring's thread never waits
+    /// here; it asks again later.
+    fn with_room_while<T>(
+        &self,
+        mut operation: impl FnMut() -> fs::Result<T>,
+        mut may_come: impl FnMut(&Unlinked) -> bool,
+    ) -> Result<T, Errno> {
         let mut attempt = || {
             // Looked at first: space that is freed meanwhile deserves another try.
-            let may_come = self.fs().has_unlinked();
+            let unlinked = self.fs().unlinked();
             let result = operation();
-            let settled = !may_come || !matches!(result, Err(fs::Error::NoSpace));
+            let settled = !matches!(result, Err(fs::Error::NoSpace)) || !may_come(&unlinked);
             (result, settled)
         };
         let (mut result, mut settled) = attempt();
@@ -451,7 +474,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         // On the classic device, whose threads all read, any request may be waiting.
         let is_unread = || matches!(self.origin, Origin::Ring { .. }) && connection.has_request();
         let is_behind = || pool.is_ahead_short() && (pool.is_discarding() || is_unread());
-        let passed = self.with_room(|| if is_behind() { Err(fs::Error::NoSpace) } else { Ok(()) });
+        let is_passed = || if is_behind() { Err(fs::Error::NoSpace) } else { Ok(()) };
+        let passed = self.with_room_while(is_passed, Unlinked::is_any);
         if self.later.get().is_some() { passed } else { Ok(()) }
     }
 

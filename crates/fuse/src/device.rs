@@ -3,6 +3,7 @@
 //! One read gives one request, one write takes one answer. A cloned descriptor has a list of its own for requests under
 //! way, so threads with one each do not contend for it; an answer must go through the descriptor its request came from.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -102,13 +103,9 @@ impl Device {
 
     /// Whether a request waits to be read.
     pub(crate) fn has_request(&self) -> bool {
-        let mut look = libc::pollfd {
-            fd: self.raw(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one structure that may be read and written; it does not wait.
-        unsafe { libc::poll(&raw mut look, 1, 0) > 0 && look.revents & libc::POLLIN != 0 }
+        let mut looks = [PollFd::new(&self.0, PollFlags::IN)];
+        let at_once = Timespec::default();
+        poll(&mut looks, Some(&at_once)).is_ok() && looks[0].revents().contains(PollFlags::IN)
     }
 
     /// Waits for the next request.

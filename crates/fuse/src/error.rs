@@ -56,7 +56,7 @@ pub enum Error {
     #[error("cannot serve through rings: {0}")]
     Rings(#[source] RingError),
     /// Files of the kernel that were asked for cannot be had.
-    #[error("cannot have the kernel move the bytes of files: {reason}")]
+    #[error("the chosen storage of files' bytes is not available: {reason}")]
     Passthrough {
         /// Why not.
         reason: String,
@@ -124,7 +124,7 @@ pub enum RingError {
     NotOffered,
     /// Too little memory is allowed for the buffers.
     #[error(
-        "{queues} CPUs need buffers of {least_bytes} bytes at least, and {bytes} are allowed: allow more, or use the classic transport"
+        "{queues} CPUs need buffers of {least_bytes} bytes at least, but only {bytes} are allowed: allow more, or use the classic transport"
     )]
     Buffers {
         /// Bytes allowed for the buffers.

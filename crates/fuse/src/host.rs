@@ -30,9 +30,10 @@ pub trait Host: Send + Sync + 'static {
     /// placed on a machine with several nodes.
     fn thread_cpu(&self, tid: u32) -> Option<CpuId>;
 
-    /// A store of files whose bytes the kernel moves itself, for at most `files_max` files of `bytes` bytes together.
+    /// A store of files whose bytes the kernel moves itself, for at most `files_max` files of `bytes` bytes together; with `noatime` reading
+    /// moves no access times.
     ///
     /// # Errors
     /// EPERM when this process may not mount; `Unsupported` on a machine that has no such store.
-    fn backing_store(&self, bytes: u64, files_max: u64) -> io::Result<Arc<dyn BackingStore>>;
+    fn backing_store(&self, bytes: u64, files_max: u64, noatime: bool) -> io::Result<Arc<dyn BackingStore>>;
 }

@@ -108,7 +108,7 @@ impl Offer {
 
     /// Waits for INIT.
     pub(crate) fn receive(device: &Device) -> Result<Self, Error> {
-        let mut buffer = Buffer::new(InHeader::BYTES + WriteIn::BYTES, TRANSFER_BYTES_MAX);
+        let mut buffer = Buffer::new(InHeader::BYTES + WriteIn::BYTES, TRANSFER_BYTES_MAX).map_err(failed)?;
         loop {
             let bytes = match device.receive(buffer.bytes()).map_err(failed)? {
                 Received::Request(bytes) => bytes,
@@ -154,7 +154,7 @@ fn send(device: &Device, unique: u64, answer: InitOut) -> io::Result<()> {
     const BYTES: usize = OutHeader::BYTES + InitOut::BYTES;
     let mut message = [0; BYTES];
     let mut to = &mut message[..];
-    let len = u32::try_from(BYTES).expect("80 bytes");
+    let len = u32::try_from(BYTES).expect("BYTES is 80");
     OutHeader { len, error: 0, unique }
         .put(&mut to)
         .expect("the message has room for the header");
@@ -191,9 +191,9 @@ fn agree(offer: &InitIn, terms: &Terms<'_>) -> Result<(InitOut, Agreed), Error> 
         flags2: low(flags >> 32),
         max_background: BACKGROUND_REQUESTS_MAX,
         congestion_threshold: CONGESTED_REQUESTS,
-        max_write: u32::try_from(terms.transfer_bytes).expect("1 MiB at most"),
+        max_write: u32::try_from(terms.transfer_bytes).expect("a transfer has at most 1 MiB"),
         time_gran: 1,
-        max_pages: u16::try_from(pages).expect("256 at most"),
+        max_pages: u16::try_from(pages).expect("a transfer has at most 256 pages"),
         max_stack_depth: if flags & init::PASSTHROUGH == 0 { 0 } else { STACK_DEPTH },
         ..InitOut::default()
     };
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_optional_is_taken_when_asked_for() {
+    fn optional_features_are_used_when_requested() {
         let options = Options::default();
         let all = Terms {
             rings: true,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_offered_is_taken() {
+    fn only_offered_features_are_used() {
         let offered = init::ASYNC_READ | init::POSIX_LOCKS | init::FLOCK_LOCKS | init::DIRECT_IO_ALLOW_MMAP;
         let (answer, agreed) = agree(&offer(45, offered), &terms(&Options::default())).unwrap();
         assert_eq!(u64::from(answer.flags), init::ASYNC_READ);
@@ -294,13 +294,13 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_keep_old_pages_get_no_direct_io_of_ours() {
+    fn direct_io_is_off_on_kernels_that_keep_stale_pages() {
         let (_, agreed) = agree(&offer(40, u64::MAX), &terms(&Options::default())).unwrap();
         assert!(!agreed.parallel_direct_io);
     }
 
     #[test]
-    fn old_kernels_are_refused_and_newer_ones_get_our_version() {
+    fn old_kernels_are_refused_and_newer_ones_are_answered_with_our_version() {
         let too_old = |minor| {
             matches!(
                 agree(&offer(minor, 0), &terms(&Options::default())),

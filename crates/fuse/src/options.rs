@@ -18,6 +18,10 @@ pub struct Options {
     pub nodev: bool,
     /// Programs cannot be run.
     pub noexec: bool,
+    /// Reading moves no access times.
+    pub noatime: bool,
+    /// Reading directories moves no access times.
+    pub nodiratime: bool,
     /// How requests travel.
     pub transport: Transport,
     /// Storage of the bytes of regular files.
@@ -48,6 +52,8 @@ impl Default for Options {
             nosuid: false,
             nodev: false,
             noexec: false,
+            noatime: false,
+            nodiratime: false,
             transport: Transport::Auto,
             data: Data::Pool,
             threads: None,
@@ -159,7 +165,7 @@ impl fmt::Display for Data {
 
 /// Nothing of this name holds bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("bytes are held by auto, kernel or pool, not by {0:?}")]
+#[error("there is no storage {0:?}, only auto, kernel and pool")]
 pub struct UnknownData(String);
 
 impl FromStr for Data {

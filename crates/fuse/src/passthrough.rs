@@ -69,7 +69,7 @@ impl Connection {
         let mut message = [0; BYTES];
         let mut to = &mut message[..];
         let header = OutHeader {
-            len: u32::try_from(BYTES).expect("40 bytes"),
+            len: u32::try_from(BYTES).expect("BYTES is 40"),
             error: NOTIFY_INVAL_INODE,
             unique: 0,
         };

@@ -156,7 +156,7 @@ impl Table {
             self.entries.len() - 1
         } else {
             let least = self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.bytes);
-            let place = least.expect("the table is full").0;
+            let place = least.expect("the table is full, so a least entry exists").0;
             let lost = std::mem::replace(&mut self.entries[place], entry);
             self.places.remove(&lost.thread);
             self.lost_bytes += lost.bytes;
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_counts_for_its_thread_where_its_bytes_are() {
+    fn requests_count_by_thread_and_home() {
         let server = Server::default();
         server.serve(7, 1, 0, 100);
         server.serve(7, 2, 2, 50);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn full_table_loses_the_fewest_bytes_and_counts_them() {
+    fn a_full_table_drops_the_smallest_entry_and_counts_its_bytes() {
         let seed = fastrand::u64(..);
         println!("seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_used_most_is_told_with_at_least_its_bytes() {
+    fn the_most_used_file_is_reported_with_at_least_its_bytes() {
         let server = Server::default();
         for round in 0..1000 {
             server.serve(7, 1, 0, 30);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_counted_before_somebody_asks_nor_long_after() {
+    fn counting_starts_with_the_first_question_and_stops_later() {
         let server = Server::default();
         assert!(!server.tasks.counts());
         server.take();

@@ -97,7 +97,7 @@ pub(crate) fn prepare<M: Memory, H: Host>(
     let queues = host.possible_cpus().max(1);
     let shape = Shape::fitting(queues, options.buffer_bytes, payload_bytes_max)?;
     let ring = |cpu| {
-        let entries = u32::try_from((shape.depth + 1).next_power_of_two()).expect("little more than DEPTH_MAX");
+        let entries = u32::try_from((shape.depth + 1).next_power_of_two()).expect("at most twice DEPTH_MAX + 1");
         // Made here and enabled by the thread that uses it, which alone may submit. An error of one command does not keep
         // the rest of a batch back. The kernel works for the ring only when its thread waits, not by interrupting it.
         let ring = IoUring::builder()

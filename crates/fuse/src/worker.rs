@@ -33,9 +33,27 @@ pub(crate) struct Worker<M: Memory, C: Clock, H> {
 /// A request that was read from a device, and waits for the disk.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    request: Vec<u8>,
-    message: Vec<u8>,
+    /// The request, and room for the answer behind it.
+    buffer: Buffer,
+    request_bytes: usize,
     device: Arc<Device>,
+}
+
+impl Asked {
+    /// `None` when the process may map no more.
+    fn new(request: &[u8], message_bytes: usize, device: &Arc<Device>) -> Option<Self> {
+        let mut buffer = Buffer::new(request.len(), message_bytes).ok()?;
+        buffer.bytes()[..request.len()].copy_from_slice(request);
+        Some(Self {
+            buffer,
+            request_bytes: request.len(),
+            device: Arc::clone(device),
+        })
+    }
+
+    fn request(&self) -> &[u8] {
+        &self.buffer.as_bytes()[..self.request_bytes]
+    }
 }
 
 /// The longest answer to what changes something: a name, its attributes and an open file.
@@ -53,24 +71,25 @@ pub(crate) fn aside_message_bytes(incoming: &Result<Incoming<'_>, Malformed>) ->
 
 impl Errand for Asked {
     fn bytes(&self) -> usize {
-        size_of::<Self>() + self.request.len() + self.message.len()
+        size_of::<Self>() + self.buffer.mapped_bytes()
     }
 
     fn is_sync(&self) -> bool {
-        sync_in(&self.request)
+        sync_in(self.request())
     }
 
     fn user(&self) -> u32 {
-        InHeader::take(&mut &self.request[..]).map_or(0, |header| header.uid)
+        InHeader::take(&mut self.request()).map_or(0, |header| header.uid)
     }
 
     fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, responder: &Responder<M, C, H>) -> Answer {
-        responder.answer(&self.request, true, &mut self.message)
+        let (request, message) = self.buffer.bytes().split_at_mut(self.request_bytes);
+        responder.answer(request, true, message)
     }
 
     fn give_back(errands: &mut Vec<(Self, Answer)>) {
         for (mut asked, answer) in errands.drain(..) {
-            send(&asked.device, answer, &mut asked.message);
+            send(&asked.device, answer, &mut asked.buffer.bytes()[asked.request_bytes..]);
         }
     }
 }
@@ -106,8 +125,8 @@ fn send(device: &Device, answer: Answer, message: &mut [u8]) -> bool {
 impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
     /// Serves until the filesystem is unmounted.
     pub(crate) fn run(&self) -> io::Result<()> {
-        let mut requests = Buffer::new(InHeader::BYTES + WriteIn::BYTES, TRANSFER_BYTES_MAX);
-        let mut replies = Buffer::new(OutHeader::BYTES, TRANSFER_BYTES_MAX);
+        let mut requests = Buffer::new(InHeader::BYTES + WriteIn::BYTES, TRANSFER_BYTES_MAX)?;
+        let mut replies = Buffer::new(OutHeader::BYTES, TRANSFER_BYTES_MAX)?;
         loop {
             let bytes = match self.device.receive(requests.bytes())? {
                 Received::Request(bytes) => bytes,
@@ -117,13 +136,9 @@ impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
             let mut answer = self.responder.answer(request, false, replies.bytes());
             if let Answer::Later(Later::Disk(way)) = answer {
                 let message_bytes = aside_message_bytes(&Incoming::parse(request));
-                let has_room = |aside: &&Arc<Aside<Asked>>| aside.has_room(bytes + message_bytes, way);
-                if let Some(aside) = self.aside.as_ref().filter(has_room) {
-                    let asked = Asked {
-                        request: request.to_vec(),
-                        message: vec![0; message_bytes],
-                        device: Arc::clone(&self.device),
-                    };
+                let has_room = |aside: &&Arc<Aside<Asked>>| aside.has_room(Buffer::bytes_of(bytes, message_bytes), way);
+                let aside = self.aside.as_ref().filter(has_room);
+                if let Some((aside, asked)) = aside.zip(Asked::new(request, message_bytes, &self.device)) {
                     aside.send(asked, way);
                     continue;
                 }

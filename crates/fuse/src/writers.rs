@@ -44,7 +44,7 @@ impl Writers {
 
     fn cell(&self, ino: u64) -> &AtomicU64 {
         // Numbers of inodes are dense: the low bits spread them well.
-        &self.cells[usize::try_from(ino % CELLS as u64).expect("below the number of cells")]
+        &self.cells[usize::try_from(ino % CELLS as u64).expect("ino % CELLS fits a usize")]
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remembers_until_another_inode_takes_the_cell() {
+    fn a_writer_is_remembered_until_another_inode_takes_its_cell() {
         let writers = Writers::default();
         assert_eq!(writers.last(7), None);
         writers.note(7, 42);

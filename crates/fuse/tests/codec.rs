@@ -55,7 +55,7 @@ fn header_and_names() {
 }
 
 #[test]
-fn data_of_a_write() {
+fn the_data_of_a_write_is_decoded() {
     let input = WriteIn {
         offset: 4096,
         size: 5,
@@ -86,7 +86,7 @@ fn data_of_a_write() {
 }
 
 #[test]
-fn forgets_are_as_many_as_said() {
+fn a_batch_of_forgets_has_the_declared_length() {
     let mut arguments = bytes_of(2_u32, 8);
     for one in [ForgetOne { nodeid: 3, nlookup: 1 }, ForgetOne { nodeid: 4, nlookup: 9 }] {
         arguments.extend_from_slice(&bytes_of(one, ForgetOne::BYTES));
@@ -110,7 +110,7 @@ fn forgets_are_as_many_as_said() {
 }
 
 #[test]
-fn what_is_no_name_is_refused() {
+fn invalid_names_are_refused() {
     for name in [&b""[..], b"\0", b"unended", b"a/b\0"] {
         assert!(
             Incoming::parse(&message(Opcode::Lookup as u32, name)).is_err(),
@@ -147,7 +147,7 @@ fn lengths_are_checked() {
 }
 
 #[test]
-fn unknown_operations_are_no_errors() {
+fn unknown_operations_are_decoded_without_error() {
     for number in [0, 7, 40, 54, 4096, u32::MAX] {
         let bytes = message(number, b"whatever");
         let incoming = Incoming::parse(&bytes).unwrap();
@@ -178,11 +178,11 @@ fn directory_entries_fill_the_buffer_exactly() {
     assert_eq!(&memory[27..32], [0; 5], "padding is cleared");
     let mut kind = &memory[32 + 128 + 20..];
     assert_eq!(u32::take(&mut kind), Some(4), "DT_DIR");
-    assert_eq!(memory[32 + 128 + 32], 0xEE, "nothing behind is touched");
+    assert_eq!(memory[32 + 128 + 32], 0xEE, "bytes behind the buffer changed");
 }
 
 #[test]
-fn a_full_reply_stays_as_it_was() {
+fn a_full_reply_is_unchanged_by_a_further_entry() {
     let mut memory = [0; 20];
     let mut reply = Reply::new(&mut memory);
     reply
@@ -200,7 +200,7 @@ fn a_full_reply_stays_as_it_was() {
 
 /// Recorded requests of a kernel, from the device and as a ring brings them: what the fuzz targets start from.
 #[test]
-fn recorded_requests_are_understood() {
+fn recorded_requests_are_decoded() {
     let seeds = |target: &str| {
         let directory = format!("{}/../../fuzz/seeds/{target}", env!("CARGO_MANIFEST_DIR"));
         let mut paths: Vec<_> = std::fs::read_dir(directory)
@@ -230,7 +230,7 @@ fn recorded_requests_are_understood() {
 
 /// Requests of every kind, mutated: parsing ends without a panic, and what is borrowed lies in the buffer.
 #[test]
-fn any_bytes_are_survived() {
+fn arbitrary_bytes_do_not_panic_the_decoder() {
     let seed = std::env::var("HOMENODE_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())

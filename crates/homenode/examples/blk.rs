@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .collect();
         threads
             .into_iter()
-            .map(|thread| thread.join().expect("it does not panic"))
+            .map(|thread| thread.join().expect("the thread does not panic"))
             .collect::<Result<_, _>>()
     })?;
     for (core, counts) in device.software_counts().iter().enumerate() {
@@ -95,7 +95,7 @@ fn work<Q: DriverQueue>(core: &mut Core<Q>, buffers: &Arena, index: u64) -> Resu
             if let Some(errno) = failed {
                 return Err(errno.into());
             }
-            assert_eq!(wrong, 0, "what was written is read");
+            assert_eq!(wrong, 0, "blocks read back wrong");
         }
     }
     Ok(())

@@ -32,7 +32,7 @@ fn main() -> Result<()> {
         let threads: Vec<_> = disks.iter().map(String::as_str).map(start).collect();
         threads
             .into_iter()
-            .try_for_each(|thread| thread.join().expect("it does not panic"))
+            .try_for_each(|thread| thread.join().expect("the thread does not panic"))
     })
 }
 
@@ -70,7 +70,7 @@ fn drive(word: &str, blocks: u64, poll: bool) -> Result<()> {
         let threads: Vec<_> = cpus.into_iter().enumerate().map(start).collect();
         threads
             .into_iter()
-            .try_for_each(|thread| thread.join().expect("it does not panic"))
+            .try_for_each(|thread| thread.join().expect("the thread does not panic"))
     })?;
     let requests: u64 = device.hardware_counts().iter().map(|counts| counts.requests).sum();
     println!("{disk} {requests}");

@@ -80,7 +80,7 @@ fn write(members: &[PathBuf]) -> Result<()> {
             .collect();
         threads
             .into_iter()
-            .try_for_each(|thread| thread.join().expect("it panics nowhere"))
+            .try_for_each(|thread| thread.join().expect("the thread does not panic"))
     })
 }
 

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_gone_pools_are_let_go() {
+    fn slots_of_closed_pools_are_released() {
         let (gone, kept) = (pool(), pool());
         gone.create_file("f").unwrap().write_all_at(b"x", 0).unwrap();
         drop(gone);

@@ -141,7 +141,7 @@ impl Pool {
             error => Error::Open(error),
         })?;
         for member in missing {
-            tracing::warn!("{member} is missing: what lies on it cannot be read");
+            tracing::warn!("{member} is missing: its bytes cannot be read");
         }
         let pool = Self::of(Arc::new(fs), owner, machine, options, None);
         pool.inner.limit_metadata();
@@ -243,7 +243,7 @@ impl Pool {
     fn committing(fs: EngineFs, owner: Owner, machine: Machine, options: &PoolOptions) -> Result<Self, Error> {
         let period = options.checked_commit_period(fs.reads_disks())?;
         let fs = Arc::new(fs);
-        let slot = fs.slots().claim().expect("nobody has claimed a slot of a new pool");
+        let slot = fs.slots().claim().expect("all slots of a new pool are free");
         let committed = Arc::clone(&fs);
         let committer = Periodic::start("commits", move || {
             if let Err(error) = committed.tend_log(&slot) {

@@ -59,7 +59,7 @@ pub enum Error {
         source: Box<homenode_linux::ublk::Error>,
     },
     /// A volume's requests could not be recorded, or not all of them. The volume itself has not suffered.
-    #[error("the trace of the volume {} is not whole: {source}", name.escape_debug())]
+    #[error("the trace of the volume {} is incomplete: {source}", name.escape_debug())]
     Trace {
         /// The volume's name.
         name: Box<str>,
@@ -94,7 +94,7 @@ pub enum Error {
     NoNodes,
     /// Less than a member can be.
     #[error(
-        "{wanted_bytes} B on {node} would be too small a member: give at least {} MiB",
+        "a member of {wanted_bytes} B on {node} is too small: give at least {} MiB",
         crate::MEMBER_BYTES_MIN >> 20
     )]
     TooSmall {
@@ -144,17 +144,17 @@ pub enum Error {
     DurablePool,
     /// A file for a pool of memory.
     #[error(
-        "the pool is one of memory: `homenode pool add DIR --node N --size SIZE` adds some, a file cannot be added"
+        "the pool is a pool of memory: `homenode pool add DIR --node N --size SIZE` adds some, a file cannot be added"
     )]
     VolatilePool,
     /// A disk for a pool that has none.
     #[error(
-        "{} would be a disk of the pool, which has no cache for disks: add a file (without --direct), or make another pool with a disk from the start",
+        "{} cannot be added as a disk, because the pool has no cache for disks: add a file (without --direct), or create a new pool with a disk",
         .0.display()
     )]
     NoCache(PathBuf),
     /// The memory of a cache cannot be had.
-    #[error("{node} has no {} MiB of free memory for the cache: give it less (--cache), or free some", bytes >> 20)]
+    #[error("{node} has less than {} MiB of free memory for the cache: give a smaller --cache, or free memory", bytes >> 20)]
     CacheRoom {
         /// The node.
         node: NodeId,
@@ -163,7 +163,7 @@ pub enum Error {
     },
     /// A cache is too small to be one, or larger than the memory.
     #[error(
-        "a cache cannot have {bytes} B here: give it (--cache) {} MiB at least, and at most the memory, {} MiB",
+        "a cache cannot have {bytes} B here: give --cache from {} MiB to the size of the memory, {} MiB",
         least_bytes >> 20,
         most_bytes >> 20
     )]
@@ -188,7 +188,7 @@ pub enum Error {
     },
     /// A file that is smaller than it must be.
     #[error(
-        "{} has {bytes} B and needs {least_bytes} B: give a larger one (`truncate -s` sets a file's size); if somebody has cut a member off, what lay behind is lost",
+        "{} has {bytes} B and needs {least_bytes} B: give a larger one (`truncate -s` sets a file's size); bytes cut off a member are lost",
         path.display()
     )]
     SmallFile {
@@ -213,7 +213,7 @@ pub enum Error {
     #[error("{} missing: give the files of all its members", are(.0))]
     MissingMembers(Vec<MemberId>),
     /// The pool's log lies on a member that is missing.
-    #[error("the pool cannot be read without {0}, which is missing: its log lies there")]
+    #[error("the pool cannot be read without {0}, which is missing: its log lies on that member")]
     LogMissing(MemberId),
     /// A file that was given twice.
     #[error("{} was given twice", .0.display())]
@@ -227,7 +227,7 @@ pub enum Error {
         paths: [PathBuf; 2],
     },
     /// A file that is an earlier state of a member.
-    #[error("{} is an older state of a member than the others are, such as a copy that was put back: give the file that the pool was used with last", .0.display())]
+    #[error("{} holds an older state than the other members, such as a restored copy: give the file that the pool used last", .0.display())]
     OldMember(PathBuf),
     /// A durable pool cannot be made or opened.
     #[error(transparent)]

@@ -177,7 +177,7 @@ impl File {
             given.map(|given| lent = Some(given))
         });
         done.map_err(|error| self.failed("read", error))?;
-        Ok(lent.expect("it was lent"))
+        Ok(lent.expect("lend succeeded, so `lent` is set"))
     }
 
     /// Writes `from` at `offset` (bytes), or at the end when the file was opened to append. Gives the bytes written:

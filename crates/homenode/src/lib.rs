@@ -54,7 +54,7 @@ pub use homenode_engine::fs::{
     UnknownPlacement, VOLUME_BYTES_MAX, VolumeError, VolumeStatus,
 };
 pub use homenode_engine::log::{Damage, NotAName, PoolName};
-pub use homenode_engine::pool::{MemberKind, PoolError};
+pub use homenode_engine::pool::{Access, MemberKind, PoolError, Spill};
 pub use homenode_engine::{BLOCK_BYTES, CpuId, MemberId, NodeId};
 pub use homenode_fuse::{
     Chosen as ChosenTransport, ChosenData, Data, Error as MountError, Options as MountOptions,
@@ -72,7 +72,7 @@ pub use options::{MEMBER_BYTES_MIN, Owner, PoolOptions};
 pub use pool::Pool;
 pub use read_dir::{DirEntry, ReadDir};
 pub use size::{Size, SizeError};
-pub use status::{Access, MemberStatus, Spill, Status};
+pub use status::{MemberState, MemberStatus, NodeStatus, Status, UserBytes};
 pub use volume::{
     Claim, Export, LastingExport, Volume, VolumeDriver, VolumeQueue, clear_dead_exports, lasting_exports,
 };

@@ -51,6 +51,11 @@ impl Machine {
         self.nodes.iter().filter(|node| node.memory_bytes > 0)
     }
 
+    /// Whether all CPUs and all memory are on one node.
+    pub(crate) fn has_one_node(&self) -> bool {
+        self.nodes.len() < 2
+    }
+
     /// The CPUs of a node.
     pub(crate) fn cpus_of(&self, id: NodeId) -> &[CpuId] {
         let node = self.nodes.iter().find(|node| node.id == id);

@@ -9,11 +9,11 @@ use crate::mover::{self, Files, MoverMode, MoverStatus, Watch};
 use crate::periodic::Periodic;
 use crate::pool::{EngineFs, Inner, Pool};
 use crate::tasks::{Ledger, Places, PoolTasks, Reach, divide, now_ms};
-use crate::{CpuId, Error, NodeId};
+use crate::{CpuId, Error, NodeId, Status};
 use homenode_engine::BLOCK_BYTES;
 use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::{Ino, Inode};
-use homenode_fuse::{Chosen, ChosenData, Data, Host, Options as MountOptions, Server, Statistics};
+use homenode_fuse::{Chosen, ChosenData, Data, Host, Options as MountOptions, Server, Statistics, Transport};
 use homenode_linux::process::start_ticks;
 use homenode_linux::reach::{Filesystem, Reached};
 use homenode_linux::tmpfs::store::TmpfsStore;
@@ -117,7 +117,7 @@ impl Mount {
     /// When there is no thread for it. That nothing can be counted is told by [`Mount::mover`].
     pub fn watch(&self, mode: MoverMode, device: u64) -> Result<(), Error> {
         match mode {
-            MoverMode::Off => Ok(()),
+            MoverMode::Off | MoverMode::Unknown => Ok(()),
             _ => self.begin_watch(mode, device),
         }
     }
@@ -152,6 +152,28 @@ impl Mount {
         status.filter(|status| status.mode != MoverMode::Off)
     }
 
+    /// Percent of the bytes read and written that were on the node of the CPU, in tenths; `None` while nothing tells it, and where that is not seen: the
+    /// CPUs of callers by the classic transport, and files of the kernel without the mover. `status` is that of the pool.
+    #[must_use]
+    pub fn local_percent(&self, status: &Status) -> Option<f64> {
+        if self.pool.machine.has_one_node() {
+            let has_any = status.kernel_bytes > 0 || !status.accesses.is_empty();
+            return has_any.then_some(100.0);
+        }
+        let (mut local, mut all) = match self.transport().transport {
+            Transport::Classic => (0, 0),
+            _ => status.local_and_all_bytes(),
+        };
+        if self.data().data == Data::Kernel {
+            let mover = self.mover().filter(|mover| mover.not_seen.is_none())?;
+            local += mover.local_bytes;
+            all += mover.located_bytes;
+        } else if self.transport().transport == Transport::Classic {
+            return None;
+        }
+        (all > 0).then(|| (u128::from(local) * 1000 / u128::from(all)) as f64 / 10.0)
+    }
+
     /// Bytes that threads move with the pool, by home, and where their busy files lie: those of the library, and of callers of the mount since
     /// each was seen first. Nothing is counted before the first call, so two calls about a second apart tell what goes on. On a machine of one
     /// node only threads of the library are told.
@@ -165,7 +187,7 @@ impl Mount {
         let fs = &self.pool.fs;
         if !fs.pool().counts_by_place() {
             let what = format!("bytes that threads move with the pool at {}", self.directory.display());
-            let why = "it is in files, whose pages lie where the kernel has put them";
+            let why = "it is in files, whose pages the kernel places";
             return PoolTasks {
                 unseen: vec![(what, why.to_owned())],
                 ..own
@@ -183,7 +205,7 @@ impl Mount {
                 ));
             }
         } else {
-            let why = "its server is not asked for them: only for what the cache has not, or with O_DIRECT";
+            let why = "its server sees only misses of the page cache, and O_DIRECT";
             unseen.push((
                 format!("reads that the page cache of the pool at {place} serves"),
                 why.to_owned(),
@@ -361,17 +383,27 @@ impl Files for OfMount<'_> {
         self.fs.note_written(written);
     }
 
-    fn note_reached(&self, reached: &[Reached]) {
+    fn note_reached(&self, reached: &[Reached]) -> (u64, u64) {
         let counted_ms = now_ms();
-        let reached = if self.tasks.is_asked() { reached } else { &[] };
-        let all = reached.iter();
-        let all = all.map(|entry| (entry.thread, entry.file, entry.read_bytes + entry.written_bytes));
+        let bytes = |entry: &Reached| entry.read_bytes + entry.written_bytes;
         let map = |file| {
             let inode = self.fs.inode(Ino(file));
             inode.map(|inode| self.lies(file, &inode)).unwrap_or_default()
         };
-        let divided = divide(all, map);
+        let asked = if self.tasks.is_asked() { reached } else { &[] };
+        let of_threads = asked.iter().map(|entry| (entry.thread, entry.file, bytes(entry)));
+        let divided = divide(of_threads, map);
         self.tasks.reach.lock().note(counted_ms, divided);
+        let of_nodes = reached.iter();
+        let of_nodes = of_nodes.map(|entry| (u32::from(entry.node.0), entry.file, bytes(entry)));
+        let (mut local, mut all) = (0, 0);
+        for count in divide(of_nodes, map).0 {
+            for (home, bytes) in count.homes {
+                all += bytes;
+                local += if u32::from(home.0) == count.thread { bytes } else { 0 };
+            }
+        }
+        (local, all)
     }
 }
 
@@ -400,7 +432,7 @@ impl Host for ThisMachine {
         homenode_linux::cpu::thread_cpu(tid)
     }
 
-    fn backing_store(&self, bytes: u64, files_max: u64) -> io::Result<Arc<dyn BackingStore>> {
-        Ok(Arc::new(TmpfsStore::new(bytes, files_max)?))
+    fn backing_store(&self, bytes: u64, files_max: u64, noatime: bool) -> io::Result<Arc<dyn BackingStore>> {
+        Ok(Arc::new(TmpfsStore::new(bytes, files_max, noatime)?))
     }
 }

@@ -7,9 +7,9 @@
 
 use homenode_engine::NodeId;
 use homenode_linux::reach::{Filesystem, Reach, Reached};
-pub use homenode_policy::mover::{Decision, Reason};
-use homenode_policy::mover::{Mover, Rates};
+use homenode_policy::mover::{Decision, Mover, Rates, Reason};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 const TOLD_MAX: usize = 16;
 
 /// Mode of the mover.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum MoverMode {
     /// Nothing is counted.
     #[default]
@@ -28,6 +29,9 @@ pub enum MoverMode {
     Plan,
     /// Files move.
     On,
+    /// A server of a later version told it.
+    #[serde(other)]
+    Unknown,
 }
 
 impl MoverMode {
@@ -41,6 +45,7 @@ impl MoverMode {
             Self::Off => "off",
             Self::Plan => "plan",
             Self::On => "on",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -77,38 +82,85 @@ pub trait Files {
     /// Hears the bytes written since the last call, by node of the CPUs.
     fn note_written(&self, _written: &BTreeMap<NodeId, u64>) {}
 
-    /// Hears what was reached since the last call.
-    fn note_reached(&self, _reached: &[Reached]) {}
+    /// Hears what was reached since the last call; returns the bytes of it that CPUs reached on their own node, and those whose place is known.
+    fn note_reached(&self, _reached: &[Reached]) -> (u64, u64) {
+        (0, 0)
+    }
 }
 
 /// A decision, and what became of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// The decision.
-    pub decision: Decision,
-    /// Bytes that moved; `None` when nothing was tried.
-    pub moved: Option<Result<u64, String>>,
+    /// Number of the file.
+    pub inode: u64,
+    /// Node whose CPUs reach most of its bytes.
+    pub node: NodeId,
+    /// Bytes of the file on other nodes.
+    pub bytes: u64,
+    /// Bytes a second that would no longer be remote.
+    pub saved_rate: u64,
+    /// Outcome.
+    pub outcome: Outcome,
+    /// Why it moves or stays, or cannot move.
+    pub reason: String,
+    #[serde(skip)]
+    was_tried: bool,
+}
+
+/// Outcome of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// The file has moved.
+    #[serde(rename = "moved")]
+    Moved,
+    /// The mode is such that it stays.
+    #[serde(rename = "would move")]
+    WouldMove,
+    /// It does not pay, or cannot be done.
+    #[serde(rename = "stays")]
+    Stays,
+    /// A server of a later version told it.
+    #[serde(other)]
+    Unknown,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Moved => "moved",
+            Self::WouldMove => "would move",
+            Self::Stays => "stays",
+            Self::Unknown => "unknown",
+        })
+    }
 }
 
 /// Bytes that CPUs of a node moved out of files and into them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReachedBytes {
+    /// The node.
+    pub node: NodeId,
     /// Read.
-    pub read: u64,
+    pub read_bytes: u64,
     /// Written.
-    pub written: u64,
+    pub written_bytes: u64,
 }
 
 /// Counts and decisions of a [`Watch`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct MoverStatus {
     /// Its mode.
     pub mode: MoverMode,
     /// Reason why nothing is counted.
     pub not_seen: Option<String>,
-    /// Bytes by node of the CPUs, ascending.
-    pub reached: BTreeMap<NodeId, ReachedBytes>,
+    /// Bytes by node of the CPUs, ascending; mappings are not seen.
+    pub reached: Vec<ReachedBytes>,
+    /// Bytes that CPUs reached on their own node, of those in `located_bytes`.
+    pub local_bytes: u64,
+    /// Reached bytes whose place is known: of files of which 1 MiB or more was reached between two looks.
+    pub located_bytes: u64,
     /// Bytes that found no room among the counts.
     pub missed_bytes: u64,
     /// Files moved.
@@ -116,7 +168,7 @@ pub struct MoverStatus {
     /// Bytes of the moved files.
     pub moved_bytes: u64,
     /// The latest decisions, the last one at the end; a file is in it once.
-    pub told: VecDeque<Told>,
+    pub decisions: VecDeque<Told>,
 }
 
 /// Counts of one filesystem, and what follows from them.
@@ -203,9 +255,9 @@ impl Watch {
             *by_file.entry(entry.file).or_default().entry(entry.node).or_default() +=
                 entry.read_bytes + entry.written_bytes;
             *written.entry(entry.node).or_default() += entry.written_bytes;
-            let sum = self.status.reached.entry(entry.node).or_default();
-            sum.read += entry.read_bytes;
-            sum.written += entry.written_bytes;
+            let sum = of_node(&mut self.status.reached, entry.node);
+            sum.read_bytes += entry.read_bytes;
+            sum.written_bytes += entry.written_bytes;
         }
         // A look that moved files took longer than a second.
         let period_ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX).max(1);
@@ -222,14 +274,36 @@ impl Watch {
             self.status.moves += u64::from(result.is_ok());
             self.status.moved_bytes += result.as_ref().unwrap_or(&0);
         }
-        let told = &mut self.status.told;
+        let was_tried = moved.is_some();
+        let outcome = match (&moved, decision.reason) {
+            (Some(Ok(_)), _) => Outcome::Moved,
+            (None, Reason::Pays) => Outcome::WouldMove,
+            _ => Outcome::Stays,
+        };
+        let reason = match moved {
+            Some(Err(why)) => format!("cannot move: {why}"),
+            _ => decision.reason.to_string(),
+        };
+        let told = &mut self.status.decisions;
         // The latest word on a file, but not over what was done with it.
-        let is_older = |told: &Told| told.decision.file == decision.file && (moved.is_some() || told.moved.is_none());
-        told.retain(|told| !is_older(told));
-        told.push_back(Told { decision, moved });
+        told.retain(|told| told.inode != decision.file || told.was_tried && !was_tried);
+        told.push_back(Told {
+            inode: decision.file,
+            node: decision.to,
+            bytes: decision.bytes,
+            saved_rate: decision.saved_rate,
+            outcome,
+            reason,
+            was_tried,
+        });
         while told.len() > TOLD_MAX {
             told.pop_front();
         }
+    }
+
+    fn note_located(&mut self, local: u64, located: u64) {
+        self.status.local_bytes += local;
+        self.status.located_bytes += located;
     }
 
     fn now_s(&self) -> u64 {
@@ -237,12 +311,28 @@ impl Watch {
     }
 }
 
+fn of_node(reached: &mut Vec<ReachedBytes>, node: NodeId) -> &mut ReachedBytes {
+    let place = reached.binary_search_by_key(&node, |bytes| bytes.node);
+    let place = place.unwrap_or_else(|place| {
+        let none = ReachedBytes {
+            node,
+            read_bytes: 0,
+            written_bytes: 0,
+        };
+        reached.insert(place, none);
+        place
+    });
+    &mut reached[place]
+}
+
 /// Counts, decides and moves once; call it once a second. `watch` is not locked while files are mapped and moved, so a status does not wait
 /// for that.
 pub fn look(watch: &Mutex<Watch>, files: &dyn Files) {
     let (reached, busy, written) = watch.lock().count();
-    files.note_reached(&reached);
+    // Before files are located: that takes long, and files grow meanwhile.
     files.note_written(&written);
+    let (local, located) = files.note_reached(&reached);
+    watch.lock().note_located(local, located);
     decide(watch, files, busy);
 }
 
@@ -322,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn files_move_while_the_node_has_room_and_rest_then() {
+    fn files_move_while_the_node_has_room_and_then_rest() {
         let (watch, files) = (watch(MoverMode::On), fake(25 * MIB));
         let reached: Vec<_> = (1..5).map(|file| read(file, 100 * MIB)).collect();
         for _ in 0..3 {
@@ -330,17 +420,24 @@ mod tests {
         }
         let status = watch.lock().status().clone();
         assert_eq!((status.moves, status.moved_bytes), (2, 20 * MIB));
-        let told: Vec<_> = status
-            .told
-            .iter()
-            .map(|told| (told.decision.file, told.decision.reason))
-            .collect();
+        let told = status.decisions.iter();
+        let told: Vec<_> = told.map(|told| (told.inode, told.outcome, &*told.reason)).collect();
+        let (pays, no_room) = (Reason::Pays.to_string(), Reason::NoRoom.to_string());
         assert_eq!(
             told,
-            [(1, Reason::Pays), (2, Reason::Pays), (3, Reason::NoRoom)],
+            [
+                (1, Outcome::Moved, &*pays),
+                (2, Outcome::Moved, &*pays),
+                (3, Outcome::Stays, &*no_room)
+            ],
             "file 4 is gone"
         );
-        assert_eq!(status.reached[&NodeId(1)].read, 1200 * MIB);
+        let reached = ReachedBytes {
+            node: NodeId(1),
+            read_bytes: 1200 * MIB,
+            written_bytes: 0,
+        };
+        assert_eq!(status.reached, [reached]);
     }
 
     #[test]
@@ -348,16 +445,16 @@ mod tests {
         let (watch, files) = (watch(MoverMode::Plan), fake(u64::MAX));
         look_at(&watch, &files, &[read(1, 100 * MIB)], Duration::from_secs(1));
         let status = watch.lock().status().clone();
-        assert_eq!((status.moves, status.told.len()), (0, 1));
-        assert_eq!(status.told[0].moved, None);
+        assert_eq!((status.moves, status.decisions.len()), (0, 1));
+        assert_eq!(status.decisions[0].outcome, Outcome::WouldMove);
     }
 
     #[test]
-    fn bytes_of_a_long_period_are_no_high_rate() {
+    fn rates_are_divided_by_the_periods_length() {
         let (watch, files) = (watch(MoverMode::On), fake(u64::MAX));
         look_at(&watch, &files, &[read(1, 100 * MIB)], Duration::from_secs(100));
         assert!(
-            watch.lock().status().told.is_empty(),
+            watch.lock().status().decisions.is_empty(),
             "1 MiB a second, of which half counts at first"
         );
     }

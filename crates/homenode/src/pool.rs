@@ -112,7 +112,7 @@ impl Pool {
         options: &PoolOptions,
         committer: Option<Periodic>,
     ) -> Self {
-        let common_slot = fs.slots().claim().expect("few have claimed a slot of a new pool");
+        let common_slot = fs.slots().claim().expect("a new pool has free slots");
         let inner = Inner {
             id: next_pool_id(),
             fs,
@@ -199,7 +199,13 @@ impl Pool {
     /// State of the cache that a durable pool has for its disks; without slices where it has none.
     #[must_use]
     pub fn cache(&self) -> CacheStatus {
-        self.inner.fs.pool().memory().cache_status()
+        let pool = self.inner.fs.pool();
+        let (mut cache, accesses) = (pool.memory().cache_status(), pool.status().accesses);
+        for slice in &mut cache.slices {
+            let of_slice = accesses.iter().filter(|access| access.home == slice.node);
+            slice.copies = of_slice.map(|access| access.operations).sum();
+        }
+        cache
     }
 
     /// Members, space, access matrix and spills.
@@ -216,20 +222,13 @@ impl Pool {
                 .unwrap_or_default()
         };
         let (fs, start) = (&self.inner.fs, Instant::now());
-        Status::new(
-            &pool.status(),
-            fs.metadata_bytes(),
-            fs.metadata_refused(),
-            fs.metadata_by_user(),
-            fs.backing_by_node(|| start.elapsed() < LOOK_TIME_MAX),
-            backing,
-            |member| {
-                (
-                    pool.memory().below().health(member),
-                    pool.memory().below().errors(member),
-                )
-            },
-        )
+        let health = |member| {
+            let below = pool.memory().below();
+            (below.health(member), below.errors(member))
+        };
+        let kernel_by_node = fs.backing_by_node(|| start.elapsed() < LOOK_TIME_MAX);
+        let status = Status::new(pool.status(), &kernel_by_node, backing, health);
+        status.with_metadata(fs.metadata_bytes(), fs.metadata_refused(), &fs.metadata_by_user())
     }
 
     /// Sets how much free memory of each member is kept populated from now on, as [`PoolOptions::populate_ahead`] does for a new
@@ -380,7 +379,7 @@ impl Drop for Inner {
         let slot = self.common_slot.get_mut();
         let compacted = self.fs.compact(slot);
         if let Err(error) = compacted.and_then(|()| self.fs.put_away(slot)) {
-            tracing::error!("the pool could not be put away, and is as after a crash: {error}");
+            tracing::error!("the pool could not be closed, and is in the state after a crash: {error}");
         }
     }
 }

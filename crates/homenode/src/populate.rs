@@ -215,7 +215,7 @@ fn run(fs: &EngineFs, member: MemberId, ahead_blocks: &AtomicU64, signal: &Signa
 
 #[cfg(test)]
 mod tests {
-    use crate::{Error, NodeId, Pool, PoolOptions, Size};
+    use crate::{Error, MemberState, NodeId, Pool, PoolOptions, Size};
     use std::cell::Cell;
 
     thread_local! {
@@ -250,28 +250,28 @@ mod tests {
         assert_eq!(pool.status().members.last().unwrap().id, member);
         assert!(
             pool.status().members.last().unwrap().populated_bytes > 0,
-            "its thread has begun"
+            "the populating thread did not start"
         );
     }
 
     #[test]
-    fn a_member_that_could_not_be_populated_on_is_not_drained() {
+    fn a_member_that_cannot_be_populated_again_is_not_drained() {
         let pool = pool();
         let member = pool.add_member(NodeId(0), MEMBER).unwrap();
         let refused = without_threads(|| pool.drain(member, &mut |_, _| {}));
         assert!(matches!(refused, Err(Error::Thread(_))), "{refused:?}");
         pool.wait_populated().unwrap();
-        assert!(!pool.status().members.last().unwrap().draining);
+        assert_eq!(pool.status().members.last().unwrap().state, MemberState::Candidate);
         pool.drain(member, &mut |_, _| {}).unwrap();
         pool.remove(member).unwrap();
     }
 
     #[test]
-    fn what_cannot_be_drained_is_populated_on() {
+    fn a_member_whose_drain_fails_is_populated_again() {
         let pool = pool();
         let member = pool.status().members[0].id;
-        assert!(pool.drain(member, &mut |_, _| {}).is_err(), "it is the only one");
+        assert!(pool.drain(member, &mut |_, _| {}).is_err(), "the only member");
         pool.wait_populated().unwrap();
-        assert!(!pool.status().members[0].draining);
+        assert_eq!(pool.status().members[0].state, MemberState::Candidate);
     }
 }

@@ -49,7 +49,7 @@ impl Size {
             Self::Bytes(bytes) => bytes,
             Self::Share(share) => {
                 let bytes = u128::from(whole_bytes) * u128::from(share.min(SHARE_WHOLE)) / u128::from(SHARE_WHOLE);
-                u64::try_from(bytes).expect("a share is at most the whole")
+                u64::try_from(bytes).expect("a share of a u64 fits a u64")
             }
         }
     }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_with_the_text_and_the_remedy() {
+    fn bad_sizes_are_refused_with_the_text_and_the_remedy() {
         let refused = [
             "",
             "0",

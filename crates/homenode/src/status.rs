@@ -1,51 +1,102 @@
-//! Status of a pool. Sizes in bytes.
+//! Status of a pool: what programs that embed it get, and what `homenode status --json` prints. Sizes in bytes.
+//!
+//! A server of another version may have sent it: fields that came later have defaults.
 
-use crate::{MemberId, MemberKind, NodeId};
+use crate::{Access, MemberId, MemberKind, NodeId, Spill};
 use homenode_engine::BLOCK_BYTES;
 use homenode_engine::pool as engine;
 use homenode_linux::memory::Health;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+
+/// Users whose metadata is told, at most.
+const USERS_TOLD: usize = 16;
+/// Percent of a node that are used when it is full, as for a member that is fat.
+const FULL_PERCENT: u64 = 98;
 
 /// State of a pool. Exact while nobody writes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
+    /// Space of all members that take data.
+    pub capacity_bytes: u64,
+    /// Holds data, that of `kernel_bytes` included.
+    pub used_bytes: u64,
+    /// Held by files of the kernel, whose bytes are on no member.
+    #[serde(default)]
+    pub kernel_bytes: u64,
+    /// Bytes of `kernel_bytes` in files that were looked at: the nodes' `used_bytes` have them.
+    #[serde(default)]
+    pub kernel_located_bytes: u64,
+    /// Promised to files and not placed yet.
+    pub reserved_bytes: u64,
+    /// Can still be written or promised.
+    pub free_bytes: u64,
+    /// Memory that names, attributes and block maps take besides the members.
+    pub metadata_used_bytes: u64,
+    /// The limit of that memory.
+    pub metadata_limit_bytes: u64,
+    /// Changes of names and attributes, and writes, that were refused because they take more of that memory than their user may have.
+    #[serde(default)]
+    pub metadata_refused: u64,
+    /// Number of users who own some of that memory.
+    #[serde(default)]
+    pub metadata_users: usize,
+    /// The sixteen users who own most of it, the greatest first.
+    #[serde(default)]
+    pub metadata_by_user: Vec<UserBytes>,
+    /// Nodes that have members, hold bytes or spilled some, ascending.
+    pub nodes: Vec<NodeStatus>,
     /// All members, ascending by number.
     pub members: Vec<MemberStatus>,
     /// The access matrix: bytes and operations by (CPU's node, home). Cells without any are left out.
     pub accesses: Vec<Access>,
     /// Bytes that went to another node than the writer's because nearer members were fat.
     pub spills: Vec<Spill>,
-    /// Space of all members that take data.
+}
+
+/// Memory of names, attributes and block maps that a user owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserBytes {
+    /// The user's number.
+    pub uid: u32,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// State of a node: the sum of its members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// The node.
+    pub node: NodeId,
+    /// State of the best of its members; fat where files of the kernel fill the node.
+    pub state: MemberState,
+    /// Size of its members.
     pub capacity_bytes: u64,
-    /// Holds data, that of `kernel_bytes` included.
+    /// Bytes of its members that are backed by memory already.
+    pub populated_bytes: u64,
+    /// Bytes that hold data, in members and in files of the kernel.
     pub used_bytes: u64,
-    /// Held by files of the kernel, whose bytes are on no member.
-    pub kernel_bytes: u64,
-    /// Bytes of files of the kernel on each node, of those files that were looked at: ascending, nodes with none left out.
-    pub kernel_by_node: Vec<(NodeId, u64)>,
-    /// Promised to files and not placed yet.
-    pub reserved_bytes: u64,
-    /// Memory that names, attributes and block maps take besides the members.
-    pub metadata_used_bytes: u64,
-    /// The limit of that memory.
-    pub metadata_limit_bytes: u64,
-    /// Changes of names and attributes, and writes, that were refused because they take more of that memory than their user may have.
-    pub metadata_refused: u64,
-    /// Users who own it, by number, with how many bytes of it; the greatest first.
-    pub metadata_by_user: Vec<(u32, u64)>,
+    /// Written by this node's CPUs to other nodes because members here were fat.
+    pub spilled_bytes: u64,
 }
 
 /// State of one member.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStatus {
     /// Its number.
+    #[serde(rename = "member")]
     pub id: MemberId,
     /// Kind of storage that holds the member's bytes.
     pub kind: MemberKind,
     /// The node it is at home on.
     pub home: NodeId,
-    /// Storage that holds the member's bytes, such as a tmpfs of 2 MiB pages.
+    /// Whether it takes data, and why not.
+    pub state: MemberState,
+    /// Fault of a durable member, in words.
+    #[serde(default)]
+    pub problem: Option<String>,
+    /// Storage that holds the member's bytes, such as a tmpfs of 2 MiB pages, or a path.
     pub backing: String,
     /// Its size.
     pub capacity_bytes: u64,
@@ -53,42 +104,46 @@ pub struct MemberStatus {
     pub populated_bytes: u64,
     /// Bytes that hold data.
     pub used_bytes: u64,
-    /// Fat: writers turn to other members. Else it is a candidate.
-    pub fat: bool,
-    /// Takes no new data.
-    pub draining: bool,
-    /// State of what a durable member keeps; sound for memory.
-    pub health: Health,
     /// Requests to a disk that failed since the pool came up; 0 of other members.
+    #[serde(default)]
     pub errors: u64,
 }
 
-/// A cell of the access matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Access {
-    /// Node of the CPUs that copied.
-    pub from: NodeId,
-    /// Home of the bytes.
-    pub home: NodeId,
-    /// Copies.
-    pub operations: u64,
-    /// Read out of the pool.
-    pub read_bytes: u64,
-    /// Written into it.
-    pub written_bytes: u64,
+/// Whether a member, or any member of a node, takes data; the best state first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberState {
+    /// It has room.
+    Candidate,
+    /// It has none: writers turn to other members.
+    Fat,
+    /// It takes no new data, and what it holds moves to others.
+    Draining,
+    /// Draining is over: it holds nothing.
+    Drained,
+    /// The pool was opened without the member.
+    Missing,
+    /// The node has no member in the pool, only bytes of the kernel's files or CPUs that write to it.
+    NoMember,
+    /// A server of a later version told it.
+    #[serde(other)]
+    Unknown,
 }
 
-/// Bytes that writers of one node got on another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Spill {
-    /// The writers' node.
-    pub from: NodeId,
-    /// Where the bytes went.
-    pub home: NodeId,
-    /// How many.
-    pub bytes: u64,
+impl MemberState {
+    /// Its name for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Candidate => "candidate",
+            Self::Fat => "fat",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+            Self::Missing => "missing",
+            Self::NoMember => "no member",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 const fn bytes(blocks: u64) -> u64 {
@@ -96,64 +151,228 @@ const fn bytes(blocks: u64) -> u64 {
 }
 
 impl Status {
-    /// Makes it of the engine's figures; `backing` says what a member lies on, `health` how well, and how many requests to it failed.
+    /// Makes it of the engine's figures and of the bytes of files of the kernel by node. `backing` says what a member lies on, `health` how well,
+    /// and how many requests to it failed. Metadata is still to be told.
     pub(crate) fn new(
-        status: &engine::Status,
-        metadata_bytes: (u64, u64),
-        metadata_refused: u64,
-        metadata_by_user: Vec<(u32, u64)>,
-        kernel_by_node: Vec<(NodeId, u64)>,
+        status: engine::Status,
+        kernel_by_node: &[(NodeId, u64)],
         backing: impl Fn(MemberId) -> String,
         health: impl Fn(MemberId) -> (Health, u64),
     ) -> Self {
-        let member = |member: &engine::MemberStatus| {
+        let members = status.members.iter().map(|member| {
             let (health, errors) = health(member.id);
-            MemberStatus {
-                id: member.id,
-                kind: member.kind,
-                home: member.home,
-                backing: backing(member.id),
-                capacity_bytes: bytes(member.capacity),
-                populated_bytes: bytes(member.populated),
-                used_bytes: bytes(member.used),
-                fat: member.fat,
-                draining: member.draining,
-                health,
-                errors,
-            }
-        };
-        let access = |cell: &engine::Access| Access {
-            from: cell.from,
-            home: cell.home,
-            operations: cell.operations,
-            read_bytes: cell.read_bytes,
-            written_bytes: cell.written_bytes,
-        };
-        let spill = |spill: &engine::Spill| Spill {
-            from: spill.from,
-            home: spill.home,
-            bytes: bytes(spill.blocks),
-        };
-        Self {
-            members: status.members.iter().map(member).collect(),
-            accesses: status.accesses.iter().map(access).collect(),
-            spills: status.spills.iter().map(spill).collect(),
+            MemberStatus::new(member, backing(member.id), health, errors)
+        });
+        let mut pool = Self {
             capacity_bytes: bytes(status.capacity),
             used_bytes: bytes(status.used + status.backing),
             kernel_bytes: bytes(status.backing),
-            kernel_by_node,
+            kernel_located_bytes: kernel_by_node.iter().map(|(_, bytes)| bytes).sum(),
             reserved_bytes: bytes(status.reserved),
-            metadata_used_bytes: metadata_bytes.0,
-            metadata_limit_bytes: metadata_bytes.1,
-            metadata_refused,
-            metadata_by_user,
+            free_bytes: bytes(status.free()),
+            members: members.collect(),
+            accesses: status.accesses,
+            spills: status.spills,
+            ..Self::default()
+        };
+        pool.nodes = pool.sum_up(kernel_by_node);
+        pool
+    }
+
+    fn sum_up(&self, kernel_by_node: &[(NodeId, u64)]) -> Vec<NodeStatus> {
+        let mut nodes = BTreeMap::new();
+        for member in &self.members {
+            let node = node_of(&mut nodes, member.home);
+            node.capacity_bytes += member.capacity_bytes;
+            node.populated_bytes += member.populated_bytes;
+            node.used_bytes += member.used_bytes;
+            node.state = node.state.min(member.state);
+        }
+        for (node, bytes) in kernel_by_node {
+            node_of(&mut nodes, *node).used_bytes += bytes;
+        }
+        for spill in &self.spills {
+            node_of(&mut nodes, spill.from).spilled_bytes += spill.bytes;
+        }
+        // The monitor of members sees files of the kernel only while it steers them, from two nodes on.
+        if self.kernel_bytes > 0 {
+            let is_full = |used: u64, capacity: u64| used / FULL_PERCENT > capacity / 100;
+            let is_pool_full = is_full(self.capacity_bytes - self.free_bytes, self.capacity_bytes);
+            let candidates = nodes.values_mut().filter(|node| node.state == MemberState::Candidate);
+            candidates
+                .filter(|node| is_pool_full || is_full(node.used_bytes, node.capacity_bytes))
+                .for_each(|node| node.state = MemberState::Fat);
+        }
+        nodes.into_values().collect()
+    }
+
+    /// Bytes that were copied to and from a CPU's own node, and all that were copied.
+    #[must_use]
+    pub fn local_and_all_bytes(&self) -> (u64, u64) {
+        let bytes = |cell: &Access| cell.read_bytes + cell.written_bytes;
+        let local = self.accesses.iter().filter(|cell| cell.from == cell.home);
+        (local.map(bytes).sum(), self.accesses.iter().map(bytes).sum())
+    }
+
+    /// Bytes that went to another node than the writer's, in all.
+    #[must_use]
+    pub fn spilled_bytes(&self) -> u64 {
+        self.spills.iter().map(|spill| spill.bytes).sum()
+    }
+
+    /// Tells who owns the metadata, and how much of it there is; the greatest owner comes first.
+    pub(crate) fn with_metadata(self, (used, limit): (u64, u64), refused: u64, by_user: &[(u32, u64)]) -> Self {
+        let users = by_user.iter().take(USERS_TOLD);
+        Self {
+            metadata_used_bytes: used,
+            metadata_limit_bytes: limit,
+            metadata_refused: refused,
+            metadata_users: by_user.len(),
+            metadata_by_user: users.map(|&(uid, bytes)| UserBytes { uid, bytes }).collect(),
+            ..self
+        }
+    }
+}
+
+fn node_of(nodes: &mut BTreeMap<NodeId, NodeStatus>, node: NodeId) -> &mut NodeStatus {
+    nodes.entry(node).or_insert(NodeStatus {
+        node,
+        state: MemberState::NoMember,
+        capacity_bytes: 0,
+        populated_bytes: 0,
+        used_bytes: 0,
+        spilled_bytes: 0,
+    })
+}
+
+impl MemberStatus {
+    fn new(member: &engine::MemberStatus, backing: String, health: Health, errors: u64) -> Self {
+        let state = match (member.draining, member.fat) {
+            _ if health == Health::Missing => MemberState::Missing,
+            (true, _) if member.used == 0 => MemberState::Drained,
+            (true, _) => MemberState::Draining,
+            (false, true) => MemberState::Fat,
+            (false, false) => MemberState::Candidate,
+        };
+        let mut status = Self {
+            id: member.id,
+            kind: member.kind,
+            home: member.home,
+            state,
+            problem: None,
+            backing,
+            capacity_bytes: bytes(member.capacity),
+            populated_bytes: bytes(member.populated),
+            used_bytes: bytes(member.used),
+            errors,
+        };
+        status.problem = status.find_problem(health);
+        status
+    }
+
+    /// Says what is wrong with a durable member. A file that somebody has removed or cut off is found before its bytes are missed.
+    fn find_problem(&self, health: Health) -> Option<String> {
+        let told = match health {
+            Health::Missing => "is missing: access to its bytes fails with EIO".to_owned(),
+            _ if self.kind == MemberKind::Dram => return None,
+            health => match std::fs::metadata(&self.backing) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    "has lost its file's name: its bytes are lost when the pool goes down, so copy them".to_owned()
+                }
+                Ok(found) if found.is_file() && found.len() < self.capacity_bytes => format!(
+                    "was cut off: its file has {} B and needs {} B: the rest is lost, and fails with EIO",
+                    found.len(),
+                    self.capacity_bytes
+                ),
+                _ if self.kind == MemberKind::Block && self.errors > 0 => format!(
+                    "has failed {} times to read or write: such requests fail with EIO; the kernel's log (dmesg) may tell why",
+                    self.errors
+                ),
+                _ if health == Health::Damaged => {
+                    "has bytes that its disk did not give: they fail with EIO until the pool is \
+                     opened again; the kernel's log (dmesg) may tell why"
+                        .to_owned()
+                }
+                _ => return None,
+            },
+        };
+        Some(told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(id: u16, home: u16, fat: bool, used: u64) -> engine::MemberStatus {
+        engine::MemberStatus {
+            id: MemberId(id),
+            kind: MemberKind::Dram,
+            home: NodeId(home),
+            capacity: 1000,
+            populated: 1000,
+            used,
+            fat,
+            draining: false,
         }
     }
 
-    /// Space that can still be written or promised.
-    #[must_use]
-    pub fn free_bytes(&self) -> u64 {
-        self.capacity_bytes
-            .saturating_sub(self.used_bytes + self.reserved_bytes)
+    fn status(members: Vec<engine::MemberStatus>, backing: u64, kernel_by_node: &[(NodeId, u64)]) -> Status {
+        let status = engine::Status {
+            capacity: members.iter().map(|member| member.capacity).sum(),
+            used: members.iter().map(|member| member.used).sum(),
+            members,
+            accesses: Vec::new(),
+            spills: Vec::new(),
+            reserved: 0,
+            backing,
+        };
+        Status::new(status, kernel_by_node, |_| String::new(), |_| (Health::Sound, 0))
+    }
+
+    fn states(status: &Status) -> Vec<MemberState> {
+        status.nodes.iter().map(|node| node.state).collect()
+    }
+
+    #[test]
+    fn a_nodes_state_is_that_of_its_best_member() {
+        use MemberState::{Candidate, Fat, NoMember};
+        let members = vec![member(0, 0, true, 990), member(1, 0, false, 0), member(2, 1, true, 990)];
+        assert_eq!(
+            states(&status(members, 0, &[(NodeId(2), 4096)])),
+            [Candidate, Fat, NoMember]
+        );
+    }
+
+    #[test]
+    fn kernel_files_fill_their_node_and_finally_all_nodes() {
+        use MemberState::{Candidate, Fat};
+        let members = || vec![member(0, 0, false, 0), member(1, 1, false, 0)];
+        let on_node_1 = |blocks| [(NodeId(1), bytes(blocks))];
+        assert_eq!(states(&status(members(), 900, &on_node_1(900))), [Candidate, Candidate]);
+        assert_eq!(states(&status(members(), 1000, &on_node_1(1000))), [Candidate, Fat]);
+        assert_eq!(states(&status(members(), 2000, &[])), [Fat, Fat], "not looked at yet");
+    }
+
+    #[test]
+    fn local_bytes_are_those_at_the_accessing_cpus_node() {
+        let cell = |from, home, read_bytes, written_bytes| Access {
+            from: NodeId(from),
+            home: NodeId(home),
+            operations: 1,
+            read_bytes,
+            written_bytes,
+        };
+        let status = Status {
+            accesses: vec![cell(0, 0, 10, 20), cell(0, 1, 1, 2), cell(1, 1, 100, 0)],
+            spills: vec![Spill {
+                from: NodeId(0),
+                home: NodeId(1),
+                bytes: 2,
+            }],
+            ..Status::default()
+        };
+        assert_eq!(status.local_and_all_bytes(), (130, 133));
+        assert_eq!(status.spilled_bytes(), 2);
     }
 }

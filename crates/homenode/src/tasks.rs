@@ -287,7 +287,7 @@ pub(crate) type Places = BTreeMap<u64, Vec<(NodeId, u64)>>;
 /// Counts that are kept until the next question.
 const REACHED_MAX: usize = 1 << 16;
 
-/// Divides what threads reached of files among the nodes that each file lies on by `map`. Files of which little was reached are on no node.
+/// Divides what threads, or CPUs of nodes, reached of files among the nodes that each file lies on by `map`. Files of which little was reached are on no node.
 pub(crate) fn divide(
     reached: impl Iterator<Item = (u32, u64, u64)> + Clone,
     map: impl Fn(u64) -> Vec<(NodeId, u64)>,
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_add_up_and_rates_follow() {
+    fn counts_are_added_and_rates_computed() {
         let mut ledger = Ledger::default();
         let started = |thread: u32| (thread != 13).then_some(5);
         for _ in 0..20 {
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_with_a_number_that_was_anothers_begins_anew() {
+    fn a_thread_with_a_reused_id_starts_from_zero() {
         let mut ledger = Ledger::default();
         ledger.note_after(1.0, vec![count(7, &[(N0, MIB)], &[])], 0, |_| Some(5));
         ledger.note_after(1.0, vec![count(7, &[(N1, MIB)], &[])], 0, |_| Some(6));
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn full_ledger_loses_who_moved_least() {
+    fn a_full_ledger_drops_the_least_active_thread() {
         let mut ledger = Ledger::default();
         let threads = u32::try_from(THREADS_MAX).unwrap();
         let counts = (1..=threads).map(|thread| count(thread, &[(N0, u64::from(thread) + 100)], &[]));
@@ -457,15 +457,15 @@ mod tests {
         assert_eq!(tasks.threads.len(), THREADS_MAX);
         assert!(tasks.threads.iter().all(|task| task.thread != 77));
         assert!(tasks.threads.iter().any(|task| task.thread == threads + 1));
-        assert_eq!(ledger.lost_bytes, 0, "it moved nothing lately");
+        assert_eq!(ledger.lost_bytes, 0, "an idle thread lost bytes");
     }
 
     #[test]
-    fn files_of_the_kernel_count_where_they_lie() {
+    fn kernel_files_count_by_their_nodes() {
         let reached = [(7, 1, 3 * MIB), (7, 1, MIB), (8, 1, MIB), (8, 2, MIB - 1)];
         let map = |file| match file {
             1 => vec![(N0, 25), (N1, 75)],
-            _ => panic!("too little to be looked at"),
+            _ => panic!("a thread with few bytes was looked at"),
         };
         let mut reach = Reach::default();
         reach.note(1, divide(reached.into_iter(), map));
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_of_the_library_are_told_apart_even_on_the_same_slot() {
+    fn library_threads_are_distinguished_even_on_one_slot() {
         let pool = Pool::create(&PoolOptions::new().size_per_node(Size::Bytes(4 << 20)).node(N0)).unwrap();
         let file = pool.create_file("f").unwrap();
         thread::scope(|scope| {
@@ -511,7 +511,7 @@ mod tests {
             let second = told.recv().unwrap();
             let tasks = pool.tasks();
             let of = |thread| tasks.threads.iter().find(|task| task.thread == thread);
-            assert_eq!(of(first), None, "it has ended");
+            assert_eq!(of(first), None, "the thread has ended");
             let second = of(second).unwrap();
             assert_eq!((&second.homes[..], second.started > 0), (&[(0, 7)][..], true));
             end.send(()).unwrap();
@@ -519,12 +519,12 @@ mod tests {
     }
 
     #[test]
-    fn pool_in_files_tells_no_homes() {
+    fn a_pool_in_files_reports_no_homes() {
         let member = std::env::temp_dir().join(format!("homenode-tasks-{}", std::process::id()));
         std::fs::File::create(&member).unwrap().set_len(64 * MIB).unwrap();
         let pool = Pool::create_on(std::slice::from_ref(&member), &PoolOptions::new()).unwrap();
         std::fs::remove_file(member).unwrap();
         pool.create_file("f").unwrap().write_all_at(b"x", 0).unwrap();
-        assert_eq!(pool.tasks().threads, [], "its pages lie where the kernel put them");
+        assert_eq!(pool.tasks().threads, [], "a pool in files reports homes");
     }
 }

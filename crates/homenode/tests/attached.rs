@@ -19,7 +19,7 @@ fn system_calls() -> u64 {
 }
 
 #[test]
-fn attached_files_are_the_mounts_and_take_no_system_calls() {
+fn attached_files_equal_the_mounts_files_and_need_no_system_calls() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("SKIPPED: mounting needs root and /dev/fuse");
         return;

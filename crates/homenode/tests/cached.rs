@@ -36,7 +36,7 @@ fn check(file: &File, thread: usize, at: usize, bytes: usize) {
 }
 
 #[test]
-fn more_is_kept_than_fits_into_the_cache() {
+fn a_pool_holds_more_data_than_its_cache() {
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let members = [member(&directory)];
     let pool = Pool::create_on(&members, &options()).unwrap();
@@ -62,8 +62,8 @@ fn more_is_kept_than_fits_into_the_cache() {
         }
     });
     let cache = pool.cache();
-    let fetched: u64 = cache.slices.iter().map(|slice| slice.fetched).sum();
-    assert!(fetched > 0, "nothing was ever away: {cache:?}");
+    let fetched: u64 = cache.slices.iter().map(|slice| slice.fetched_bytes).sum();
+    assert!(fetched > 0, "no block was ever evicted: {cache:?}");
     drop(pool);
     let pool = Pool::open_on(&members, &options()).unwrap();
     for thread in 0..2 {
@@ -83,9 +83,7 @@ fn keepers() -> Vec<(String, u64, String)> {
     let keeper = |task: fs::DirEntry| {
         let read = |name: &str| fs::read_to_string(task.path().join(name)).ok();
         let name = read("comm")?.trim().to_owned();
-        let stat = read("stat")?;
-        // Field 9, the seventh behind the name.
-        let flags = stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()?;
+        let flags = homenode_linux::process::Stat::parse(read("stat")?.as_bytes())?.flags;
         let status = read("status")?;
         let cpus = status
             .lines()
@@ -98,7 +96,7 @@ fn keepers() -> Vec<(String, u64, String)> {
 }
 
 #[test]
-fn keepers_run_on_the_nodes_of_their_slices() {
+fn keeper_threads_run_on_their_slices_nodes() {
     /// `PF_MEMALLOC_NOIO` of the kernel: what `PR_SET_IO_FLUSHER` sets.
     const NO_IO: u64 = 0x0008_0000;
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
@@ -219,7 +217,7 @@ fn crowd(what: &str, job: impl Fn(u64, Instant) -> (u64, Duration) + Sync) {
 }
 
 #[test]
-fn many_threads_share_a_small_cache_and_each_gets_its_turns() {
+fn many_threads_share_a_small_cache_fairly() {
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let pool = Pool::create_on(&[member(&directory)], &options()).unwrap();
     crowd("library", |thread, end| {

@@ -43,7 +43,7 @@ fn read(pool: &Pool, path: &str, offset: u64) -> Result<u8, Error> {
 }
 
 #[test]
-fn a_pool_that_is_only_read_is_not_written_to() {
+fn a_read_only_pool_is_not_written() {
     let files = Files::new("read");
     let member = [files.member("a", MEMBER_BYTES)];
     let pool = Pool::create_on(&member, &PoolOptions::new()).unwrap();
@@ -72,7 +72,7 @@ fn a_pool_that_is_only_read_is_not_written_to() {
     file.sync().unwrap();
     pool.sync().unwrap();
     drop((file, pool, beside));
-    assert!(fs::read(&member[0]).unwrap() == before, "it was written to");
+    assert!(fs::read(&member[0]).unwrap() == before, "the member was written");
     fs::set_permissions(&member[0], Permissions::from_mode(0o600)).unwrap();
     // One that writes keeps readers away.
     let pool = open(&member, &PoolOptions::new()).unwrap();
@@ -81,7 +81,7 @@ fn a_pool_that_is_only_read_is_not_written_to() {
 }
 
 #[test]
-fn what_lies_on_missing_members_is_an_error_and_the_rest_is_read() {
+fn reads_of_missing_members_fail_and_other_reads_succeed() {
     let files = Files::new("missing");
     let members = [files.member("a", MEMBER_BYTES), files.member("b", MEMBER_BYTES)];
     let pool = Pool::create_on(&members, &PoolOptions::new()).unwrap();
@@ -118,7 +118,7 @@ fn what_lies_on_missing_members_is_an_error_and_the_rest_is_read() {
 }
 
 #[test]
-fn a_pool_whose_metadata_need_more_than_they_may_take_says_how_much() {
+fn a_pool_over_its_metadata_limit_tells_the_needed_size() {
     let files = Files::new("metadata");
     let member = [files.member("a", MEMBER_BYTES)];
     let pool = Pool::create_on(&member, &PoolOptions::new()).unwrap();
@@ -151,7 +151,7 @@ fn a_pool_whose_metadata_need_more_than_they_may_take_says_how_much() {
 }
 
 #[test]
-fn files_that_are_mixed_up_are_refused_by_name() {
+fn member_files_of_different_pools_are_refused_by_name() {
     let files = Files::new("mixed");
     let [a, b, other] = ["a", "b", "other"].map(|name| files.member(name, MEMBER_BYTES));
     drop(Pool::create_on(&[a.clone(), b.clone()], &PoolOptions::new()).unwrap());
@@ -200,7 +200,7 @@ fn files_that_are_mixed_up_are_refused_by_name() {
 }
 
 #[test]
-fn a_member_that_was_away_while_a_killed_process_used_the_pool_is_refused() {
+fn a_member_missing_during_the_last_use_is_refused() {
     let files = Files::new("away");
     let both = ["a", "b"].map(|name| files.member(name, MEMBER_BYTES));
     drop(Pool::create_on(&both, &PoolOptions::new()).unwrap());
@@ -221,7 +221,7 @@ fn a_member_that_was_away_while_a_killed_process_used_the_pool_is_refused() {
 }
 
 #[test]
-fn a_pool_that_is_only_read_has_its_own_name_and_changes_in_no_way() {
+fn a_read_only_pool_keeps_its_name_and_its_bytes() {
     let files = Files::new("only-read");
     let [a, c] = ["a", "c"].map(|name| files.member(name, MEMBER_BYTES));
     let pool = Pool::create_on(std::slice::from_ref(&a), &PoolOptions::new()).unwrap();
@@ -240,12 +240,12 @@ fn a_pool_that_is_only_read_has_its_own_name_and_changes_in_no_way() {
             .contains("read-only")
     );
     use std::os::unix::fs::MetadataExt;
-    assert_eq!(fs::metadata(&c).unwrap().blocks(), 0, "it was written to");
+    assert_eq!(fs::metadata(&c).unwrap().blocks(), 0, "the member was written");
     assert!(pool.drain(MemberId(0), &mut |_, _| {}).is_err());
 }
 
 #[test]
-fn a_log_that_was_damaged_after_the_pool_was_put_away_is_told() {
+fn damage_to_the_log_of_a_closed_pool_is_reported() {
     let files = Files::new("cut");
     let member = [files.member("a", MEMBER_BYTES)];
     let pool = Pool::create_on(&member, &PoolOptions::new()).unwrap();
@@ -309,7 +309,7 @@ fn number(image: &[u8], at: u64) -> u64 {
 }
 
 #[test]
-fn a_log_that_was_damaged_after_a_crash_is_told_if_groups_follow() {
+fn damage_to_the_log_after_a_crash_is_reported_if_groups_follow() {
     const FILES: usize = 20;
     let files = Files::new("crashed");
     let (copy, _, groups) = crashed(&files, |pool| {
@@ -336,7 +336,7 @@ fn a_log_that_was_damaged_after_a_crash_is_told_if_groups_follow() {
 }
 
 #[test]
-fn damage_many_groups_and_a_segment_before_a_sync_is_told() {
+fn damage_many_groups_and_a_segment_before_a_sync_is_reported() {
     let files = Files::new("long");
     let (copy, _, groups) = crashed(&files, |pool| {
         let long = (0..2000).map(|nth| format!("{nth:0200}"));
@@ -353,7 +353,7 @@ fn damage_many_groups_and_a_segment_before_a_sync_is_told() {
 }
 
 #[test]
-fn a_group_that_leads_to_its_own_segment_ends_no_search() {
+fn a_group_that_points_to_its_own_segment_does_not_loop() {
     let files = Files::new("circle");
     let (copy, image, groups) = crashed(&files, |pool| pool.create_file("file").unwrap().sync().unwrap());
     let last = *groups.last().unwrap();
@@ -371,7 +371,7 @@ fn a_group_that_leads_to_its_own_segment_ends_no_search() {
 }
 
 #[test]
-fn what_followed_a_lost_snapshot_is_kept() {
+fn groups_after_a_lost_snapshot_are_kept() {
     let files = Files::new("no-snapshot");
     let member = [files.member("a", MEMBER_BYTES)];
     let pool = Pool::create_on(&member, &PoolOptions::new()).unwrap();
@@ -431,7 +431,7 @@ fn check_file(pool: &Pool, name: &str, nth: u64, at: u64) {
 }
 
 #[test]
-fn flipped_bytes_of_superblocks_and_of_the_log_are_refused_or_read_clean_and_mended() {
+fn flipped_bytes_of_superblocks_and_log_are_detected_and_repaired() {
     const FILES: u64 = 300;
     let files = Files::new("flipped");
     let members = ["a", "b"].map(|name| files.member(name, 16 << 20));

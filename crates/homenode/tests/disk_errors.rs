@@ -87,7 +87,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn a_disk_that_lost_bytes_acknowledges_nothing_any_more() {
+fn a_disk_that_lost_bytes_fails_every_later_sync() {
     let Some(disk) = Disk::new("errors") else { return };
     let member = disk.member();
     let old = vec![7; 8192];
@@ -105,8 +105,8 @@ fn a_disk_that_lost_bytes_acknowledges_nothing_any_more() {
     assert!(files[0].sync().is_err());
     disk.empty();
     for file in &files {
-        assert!(file.sync().is_err(), "what it lost is not known");
-        assert!(file.sync().is_err(), "nor later");
+        assert!(file.sync().is_err(), "a sync after lost bytes succeeded");
+        assert!(file.sync().is_err(), "a later sync succeeded");
     }
     assert!(pool.sync().is_err());
     assert!(pool.create_file("c").is_err(), "the pool can only be read");
@@ -115,7 +115,7 @@ fn a_disk_that_lost_bytes_acknowledges_nothing_any_more() {
     let pool = Pool::open_on(&[member], &options()).unwrap();
     for name in ["a", "b"] {
         let file = pool.open(name, &OpenOptions::new().read(true)).unwrap();
-        assert_eq!(file.metadata().len(), 8192, "what was never durable is not shown");
+        assert_eq!(file.metadata().len(), 8192, "bytes that were never durable show");
         let mut read = vec![0; 8192];
         file.read_exact_at(&mut read, 0).unwrap();
         assert!(read == old);
@@ -136,7 +136,7 @@ fn witness_of(path: &Path) -> u128 {
 }
 
 #[test]
-fn a_witness_is_of_the_page_cache() {
+fn a_witness_identifies_the_page_cache() {
     if let Some(path) = std::env::var_os(ASKED) {
         println!("witness {}", witness_of(Path::new(&path)));
         return;
@@ -149,10 +149,10 @@ fn a_witness_is_of_the_page_cache() {
     let bound = disk.0.join("bound");
     fs::create_dir(&bound).unwrap();
     run(Command::new("mount").arg("--bind").arg(disk.mounted()).arg(&bound));
-    assert_eq!(first, witness_of(&bound.join("member")), "by a bind mount");
+    assert_eq!(first, witness_of(&bound.join("member")), "a bind mount");
     let mut elsewhere = Command::new("unshare");
     elsewhere.arg("--mount").arg(std::env::current_exe().unwrap());
-    elsewhere.args(["a_witness_is_of_the_page_cache", "--exact", "--nocapture"]);
+    elsewhere.args(["a_witness_identifies_the_page_cache", "--exact", "--nocapture"]);
     let told = elsewhere.env(ASKED, bound.join("member")).output().unwrap();
     let told = String::from_utf8(told.stdout).unwrap();
     assert!(
@@ -162,7 +162,7 @@ fn a_witness_is_of_the_page_cache() {
     // A copy is another file, and the page cache goes with the last mount.
     let copy = disk.mounted().join("copy");
     fs::copy(&member, &copy).unwrap();
-    assert_ne!(first, witness_of(&copy), "of a copy");
+    assert_ne!(first, witness_of(&copy), "a copy has the same witness");
     run(Command::new("umount").arg(&bound));
     run(Command::new("umount").arg(disk.mounted()));
     disk.mount();

@@ -86,7 +86,7 @@ fn overwrite(
     mut tell: impl FnMut(u64),
 ) -> u64 {
     for version in synced + 1.. {
-        let bytes: Vec<u8> = (0..RUN_BYTES / 8).flat_map(|_| version.to_le_bytes()).collect();
+        let bytes = version.to_le_bytes().repeat(RUN_BYTES / 8);
         if !write(&bytes, (run_of(version) * RUN_BYTES) as u64) {
             break;
         }
@@ -125,7 +125,7 @@ fn check_overwritten(pool: &Pool, synced: u64) {
 }
 
 #[test]
-fn what_was_written_is_there_when_the_pool_is_opened_again() {
+fn written_bytes_are_there_when_the_pool_is_reopened() {
     for (kind, dir) in [
         (MemberKind::File, std::env::temp_dir()),
         (MemberKind::Pmem, "/dev/shm".into()),
@@ -201,7 +201,7 @@ fn a_full_pool_can_be_emptied_and_filled_again() {
 }
 
 #[test]
-fn files_that_are_no_members_of_one_pool_are_refused() {
+fn files_that_are_not_members_of_one_pool_are_refused() {
     let files = Files::new("refused");
     let (a, b) = (files.member("a", MEMBER_BYTES), files.member("b", MEMBER_BYTES));
     let small = files.member("small", 1 << 20);
@@ -333,7 +333,7 @@ fn write_while_served(kind: Kind, directory: &Path) -> u64 {
 }
 
 #[test]
-fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
+fn no_written_byte_is_lost_when_a_mounts_server_is_killed() {
     if let (Some(member), Some(directory)) = (std::env::var_os(KILLED), std::env::var_os(SERVER)) {
         serve_until_killed(Path::new(&member), Path::new(&directory));
     }
@@ -361,7 +361,7 @@ fn kill_servers(kind: Kind) {
         if round.is_multiple_of(2) {
             variables.push((CLASSIC, OsStr::new("1")));
         }
-        let test = "nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed";
+        let test = "no_written_byte_is_lost_when_a_mounts_server_is_killed";
         let (mut child, _lines) = start(test, &variables);
         let (written, last, overwritten) = std::thread::scope(|scope| {
             let writer = scope.spawn(|| write_while_served(kind, &directory));
@@ -456,7 +456,7 @@ fn write_until_killed(member: &Path) {
             || file.sync().is_ok(),
             |version| println!("{THREADS} {version}"),
         );
-        unreachable!("it works until it is killed");
+        unreachable!("the child works until it is killed");
     };
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -469,7 +469,7 @@ fn write_until_killed(member: &Path) {
 }
 
 #[test]
-fn nothing_that_was_told_is_lost_when_the_process_is_killed() {
+fn no_acknowledged_byte_is_lost_when_the_process_is_killed() {
     if let Some(member) = std::env::var_os(KILLED) {
         return write_until_killed(Path::new(&member));
     }
@@ -484,7 +484,7 @@ fn kill_writers(kind: Kind) {
     drop(Pool::create_on(std::slice::from_ref(&member), &kind.options()).unwrap());
     let (mut written, mut synced) = (0, 0);
     for round in 0..rounds {
-        let test = "nothing_that_was_told_is_lost_when_the_process_is_killed";
+        let test = "no_acknowledged_byte_is_lost_when_the_process_is_killed";
         let mut variables = vec![(KILLED, member.as_os_str())];
         let from = synced.to_string();
         if kind == Kind::Disk {
@@ -542,7 +542,7 @@ fn kill_writers(kind: Kind) {
 
 /// Blocks that were freed are kept back until a commit, so they tell when there was one.
 #[test]
-fn commits_come_as_often_as_was_asked_for() {
+fn commits_follow_the_given_period() {
     const BYTES: u64 = 8 << 20;
     let files = Files::new("commits");
     let is_freed_within = |period: Option<Duration>, time: Duration| {
@@ -554,11 +554,11 @@ fn commits_come_as_often_as_was_asked_for() {
         file.write_all_at(&vec![7; usize::try_from(BYTES).unwrap()], 0).unwrap();
         pool.sync().unwrap();
         drop(file);
-        let before = pool.status().free_bytes();
+        let before = pool.status().free_bytes;
         pool.remove_file("file").unwrap();
         let start = Instant::now();
         // Some blocks of the log come and go.
-        while pool.status().free_bytes() < before + BYTES / 2 {
+        while pool.status().free_bytes < before + BYTES / 2 {
             if start.elapsed() > time {
                 return false;
             }
@@ -583,7 +583,7 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Many more threads than the server has, or entries in its rings: each comes to its turn.
 #[test]
-fn a_crowd_that_syncs_through_a_mount_gets_its_turns_and_others_are_served() {
+fn many_syncing_threads_on_a_mount_progress_without_blocking_others() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         eprintln!("SKIPPED: only root may mount, and /dev/fuse is needed");
         return;
@@ -684,7 +684,7 @@ fn append(pool: &Pool, thread: u64, end: Instant) -> u64 {
 }
 
 #[test]
-fn many_threads_neither_block_each_other_for_ever_nor_lose_a_record() {
+fn many_threads_do_not_deadlock_and_lose_no_record() {
     for dir in [std::env::temp_dir(), "/dev/shm".into()] {
         let files = Files::under(&dir, "crowd");
         let member = files.member("a", MEMBER_BYTES);
@@ -733,7 +733,7 @@ fn many_threads_neither_block_each_other_for_ever_nor_lose_a_record() {
 }
 
 #[test]
-fn writes_are_whole_where_freed_blocks_wait_for_a_commit() {
+fn writes_are_complete_while_freed_blocks_wait_for_a_commit() {
     let files = Files::new("waiting");
     let member = files.member("a", MEMBER_BYTES);
     let mut options = options();
@@ -753,7 +753,7 @@ fn writes_are_whole_where_freed_blocks_wait_for_a_commit() {
 }
 
 #[test]
-fn what_a_member_does_not_give_is_an_error_and_the_rest_goes_on() {
+fn an_unreadable_member_fails_its_reads_and_no_others() {
     const MEBIBYTE: u64 = 1 << 20;
     let files = Files::new("lost");
     let member = files.member("a", MEMBER_BYTES);
@@ -787,7 +787,7 @@ fn what_a_member_does_not_give_is_an_error_and_the_rest_goes_on() {
     if let Some(offset) = lost.first() {
         assert!(is_eio(file.write_all_at(&[4; 4096], *offset)));
         assert!(is_eio(file.read_exact_at(&mut bytes, *offset).map(drop)), "again");
-        assert!(is_eio(file.sync()), "what was written is not there");
+        assert!(is_eio(file.sync()), "a sync of unwritten bytes succeeded");
     }
     let other = pool.create_file("other");
     assert!(other.is_ok(), "{other:?}");

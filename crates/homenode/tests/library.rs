@@ -33,7 +33,7 @@ const ENOTEMPTY: i32 = 39;
 const ELOOP: i32 = 40;
 
 #[test]
-fn what_is_written_is_read() {
+fn written_bytes_are_read_back() {
     let pool = pool(16);
     let file = pool.create_file("file").unwrap();
     assert_eq!(file.write_at(b"hello", 10).unwrap(), 5);
@@ -89,7 +89,7 @@ fn bytes_are_lent_where_they_lie() {
 }
 
 #[test]
-fn ways_to_open() {
+fn open_options_are_followed() {
     let pool = pool(4);
     let read = OpenOptions::new().read(true);
     let write = OpenOptions::new().write(true);
@@ -286,12 +286,12 @@ fn holes_and_reserved_space() {
 }
 
 #[test]
-fn a_full_pool_says_so_and_gives_space_back_at_once() {
+fn a_full_pool_returns_enospc_and_frees_space_at_once() {
     let pool = pool(8);
     let file = pool.create_file("f").unwrap();
     let error = file.write_all_at(&vec![1; 9 * MIB_LEN], 0).unwrap_err();
     assert_eq!(error.errno(), ENOSPC, "{error}");
-    assert_eq!(pool.status().free_bytes(), 0);
+    assert_eq!(pool.status().free_bytes, 0);
     assert_eq!(
         pool.create_file("g").unwrap().write_at(b"x", 0).unwrap_err().errno(),
         ENOSPC
@@ -348,7 +348,7 @@ fn members_come_and_go() {
 }
 
 #[test]
-fn pools_that_cannot_be() {
+fn impossible_pools_are_refused() {
     let options = |size| PoolOptions::new().size_per_node(size);
     assert_eq!(errno(Pool::create(&options(Size::Bytes(4096)))), EINVAL);
     assert_eq!(errno(Pool::create(&options(Size::Bytes(1 << 50)))), 12);
@@ -361,7 +361,7 @@ fn pools_that_cannot_be() {
 }
 
 #[test]
-fn populated_ahead_and_no_further() {
+fn memory_is_populated_only_as_far_as_asked() {
     let pool = Pool::create(&PoolOptions::new().size_per_node(Size::Bytes(64 * MIB)).node(NodeId(0))).unwrap();
     pool.wait_populated().unwrap();
     let populated = pool.status().members[0].populated_bytes;
@@ -410,7 +410,7 @@ fn threads_and_pools_come_and_go() {
 }
 
 #[test]
-fn errors_name_what_was_done_to_what() {
+fn errors_name_the_operation_and_its_object() {
     let pool = pool(4);
     let text = pool
         .open("dir/missing", &OpenOptions::new().read(true))

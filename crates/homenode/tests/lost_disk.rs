@@ -213,14 +213,14 @@ fn work(pool: &Pool, trouble: impl FnOnce(&Work)) -> (Vec<Written>, Vec<Option<E
 fn wait_for_calls(work: &Work, count: u64) {
     let (before, start) = (work.calls.load(Ordering::Relaxed), Instant::now());
     while work.calls.load(Ordering::Relaxed) < before + count {
-        assert!(start.elapsed() < BOUND, "nobody gets on");
+        assert!(start.elapsed() < BOUND, "no call makes progress");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn a_disk_that_hangs_or_is_slow_fails_nobody() {
-    let Some(disk) = Disk::new("a_disk_that_hangs_or_is_slow_fails_nobody") else {
+fn a_slow_or_hanging_disk_fails_no_call() {
+    let Some(disk) = Disk::new("a_slow_or_hanging_disk_fails_no_call") else {
         return;
     };
     let pool = Pool::create_on(&[disk.path()], &options()).unwrap();
@@ -251,8 +251,8 @@ fn a_disk_that_hangs_or_is_slow_fails_nobody() {
 }
 
 #[test]
-fn a_disk_that_dies_under_load_is_told_to_all_in_time_and_keeps_what_was_synced() {
-    let test = "a_disk_that_dies_under_load_is_told_to_all_in_time_and_keeps_what_was_synced";
+fn a_disk_dying_under_load_is_reported_in_time_and_synced_data_is_kept() {
+    let test = "a_disk_dying_under_load_is_reported_in_time_and_synced_data_is_kept";
     let Some(mut disk) = Disk::new(test) else { return };
     let pool = Pool::create_on(&[disk.path()], &options()).unwrap();
     let (writers, readers) = work(&pool, |work| {

@@ -40,7 +40,7 @@ fn collapse_and_insert_without_map_nodes_change_nothing() {
     let blocks = file.metadata().blocks_512();
     let sparse = pool.create_file("sparse").unwrap();
     let last = take_all_map_nodes(&sparse);
-    assert!(pool.status().free_bytes() > 8 * MIB, "the pool is not what is full");
+    assert!(pool.status().free_bytes > 8 * MIB, "the pool is not what is full");
     // A few nodes, and not enough.
     sparse.allocate(Allocate::PunchHole, last, BLOCK).unwrap();
     for how in [Allocate::CollapseRange, Allocate::InsertRange] {

@@ -3,7 +3,7 @@
 
 mod support;
 
-use homenode::{Error, MemberId, NewFile, OpenOptions, Placement, Pool, PoolError, PoolOptions, Size};
+use homenode::{Error, MemberId, MemberState, NewFile, OpenOptions, Placement, Pool, PoolError, PoolOptions, Size};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ fn content(seed: u8, count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn members_come_and_go_under_writers_and_stay_so() {
+fn members_added_and_removed_under_writers_persist() {
     for dir in [std::env::temp_dir(), "/dev/shm".into()] {
         let files = Files::under(&dir, "under-writers");
         let [a, b] = ["a", "b"].map(|name| files.member(name, MEMBER_BYTES));
@@ -82,7 +82,7 @@ fn members_come_and_go_under_writers_and_stay_so() {
         });
         drop(volume);
         drop(pool);
-        assert!(open(std::slice::from_ref(&a)).is_err(), "it is no member any more");
+        assert!(open(std::slice::from_ref(&a)).is_err(), "a removed member opens");
         let pool = open(std::slice::from_ref(&b)).unwrap();
         assert!(read(&pool, "still") == still);
         let mut bytes = vec![0; 1 << 20];
@@ -94,7 +94,7 @@ fn members_come_and_go_under_writers_and_stay_so() {
 }
 
 #[test]
-fn a_member_that_cannot_go_stays_in_service() {
+fn a_member_that_cannot_be_removed_stays_in_service() {
     let files = Files::new("stays");
     let (a, b) = (files.member("a", 2 * MEMBER_BYTES), files.member("b", MEMBER_BYTES));
     let pool = create(&[a, b]);
@@ -107,7 +107,12 @@ fn a_member_that_cannot_go_stays_in_service() {
         matches!(refused, Err(Error::Pool(PoolError::NoSpace(_)))),
         "{refused:?}"
     );
-    assert!(pool.status().members.iter().all(|member| !member.draining));
+    assert!(
+        pool.status()
+            .members
+            .iter()
+            .all(|member| member.state == MemberState::Candidate)
+    );
     file.write_all_at(&bytes[..1 << 20], 42 << 20).unwrap();
     file.sync().unwrap();
     assert!(read(&pool, "large")[..bytes.len()] == bytes);
@@ -129,7 +134,7 @@ fn a_member_that_cannot_go_stays_in_service() {
 }
 
 #[test]
-fn files_that_cannot_be_members_are_refused_and_change_nothing() {
+fn unsuitable_files_are_refused_without_effect() {
     let files = Files::new("refused");
     let [a, b, c] = ["a", "b", "c"].map(|name| files.member(name, MEMBER_BYTES));
     let pool = create(std::slice::from_ref(&a));
@@ -151,7 +156,7 @@ fn files_that_cannot_be_members_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn files_that_the_pool_does_not_list_are_left_alone_and_can_be_added_again() {
+fn unlisted_member_files_are_left_alone_and_can_be_added_again() {
     let files = Files::new("left");
     let [a, b, c] = ["a", "b", "c"].map(|name| files.member(name, MEMBER_BYTES));
     let pool = create(&[a.clone(), b.clone()]);
@@ -225,7 +230,7 @@ fn change_until_killed(dir: &Path) {
 }
 
 #[test]
-fn nothing_is_lost_when_the_process_is_killed_while_members_come_and_go() {
+fn a_kill_during_member_changes_loses_nothing() {
     if let Some(dir) = std::env::var_os(KILLED) {
         return change_until_killed(Path::new(&dir));
     }
@@ -235,7 +240,7 @@ fn nothing_is_lost_when_the_process_is_killed_while_members_come_and_go() {
     drop(create(&paths[..2]));
     let mut removed = 0;
     for round in 0..rounds {
-        let test = "nothing_is_lost_when_the_process_is_killed_while_members_come_and_go";
+        let test = "a_kill_during_member_changes_loses_nothing";
         let (mut child, lines) = start(test, &[(KILLED, files.0.as_os_str())]);
         let reader = std::thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>());
         std::thread::sleep(Duration::from_millis(60 + round * 37 % 300));

@@ -39,7 +39,7 @@ fn carry_out(core: &mut Core<VolumeQueue>, request: Request) -> Outcome {
 }
 
 #[test]
-fn it_keeps_the_contract_of_drivers() {
+fn the_volume_driver_conforms() {
     let pool = pool(64);
     let buffers = Arena::new(32 * MIB, None).unwrap();
     for size in [64 * MIB, homenode::VOLUME_BYTES_MAX] {
@@ -56,7 +56,7 @@ fn it_keeps_the_contract_of_drivers() {
 }
 
 #[test]
-fn it_stays_as_it_is_while_it_is_attached() {
+fn an_attached_volume_cannot_be_resized_or_removed() {
     let pool = pool(4);
     let buffers = Arena::new(MIB, None).unwrap();
     let volume = pool.create_volume("v", MIB, Placement::Local).unwrap();
@@ -87,7 +87,7 @@ fn core_bytes(driver: &VolumeDriver) -> u64 {
 }
 
 #[test]
-fn a_full_pool_fails_one_writer_and_a_wrong_buffer_one_request() {
+fn a_full_pool_fails_one_writer_and_a_bad_buffer_one_request() {
     let pool = pool(4);
     let buffers = Arena::new(8 * MIB, None).unwrap();
     let volumes = ["greedy", "modest"].map(|name| pool.create_volume(name, 64 * MIB, Placement::Local).unwrap());
@@ -97,7 +97,7 @@ fn a_full_pool_fails_one_writer_and_a_wrong_buffer_one_request() {
     assert_eq!(carry_out(&mut modest, Request::write(MIB, 4096, 0)), Ok(4096));
     let all = u32::try_from(8 * MIB).unwrap();
     assert_eq!(carry_out(&mut greedy, Request::write(0, all, 0)), Err(Errno::NO_SPACE));
-    assert_eq!(pool.status().free_bytes(), 0);
+    assert_eq!(pool.status().free_bytes, 0);
     assert_eq!(carry_out(&mut modest, Request::write(MIB, 4096, 0)), Ok(4096));
     assert_eq!(
         carry_out(&mut modest, Request::write(2 * MIB, 512, 0)),
@@ -142,7 +142,7 @@ fn after_power_cut(member: &Path, bytes: usize) -> Vec<u8> {
 
 /// Writes of a block at the start of a volume of a durable pool; the bytes that a power cut leaves after each way to make them durable.
 #[test]
-fn flushed_and_forced_writes_of_a_durable_pool_outlive_a_power_cut() {
+fn flushed_and_forced_writes_survive_a_power_cut() {
     for place in [std::env::temp_dir(), "/dev/shm".into()] {
         let directory = Directory(place.join(format!("homenode-flush-{}", std::process::id())));
         std::fs::create_dir_all(&directory.0).unwrap();
@@ -196,7 +196,7 @@ fn beside(name: &str) -> Directory {
 }
 
 #[test]
-fn it_keeps_the_contract_with_few_frames() {
+fn the_volume_driver_conforms_with_few_frames() {
     let directory = beside("contract");
     let (options, member) = cached_pool(&directory);
     let pool = Pool::create_on(std::slice::from_ref(&member), &options).unwrap();
@@ -208,8 +208,8 @@ fn it_keeps_the_contract_with_few_frames() {
         u64::try_from(start.elapsed().as_nanos()).unwrap()
     };
     check(&attach(&volume, &buffers), &*buffers, Data::Kept, settle).unwrap();
-    let fetched: u64 = pool.cache().slices.iter().map(|slice| slice.fetched).sum();
-    assert!(fetched > 0, "nothing was ever away");
+    let fetched: u64 = pool.cache().slices.iter().map(|slice| slice.fetched_bytes).sum();
+    assert!(fetched > 0, "no block was ever evicted");
 }
 
 fn fill_of(offset: u64) -> u8 {
@@ -218,7 +218,7 @@ fn fill_of(offset: u64) -> u8 {
 
 /// Reads that miss are under way side by side, and one that hits overtakes them; whoever waits for them may sleep.
 #[test]
-fn reads_that_miss_hold_nobody_up() {
+fn cache_misses_do_not_block_other_requests() {
     const COUNT: u64 = 8;
     const VOLUME: u64 = 64 * MIB;
     let directory = beside("misses");
@@ -238,7 +238,7 @@ fn reads_that_miss_hold_nobody_up() {
     let start = Instant::now();
     let now = || u64::try_from(start.elapsed().as_nanos()).unwrap();
     let mut random = fastrand::Rng::with_seed(7);
-    let (mut overtaken, mut slept) = (0, 0);
+    let mut overtaken = 0;
     for _ in 0..200 {
         // A block that is there, by the time it is read again.
         let hit = Request::read(0, 4096, COUNT * 4096).user(COUNT);
@@ -251,32 +251,33 @@ fn reads_that_miss_hold_nobody_up() {
         for (nth, offset) in (0..).zip(&offsets) {
             core.submit(Request::read(*offset, 4096, nth * 4096).user(nth)).unwrap();
         }
-        core.run(now(), |completion| finished.push(completion.user));
-        let misses = core.pending();
         core.submit(hit).unwrap();
         while core.pending() > 0 {
             core.run(now(), |completion| {
                 assert_eq!(completion.outcome, Ok(4096));
                 finished.push(completion.user);
             });
-            if core.bell().is_some() {
-                slept += 1;
+            if core.pending() > 0 {
+                assert!(
+                    core.bell().is_some(),
+                    "whoever waits for {} may not sleep",
+                    core.pending()
+                );
                 std::thread::sleep(Duration::from_micros(20));
             }
             assert!(start.elapsed() < Duration::from_secs(60), "{} hang", core.pending());
         }
         let hit_at = finished.iter().position(|user| *user == COUNT).unwrap();
         overtaken += finished.len() - 1 - hit_at;
-        assert!(misses == 0 || hit_at as u64 <= COUNT);
         for (nth, offset) in (0..).zip(&offsets) {
             let mut block = vec![0; 4096];
             buffers.read(nth * 4096, &mut block);
             assert!(block.iter().all(|byte| *byte == fill_of(*offset)), "block at {offset}");
         }
     }
+    // 0 if a read that misses holds the others up; a disk that is done at once changes nothing about it, as the end of a read is looked for later.
     assert!(
-        overtaken > 400,
+        overtaken > 1400,
         "only {overtaken} of 1600 reads were overtaken by one that came later"
     );
-    assert!(slept > 100, "{slept} sleeps");
 }

@@ -25,11 +25,11 @@ fn errno<T: std::fmt::Debug>(result: Result<T, Error>) -> i32 {
 }
 
 #[test]
-fn what_is_written_is_read_until_it_is_discarded() {
+fn volume_bytes_are_read_back_until_discarded() {
     let pool = pool(8);
     let volume = pool.create_volume("disk", 1 << 40, Placement::Local).unwrap();
     assert_eq!((volume.name(), volume.size_bytes()), ("disk", 1 << 40));
-    assert_eq!(pool.status().used_bytes, 0, "it is thin");
+    assert_eq!(pool.status().used_bytes, 0, "a new volume takes no space");
     volume.write_all_at(&[7; 3 * BLOCK], 1 << 39).unwrap();
     volume.write_all_at(b"again", 1 << 39).unwrap();
     let mut back = [1; BLOCK];
@@ -52,7 +52,7 @@ fn what_is_written_is_read_until_it_is_discarded() {
 }
 
 #[test]
-fn they_are_listed_found_resized_and_removed() {
+fn volumes_are_listed_found_resized_and_removed() {
     let pool = pool(8);
     let volume = pool.create_volume("b", 2 * MIB, Placement::Interleave).unwrap();
     pool.create_volume("a", VOLUME_BYTES_MAX, Placement::Node(NodeId(0)))
@@ -78,7 +78,7 @@ fn they_are_listed_found_resized_and_removed() {
     volume.resize(4 * MIB).unwrap();
     let mut back = [1; BLOCK];
     volume.read_at(&mut back, MIB).unwrap();
-    assert_eq!(back, [0; BLOCK], "what was cut off does not come back");
+    assert_eq!(back, [0; BLOCK], "cut bytes came back");
 
     let found = pool.volume("b").unwrap();
     found.write_all_at(&[1; BLOCK], 0).unwrap();
@@ -92,7 +92,7 @@ fn they_are_listed_found_resized_and_removed() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_name() {
+fn volume_errors_name_the_volume() {
     let pool = pool(4);
     let make = |name: &str, bytes, placement| pool.create_volume(name, bytes, placement);
     make("v", MIB, Placement::Local).unwrap();
@@ -109,17 +109,17 @@ fn what_is_wrong_is_told_with_its_name() {
     told(make("w", MIB, Placement::Node(NodeId(999))), ENODEV, "node 999");
     told(pool.volume("w"), ENOENT, "find the volume w:");
     assert_eq!(pool.volumes().len(), 1);
-    assert_eq!(errno(pool.open_inode(2)), 116, "its number leads nowhere");
+    assert_eq!(errno(pool.open_inode(2)), 116, "a volume's inode can be opened");
 }
 
 #[test]
-fn a_full_pool_fails_the_writer_and_no_other() {
+fn a_full_pool_fails_only_the_writer() {
     let pool = pool(4);
     let greedy = pool.create_volume("greedy", 64 * MIB, Placement::Local).unwrap();
     let modest = pool.create_volume("modest", 64 * MIB, Placement::Local).unwrap();
     modest.write_all_at(&[1; BLOCK], 0).unwrap();
     assert_eq!(errno(greedy.write_all_at(&vec![2; 5 << 20], 0)), ENOSPC);
-    assert_eq!(pool.status().free_bytes(), 0);
+    assert_eq!(pool.status().free_bytes, 0);
     // In place, past the one that failed.
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -138,7 +138,7 @@ fn a_full_pool_fails_the_writer_and_no_other() {
 }
 
 #[test]
-fn they_move_when_a_member_is_drained() {
+fn volumes_move_when_a_member_is_drained() {
     let pool = pool(8);
     let volume = pool.create_volume("v", 8 * MIB, Placement::Local).unwrap();
     let content: Vec<u8> = (0..3 * MIB).map(|at| (at % 253) as u8).collect();

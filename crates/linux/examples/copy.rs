@@ -140,7 +140,7 @@ fn batch(pool: &Pool, way: &Way, operation: Operation, bytes: usize, threads: us
         let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
         handles
             .into_iter()
-            .map(|handle| handle.join().expect("no copy panics"))
+            .map(|handle| handle.join().expect("the thread does not panic"))
             .sum::<f64>()
             / threads as f64
     })

@@ -7,6 +7,7 @@ mod stamps;
 pub use stamps::StampClock;
 
 use homenode_engine::Clock;
+use rustix::time::{ClockId, clock_gettime};
 
 /// `CLOCK_REALTIME_COARSE`: what the kernel itself stamps files with. At most [`REUSE_CYCLES`] old.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,10 +51,15 @@ fn reused_ns() -> i64 {
 #[cold]
 #[inline(never)]
 fn kernel_ns() -> i64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a timespec to write to; the clock exists on every Linux since 2.6.32, so the call cannot fail.
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut now) };
+    let now = clock_gettime(ClockId::RealtimeCoarse);
     now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+/// CPU time of the calling thread, to the nanosecond. In /proc, that of a running thread is as old as the last tick.
+#[cfg(test)]
+pub(crate) fn thread_cpu_time() -> std::time::Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.try_into().expect("no thread has run for less than no time")
 }
 
 #[cfg(test)]
@@ -69,11 +75,11 @@ mod tests {
     }
 
     #[test]
-    fn moves_on() {
+    fn the_clock_advances() {
         let before = CoarseClock.now_ns();
         let start = std::time::Instant::now();
         while CoarseClock.now_ns() <= before {
-            assert!(start.elapsed().as_secs() < 10, "it stands still");
+            assert!(start.elapsed().as_secs() < 10, "the clock stands still");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }

@@ -3,8 +3,10 @@
 //! [`current_cpu`] is on the data path (one instruction, or about 2 ns by the C library); the rest is for
 //! start-up, except [`thread_cpu`], which reads one /proc file without touching the heap.
 
+use crate::process::Stat;
 use crate::topology::sysfs::parse_list;
 use homenode_engine::CpuId;
+use rustix::fs::{Mode, OFlags};
 use std::ffi::CStr;
 use std::io::{self, Write};
 use std::mem::size_of;
@@ -19,7 +21,7 @@ pub fn current_cpu() -> CpuId {
         // SAFETY: reads a register that Linux sets on every CPU; the processor has the instruction.
         unsafe { std::arch::asm!("rdpid {id}", id = out(reg) id, options(nomem, nostack, preserves_flags)) };
         // Linux: the CPU in the low 12 bits, its node above.
-        return CpuId(u32::try_from(id & 0xfff).expect("12 bits"));
+        return CpuId(u32::try_from(id & 0xfff).expect("id & 0xfff fits 32 bits"));
     }
     asked_cpu()
 }
@@ -144,6 +146,9 @@ fn count_of(list: &str) -> usize {
     list.ok().and_then(count).unwrap_or_else(allowed)
 }
 
+/// 52 numbers of at most 20 digits and a name of at most 64 bytes.
+const STAT_BYTES_MAX: usize = 1536;
+
 /// The CPU that thread `tid` last ran on; none when there is no such thread (any more). No heap, three system calls.
 #[must_use]
 pub fn thread_cpu(tid: u32) -> Option<CpuId> {
@@ -151,36 +156,10 @@ pub fn thread_cpu(tid: u32) -> Option<CpuId> {
     // "/proc/4294967295/stat" and its zero are 22 bytes, so the rest of the array stays zero.
     write!(&mut path[..], "/proc/{tid}/stat").ok()?;
     let path = CStr::from_bytes_until_nul(&path).ok()?;
-    // 52 numbers of at most 20 digits and a name of at most 64 bytes.
-    let mut stat = [0_u8; 1536];
-    let filled = read_file(path, &mut stat)?;
-    stat_cpu(&stat[..filled])
-}
-
-/// Field 39 of a /proc stat line. The name (field 2) may hold spaces and parentheses, but the last `)` is its end.
-fn stat_cpu(stat: &[u8]) -> Option<CpuId> {
-    const PROCESSOR: usize = 39;
-    const FIRST_AFTER_NAME: usize = 3;
-    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
-    let field = stat[name_end + 1..]
-        .split(u8::is_ascii_whitespace)
-        .filter(|field| !field.is_empty())
-        .nth(PROCESSOR - FIRST_AFTER_NAME)?;
-    std::str::from_utf8(field).ok()?.parse().ok().map(CpuId)
-}
-
-/// Reads the start of a file in one read, without the heap.
-fn read_file(path: &CStr, to: &mut [u8]) -> Option<usize> {
-    // SAFETY: the path ends in a zero byte.
-    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: `to` is writable for its length.
-    let filled = unsafe { libc::read(fd, to.as_mut_ptr().cast(), to.len()) };
-    // SAFETY: the descriptor is ours and not used again.
-    unsafe { libc::close(fd) };
-    usize::try_from(filled).ok()
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut line = [0_u8; STAT_BYTES_MAX];
+    let filled = rustix::io::read(file, &mut line).ok()?;
+    Stat::parse(&line[..filled]).map(|stat| CpuId(stat.cpu))
 }
 
 /// A set of CPUs in the form of the affinity calls. The kernel's own limit (`NR_CPUS`) is 8192.
@@ -225,9 +204,10 @@ impl CpuMask {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::own_thread;
 
     #[test]
-    fn possible_cpus_include_those_we_may_use() {
+    fn possible_cpus_include_allowed_ones() {
         assert!(possible_cpus() >= present_cpus());
         assert!(present_cpus() >= allowed_cpus().unwrap().len());
     }
@@ -257,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_cpus_are_refused() {
+    fn pinning_to_impossible_cpus_is_refused() {
         assert_eq!(pin_to_cpu(CpuId(8191)).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         assert_eq!(
             pin_to_cpu(CpuId(1 << 20)).unwrap_err().kind(),
@@ -266,43 +246,40 @@ mod tests {
     }
 
     #[test]
-    fn another_threads_cpu_with_a_nasty_name() {
+    fn the_cpu_of_a_thread_with_an_odd_name_is_read() {
         let cpu = *allowed_cpus().unwrap().last().unwrap();
         let (told, tid) = std::sync::mpsc::channel();
         let (go_on, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
             pin_to_cpu(cpu).unwrap();
-            // SAFETY: the name ends in a zero byte.
-            unsafe { libc::prctl(libc::PR_SET_NAME, c"a) b (c) 1 2".as_ptr()) };
-            // SAFETY: takes nothing.
-            told.send(unsafe { libc::gettid() }).unwrap();
+            rustix::thread::set_name(c"a) b (c) 1 2").unwrap();
+            told.send(own_thread()).unwrap();
             wait.recv().unwrap();
         });
-        let tid = u32::try_from(tid.recv().unwrap()).unwrap();
-        assert_eq!(thread_cpu(tid), Some(cpu));
+        assert_eq!(thread_cpu(tid.recv().unwrap()), Some(cpu));
         go_on.send(()).unwrap();
         thread.join().unwrap();
     }
 
     #[test]
-    fn no_such_thread() {
+    fn the_cpu_of_a_missing_thread_is_an_error() {
         assert_eq!(thread_cpu(u32::MAX), None);
         assert_eq!(thread_cpu(0), None);
     }
 
     #[test]
-    fn a_longest_stat_line_fits() {
-        let mut stat = format!("{} ({}) S", i32::MAX, ") ".repeat(32));
-        for _ in 4..39 {
-            stat.push_str(&format!(" {}", u64::MAX));
+    fn the_longest_stat_line_fits_the_buffer() {
+        let mut line = format!("{} ({}) S", i32::MAX, ") ".repeat(32));
+        for number in 4..=52 {
+            let (parent, session, processor, priority) = (4, 6, 39, 40);
+            let value = match number {
+                _ if number == processor => 77,
+                _ if [parent, session, priority].contains(&number) => u64::from(u32::MAX),
+                _ => u64::MAX,
+            };
+            line.push_str(&format!(" {value}"));
         }
-        stat.push_str(" 77");
-        for _ in 40..=52 {
-            stat.push_str(&format!(" {}", u64::MAX));
-        }
-        assert!(stat.len() < 1536, "{}", stat.len());
-        assert_eq!(stat_cpu(stat.as_bytes()), Some(CpuId(77)));
-        assert_eq!(stat_cpu(b"1 (x) S 0"), None);
-        assert_eq!(stat_cpu(b""), None);
+        assert!(line.len() < STAT_BYTES_MAX, "{}", line.len());
+        assert_eq!(Stat::parse(line.as_bytes()).unwrap().cpu, 77);
     }
 }

@@ -12,7 +12,6 @@ mod memory;
 mod persistent;
 
 use crate::topology::sysfs::Tree;
-use homenode_engine::pool::MemberKind;
 use homenode_policy::NodeId;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -49,18 +48,6 @@ pub enum OfferKind {
     Dax,
     /// An NVMe disk.
     Nvme,
-}
-
-impl OfferKind {
-    /// The kind of member that the pool makes of it.
-    #[must_use]
-    pub const fn member_kind(self) -> MemberKind {
-        match self {
-            Self::Dram | Self::MemoryOnly => MemberKind::Dram,
-            Self::Pmem | Self::Dax => MemberKind::Pmem,
-            Self::Nvme => MemberKind::Block,
-        }
-    }
 }
 
 /// Why an offer cannot be a member now.

@@ -7,14 +7,13 @@
 mod memory;
 mod settings;
 
-use crate::affinity::{Ask, Error, Sensed, Sensor, Unseen};
+use crate::affinity::{Ask, Card, Error, Sensed, Sensor, Unseen};
 use crate::topology::sysfs::Tree;
 use crate::topology::{self, Source};
 use homenode_policy::doctor::Facts;
 use homenode_policy::topology::Topology;
 use memory::PageCounts;
 use settings::BalancingCounts;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -84,7 +83,7 @@ impl Examined {
             huge_tmpfs_denied: settings::huge_tmpfs_denied(tree),
             fuse_rings: settings::fuse_rings(tree),
             addresses: settings::addresses(tree, topology),
-            queues_max: queues_max(&sensed),
+            ..facts_of_cards(&sensed.cards)
         };
         let gaps = gaps(&facts, topology);
         sensed.unseen.extend(gaps);
@@ -97,11 +96,19 @@ impl Examined {
     }
 }
 
-/// Returns the most queues that each card can have, for cards that tell this number.
-fn queues_max(sensed: &Sensed) -> BTreeMap<String, u64> {
-    let cards = sensed.cards.iter();
-    let told = cards.filter_map(|card| Some((card.device.clone(), u64::from(card.queues?.max()))));
-    told.collect()
+/// Returns the facts about cards alone: how many queues each can have and uses, where the card tells.
+#[must_use]
+pub fn facts_of_cards(cards: &[Card]) -> Facts {
+    let max = |card: &Card| Some((card.device.clone(), card.queues?.max().into()));
+    let used = |card: &Card| {
+        let is_set = !card.table.as_ref()?.is_even();
+        is_set.then(|| (card.device.clone(), card.shares().len() as u64))
+    };
+    Facts {
+        queues_max: cards.iter().filter_map(max).collect(),
+        queues_used: cards.iter().filter_map(used).collect(),
+        ..Facts::default()
+    }
 }
 
 /// Returns the missing facts that matter on a machine with several nodes.

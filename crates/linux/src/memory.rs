@@ -192,7 +192,7 @@ impl NodeMemory {
         members.check_free(id)?;
         let path = file.path().to_owned();
         let member = DurableMember::map(file, kind, reads_only).map_err(|source| Error::MapFile { path, source })?;
-        let bytes = usize::try_from(member.bytes()).expect("it is mapped");
+        let bytes = usize::try_from(member.bytes()).expect("the member is mapped, so its size fits a usize");
         self.table.insert(id, member.mapping.base(), bytes);
         if kind == MemberKind::File && !reads_only {
             self.inline_bytes_max.store(INLINE_BYTES_MAX, Ordering::Relaxed);
@@ -252,7 +252,7 @@ impl NodeMemory {
         if members.disks.get(&member).is_some_and(|disk| disk.errors() > 0) {
             return Health::Damaged;
         }
-        let bytes = |member: &DurableMember| usize::try_from(member.bytes()).expect("it is mapped");
+        let bytes = |member: &DurableMember| usize::try_from(member.bytes()).expect("mapped sizes fit a usize");
         let durable = members.durable.get(&member);
         match durable.map(|member| there(member.mapping.base(), bytes(member))) {
             Some(Err(MemoryError)) => Health::Damaged,

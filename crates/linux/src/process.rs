@@ -1,6 +1,8 @@
-//! Descriptors that started programs inherit, and start times, which distinguish processes of one number.
+//! Processes and threads: descriptors and mounts that started programs inherit, and the fields that /proc tells.
 
+use rustix::mount::{MountPropagationFlags, mount_change};
 use std::io;
+use std::str;
 
 /// Keeps every descriptor from `first` on out of the programs this process starts from now on: a server must not hold its
 /// starter's pipes and locks.
@@ -17,42 +19,185 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     }
 }
 
+/// Gives this thread, and the threads and programs that it starts from now on, a mount table of their own: nobody else sees what
+/// they mount, and all of it goes with the last of them. What others unmount goes here too, where the machine shares its mounts.
+///
+/// # Errors
+/// The errno of `unshare` or `mount`: EPERM without CAP_SYS_ADMIN.
+pub fn own_mounts() -> io::Result<()> {
+    // SAFETY: takes a number only, and every thread keeps its descriptors and memory.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let downstream = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    Ok(mount_change("/", downstream)?)
+}
+
 /// Tells the kernel that others' writes wait for this thread: when memory is short, it is not to wait for them. Only who has
 /// CAP_SYS_RESOURCE may: nothing happens else.
 pub fn serve_writes() {
-    /// Since Linux 5.6; libc has no name for it.
-    const PR_SET_IO_FLUSHER: libc::c_int = 57;
-    // SAFETY: takes numbers only.
-    let _ = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+    // Since Linux 5.6.
+    let _ = rustix::process::configure_io_flusher_behavior(true);
 }
 
 /// Number of the calling thread.
 #[must_use]
 pub fn own_thread() -> u32 {
-    // SAFETY: takes nothing and touches no memory of ours.
-    unsafe { libc::gettid() }.cast_unsigned()
+    rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()
 }
 
 /// When process or thread `pid` was started, in clock ticks since the machine was; none when there is no such one.
 #[must_use]
 pub fn start_ticks(pid: u32) -> Option<u64> {
-    const START: usize = 22;
-    const FIRST_AFTER_NAME: usize = 3;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold spaces and parentheses, but the last `)` is its end.
-    let (_, behind_name) = stat.rsplit_once(')')?;
-    let field = behind_name.split_whitespace().nth(START - FIRST_AFTER_NAME)?;
-    field.parse().ok()
+    let line = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    Stat::parse(&line).map(|stat| stat.started)
+}
+
+/// Fields of `/proc/PID/stat`, as proc_pid_stat(5) has them. Parsed without touching the heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat<'a> {
+    /// The thread's; at most 15 bytes, except for threads of the kernel.
+    pub name: &'a str,
+    /// `T` for a process that a signal has stopped, `t` for one that a debugger has.
+    pub state: char,
+    /// Parent of the thread's process.
+    pub parent: u32,
+    /// Session of the thread's process; 0 for none, and when the process ends just now.
+    pub session: u32,
+    /// The kernel's `PF_` flags.
+    pub flags: u64,
+    /// In user and kernel mode together, in clock ticks.
+    pub run_ticks: u64,
+    /// In clock ticks since boot.
+    pub started: u64,
+    /// The one that the thread last ran on.
+    pub cpu: u32,
+    /// From 1 to 99; 0 for a thread that is not scheduled in real time.
+    pub real_time_priority: u32,
+}
+
+impl<'a> Stat<'a> {
+    /// `include/linux/sched.h`: a thread of the kernel, or one whose mask the kernel lets nobody set (io_uring's workers).
+    const KERNEL_THREAD: u64 = 0x0020_0000;
+    const NO_SET_AFFINITY: u64 = 0x0400_0000;
+
+    /// Fields of a line. The name may hold spaces and parentheses; the last `)` is its end.
+    #[must_use]
+    pub fn parse(line: &'a [u8]) -> Option<Self> {
+        const STATE: usize = 3;
+        const PARENT: usize = 4;
+        const SESSION: usize = 6;
+        const FLAGS: usize = 9;
+        const UTIME: usize = 14;
+        const STIME: usize = 15;
+        const START: usize = 22;
+        const PROCESSOR: usize = 39;
+        const REAL_TIME_PRIORITY: usize = 40;
+        let name_start = line.iter().position(|byte| *byte == b'(')? + 1;
+        let name_end = line.iter().rposition(|byte| *byte == b')')?;
+        let name = valid(line.get(name_start..name_end)?);
+        let mut fields = str::from_utf8(&line[name_end + 1..]).ok()?.split_ascii_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let mut next = STATE + 1;
+        let mut field = |number: usize| {
+            let found = fields.nth(number - next)?;
+            next = number + 1;
+            // A process that ends has the session -1.
+            if number == SESSION && found == "-1" {
+                return Some(0);
+            }
+            found.parse::<u64>().ok()
+        };
+        Some(Self {
+            name,
+            state,
+            parent: field(PARENT)?.try_into().ok()?,
+            session: field(SESSION)?.try_into().ok()?,
+            flags: field(FLAGS)?,
+            run_ticks: field(UTIME)?.saturating_add(field(STIME)?),
+            started: field(START)?,
+            cpu: field(PROCESSOR)?.try_into().ok()?,
+            real_time_priority: field(REAL_TIME_PRIORITY)?.try_into().ok()?,
+        })
+    }
+
+    /// Whether its CPUs are the kernel's business alone.
+    pub(crate) fn is_the_kernels(&self) -> bool {
+        self.flags & (Self::KERNEL_THREAD | Self::NO_SET_AFFINITY) != 0
+    }
+}
+
+/// Names are cut at 15 bytes, perhaps in the middle of a character.
+pub(crate) fn valid(name: &[u8]) -> &str {
+    name.utf8_chunks().next().map_or("", |chunk| chunk.valid())
+}
+
+/// Nanoseconds on a CPU, of `/proc/PID/schedstat`.
+#[must_use]
+pub fn run_ns(line: &[u8]) -> Option<u64> {
+    schedstat(line, 0)
+}
+
+/// Nanoseconds ready to run without a CPU, of `/proc/PID/schedstat`.
+pub(crate) fn waited_ns(line: &[u8]) -> Option<u64> {
+    schedstat(line, 1)
+}
+
+fn schedstat(line: &[u8], field: usize) -> Option<u64> {
+    let mut fields = str::from_utf8(line).ok()?.split_ascii_whitespace();
+    fields.nth(field)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::io::{FdFlags, fcntl_setfd};
     use std::os::fd::AsRawFd;
     use std::process::Command;
 
+    const STAT: &str = "77 (a) b (c 1 2) S 1 77 77 0 -1 4194560 2 0 1 0 30 12 0 0 20 0 9 0 4711 \
+                        5000 6 18446744073709551615 1 1 0 0 0 0 0 4096 17642 0 0 0 -1 5 20 2 0 0 0 1 1 1 1 1 1 1 0\n";
+
     #[test]
-    fn a_process_is_told_from_a_later_one() {
+    fn stat_with_an_odd_process_name_is_parsed() {
+        let expected = Stat {
+            name: "a) b (c 1 2",
+            state: 'S',
+            parent: 1,
+            session: 77,
+            flags: 4_194_560,
+            run_ticks: 42,
+            started: 4711,
+            cpu: 5,
+            real_time_priority: 20,
+        };
+        assert_eq!(Stat::parse(STAT.as_bytes()), Some(expected));
+        assert!(!expected.is_the_kernels());
+        for flags in ["2097152", "67108864", "69238880"] {
+            let stat = STAT.replace("4194560", flags);
+            assert!(Stat::parse(stat.as_bytes()).unwrap().is_the_kernels());
+        }
+        for text in ["", "1 (x)", "1 (x) S 0", "1 x S 0", "1 )x( S 1", &STAT[..90]] {
+            assert_eq!(Stat::parse(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_process_name_cut_within_a_character_is_read() {
+        let mut bytes = STAT.as_bytes().to_vec();
+        bytes.splice(4..15, b"k\xc3\xa4\xc3".iter().copied());
+        assert_eq!(Stat::parse(&bytes).unwrap().name, "k\u{e4}");
+    }
+
+    #[test]
+    fn cpu_time_of_a_process_is_read() {
+        assert_eq!(run_ns(b"123456789 42 7\n"), Some(123_456_789));
+        assert_eq!(waited_ns(b"123456789 42 7\n"), Some(42));
+        assert_eq!((run_ns(b"\n"), waited_ns(b"123\n")), (None, None));
+    }
+
+    #[test]
+    fn a_process_is_distinguished_from_a_later_one_with_its_id() {
         let own = start_ticks(std::process::id()).unwrap();
         assert_eq!(start_ticks(std::process::id()), Some(own));
         assert!(start_ticks(1).unwrap() <= own);
@@ -66,8 +211,7 @@ mod tests {
     fn a_descriptor_is_not_passed_on() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let fd = file.as_raw_fd();
-        // SAFETY: clears the flag that the standard library set on our own descriptor.
-        assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }, 0);
+        fcntl_setfd(&file, FdFlags::empty()).unwrap();
         let child_has_it = || {
             Command::new("test")
                 .arg("-e")

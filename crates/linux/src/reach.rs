@@ -60,7 +60,7 @@ impl Reach {
     pub fn take(&mut self) -> Result<(Vec<Reached>, u64), String> {
         let mut bytes = Vec::new();
         self.0.read(&mut bytes)?;
-        decode(&bytes).ok_or_else(|| "what BPF programs counted cannot be understood".to_owned())
+        decode(&bytes).ok_or_else(|| "the counts of BPF programs cannot be understood".to_owned())
     }
 }
 

@@ -139,7 +139,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The topology contradicts itself.
-    #[error("the topology of {origin} does not fit together: {source}")]
+    #[error("the topology of {origin} is inconsistent: {source}")]
     Inconsistent {
         /// Where it is from.
         origin: Source,

@@ -164,7 +164,7 @@ impl Added {
     }
 
     fn control(&self) -> &Control {
-        self.control.as_ref().expect("it is taken with the device only")
+        self.control.as_ref().expect("only ending the device takes `control`")
     }
 
     /// Tells the kernel what the device is.
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_stay_within_the_budget_or_are_the_least() {
+    fn buffers_stay_within_the_budget_or_at_the_minimum() {
         assert_eq!(shape(1), (64, IO_BYTES_MAX));
         assert_eq!(shape(2), (64, IO_BYTES_MAX));
         assert_eq!(shape(8), (32, IO_BYTES_MAX));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_driver_there_is_one_message() {
+    fn a_missing_driver_has_one_message() {
         if std::path::Path::new(CONTROL_PATH).exists() {
             println!("SKIPPED: this kernel has the driver");
             return;

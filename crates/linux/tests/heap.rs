@@ -20,7 +20,7 @@ fn resident_kib() -> usize {
 /// In a thread, so that its arena is not the main one. Each block that is freed has a small one behind it that is not,
 /// so nothing lies at the arena's end.
 #[test]
-fn freed_memory_between_used_memory_goes_back() {
+fn freed_memory_between_used_blocks_returns_to_the_kernel() {
     let _alone = ALONE.lock();
     let left_kib = std::thread::spawn(|| {
         let mut heap = Heap::new();
@@ -40,13 +40,13 @@ fn freed_memory_between_used_memory_goes_back() {
         left
     })
     .join()
-    .expect("no panic");
+    .expect("the thread does not panic");
     assert!(left_kib < COUNT * BYTES / 1024 / 4, "{left_kib} KiB stay");
 }
 
 /// The end of an arena that is not the main one: the allocator itself keeps twice as much there as the largest block that was ever freed.
 #[test]
-fn freed_memory_at_the_end_of_a_threads_arena_goes_back() {
+fn freed_memory_at_the_end_of_an_arena_returns_to_the_kernel() {
     let _alone = ALONE.lock();
     let left_kib = std::thread::spawn(|| {
         let mut heap = Heap::new();
@@ -64,6 +64,6 @@ fn freed_memory_at_the_end_of_a_threads_arena_goes_back() {
         resident_kib().saturating_sub(before)
     })
     .join()
-    .expect("no panic");
+    .expect("the thread does not panic");
     assert!(left_kib < COUNT / 2 * BYTES / 1024 / 4, "{left_kib} KiB stay");
 }

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptor_of_the_other_process_is_not_open_here() {
+    fn a_descriptor_of_the_other_process_is_not_open_here() {
         // Larger than those of other tests.
         const LARGE: c_int = 900;
         let mut fd = -1;

@@ -170,6 +170,7 @@ fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
     // The server is asked with nothing held, and handlers may run: it may take long.
     let found = pages::look(fd);
     let asked = found.and_then(|found| pages::ask_first(fd, &found, offset));
+    let why = asked.as_ref().err().copied().unwrap_or(statistics::Why::NotMapped);
     {
         let Some(_busy) = Busy::new() else { return };
         if !descriptor.change(USES, LEARNING) {
@@ -177,7 +178,7 @@ fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
         }
         // Another file may have the number since.
         let is_same = pages::look(fd) == found;
-        let file = asked.filter(|_| is_same).and_then(pages::file);
+        let file = asked.ok().filter(|_| is_same).and_then(pages::file);
         let mapped = file.as_ref().and_then(|file| Mapped::new(fd, file, offset));
         if let (Some(file), None) = (&file, mapped) {
             pages::let_go(file.place);
@@ -187,11 +188,11 @@ fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
             None if is_same => OTHER,
             None => 0,
         };
-        if !descriptor.change(LEARNING, state)
-            && let Some(mapped) = mapped
-        {
+        match (descriptor.change(LEARNING, state), mapped) {
+            (true, None) if is_same => statistics::count_left(why),
+            (true, _) | (false, None) => {}
             // Closed meanwhile.
-            leave(std::ptr::from_ref(mapped).cast_mut());
+            (false, Some(mapped)) => leave(std::ptr::from_ref(mapped).cast_mut()),
         }
     }
     free_leaving_if_any();

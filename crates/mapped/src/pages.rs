@@ -5,6 +5,7 @@
 
 use crate::apart::apart;
 use crate::attributes;
+use crate::statistics::Why;
 use homenode_shared::{LINES, Line, MountLine, PIECE_WORDS, Words, unescaped};
 use std::ffi::{CStr, c_int};
 use std::io::Write;
@@ -87,28 +88,39 @@ pub fn only(device: u64) {
     ONLY.store(device, Ordering::Relaxed);
 }
 
-/// Looks at a descriptor; `None` if it is to be left to system calls. Does not ask the server.
-pub(crate) fn look(fd: c_int) -> Option<Found> {
+/// Looks at a descriptor; the reason if it is to be left to system calls. Does not ask the server.
+pub(crate) fn look(fd: c_int) -> Result<Found, Why> {
     let status = attributes::known(
         fd,
         c"".as_ptr(),
         libc::AT_EMPTY_PATH,
         libc::STATX_TYPE | libc::STATX_INO,
-    )?;
+    )
+    .ok_or(Why::NoFile)?;
     let device = libc::makedev(status.stx_dev_major, status.stx_dev_minor);
-    let is_wanted = [0, device].contains(&ONLY.load(Ordering::Relaxed));
-    if u32::from(status.stx_mode) & libc::S_IFMT != libc::S_IFREG || !is_wanted {
-        return None;
+    if u32::from(status.stx_mode) & libc::S_IFMT != libc::S_IFREG {
+        return Err(Why::NoFile);
+    }
+    if ![0, device].contains(&ONLY.load(Ordering::Relaxed)) {
+        return Err(Why::OtherDevice);
     }
     // SAFETY: takes numbers.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     let access = flags & libc::O_ACCMODE;
     // O_SYNC contains O_DSYNC.
-    let others = libc::O_APPEND | libc::O_DIRECT | libc::O_DSYNC | libc::O_PATH;
-    if flags < 0 || flags & others != 0 || access == libc::O_WRONLY {
-        return None;
+    let unfit = [
+        (libc::O_PATH, Why::NoFile),
+        (libc::O_APPEND, Why::Appends),
+        (libc::O_DIRECT, Why::Direct),
+        (libc::O_DSYNC, Why::Synchronous),
+    ];
+    match unfit.iter().find(|(flag, _)| flags & flag != 0) {
+        _ if flags < 0 => return Err(Why::NoFile),
+        Some((_, why)) => return Err(*why),
+        None if access == libc::O_WRONLY => return Err(Why::WriteOnly),
+        None => {}
     }
-    Some(Found {
+    Ok(Found {
         device,
         inode: status.stx_ino,
         can_write: access == libc::O_RDWR && has_no_limit(),
@@ -127,21 +139,21 @@ fn has_no_limit() -> bool {
 }
 
 /// Asks about a descriptor that nothing is known of.
-pub(crate) fn ask_first(fd: c_int, found: &Found, offset: u64) -> Option<Asked> {
+pub(crate) fn ask_first(fd: c_int, found: &Found, offset: u64) -> Result<Asked, Why> {
     if !is_used(found.device) && !is_fuse(fd) {
-        return None;
+        return Err(Why::NoPool);
     }
-    let told = ask(fd, offset)?;
+    let told = ask(fd, offset).ok_or(Why::NotTold)?;
     // Others may map or unmap it meanwhile: then it is done with a later use.
     let page = match PAGES.iter().any(|page| page.is(found.device, &told)) {
         true => None,
         false => {
             let mut page = None;
             let is_done = apart(|| page = map_apart(found.device, &told));
-            Some(page.filter(|_| is_done)?)
+            Some(page.filter(|_| is_done).ok_or(Why::NotMapped)?)
         }
     };
-    Some(Asked {
+    Ok(Asked {
         found: *found,
         told,
         page,
@@ -253,7 +265,7 @@ fn map_apart(device: u64, told: &Told) -> Option<Words> {
     let length = directory_of(device, &mut path[..PATH_BYTES_MAX])?;
     write!(&mut path[length..PATH_BYTES_MAX + 63], "/.homenode.words.{}", told.user).ok()?;
     let file = open_to_read(CStr::from_bytes_until_nul(&path).ok()?)?;
-    let found = look(file.as_raw_fd())?;
+    let found = look(file.as_raw_fd()).ok()?;
     let is_page = (found.device, found.inode) == (device, told.page);
     is_page.then(|| Words::map(file, LINES as usize, false).ok())?
 }

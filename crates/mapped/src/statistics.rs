@@ -1,5 +1,6 @@
 //! Counts for `homenode run --stats`.
 
+use crate::attributes;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
@@ -14,15 +15,68 @@ pub(crate) enum Outcome {
     Other,
 }
 
+/// Why calls on a descriptor are left to the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    NoFile,
+    OtherDevice,
+    WriteOnly,
+    Synchronous,
+    Direct,
+    Appends,
+    NoPool,
+    /// The server tells nothing of the file.
+    NotTold,
+    NotMapped,
+}
+
+/// The reasons in words, in the order of [`Why`].
+const REASONS: [&str; 9] = [
+    "no regular file",
+    "not on the pool of --pool",
+    "open for writing alone",
+    "open with O_SYNC or O_DSYNC",
+    "open with O_DIRECT",
+    "open with O_APPEND",
+    "on no pool",
+    "on a pool whose kernel does not hold the bytes (data pool, durable)",
+    "could not be mapped",
+];
+
 static IS_ON: AtomicBool = AtomicBool::new(false);
+/// Process that `homenode run` was started as: it tells its counts even where they are 0.
+static COMMAND: AtomicI32 = AtomicI32::new(0);
+/// Duplicate of standard error, made at the start: coreutils close descriptor 2 before the end.
+static ERRORS: AtomicI32 = AtomicI32::new(-1);
+/// Inode and device of standard error at the start.
+static ERRORS_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// Least number of that descriptor, which few programs come to.
+const ERRORS_FROM: i32 = 500;
 /// Process that has counted.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+/// Descriptors by the reason for which calls on them are left to the system.
+static LEFT: [AtomicU64; REASONS.len()] = [const { AtomicU64::new(0) }; REASONS.len()];
 
-/// Counts from now on.
-pub fn start() {
+/// Counts from now on. `command` is the process that `homenode run` was started as.
+pub fn start(command: i32) {
+    COMMAND.store(command, Ordering::Relaxed);
+    // SAFETY: it takes a number.
+    let errors = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, ERRORS_FROM) };
+    ERRORS.store(errors, Ordering::Relaxed);
+    let file = file_of(libc::STDERR_FILENO).unwrap_or_default();
+    ERRORS_FILE
+        .iter()
+        .zip(file)
+        .for_each(|(to, part)| to.store(part, Ordering::Relaxed));
     begin();
     IS_ON.store(true, Ordering::Relaxed);
+}
+
+/// Inode and device of an open file.
+fn file_of(fd: i32) -> Option<[u64; 2]> {
+    let known = attributes::known(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_INO)?;
+    Some([known.stx_ino, libc::makedev(known.stx_dev_major, known.stx_dev_minor)])
 }
 
 #[inline]
@@ -33,7 +87,12 @@ pub(crate) fn count(outcome: Outcome) {
     }
 }
 
-/// Writes what was counted to standard error, at the process's end. In the child of a vfork(2) there is nothing to tell: what it counts is its parent's.
+/// Counts a descriptor that is left to the system.
+pub(crate) fn count_left(why: Why) {
+    LEFT[why as usize].fetch_add(1, Ordering::Relaxed);
+}
+
+/// Writes what was counted, if anything was, to standard error at the process's end. In the child of a vfork(2) there is nothing to tell: what it counts is its parent's.
 pub fn tell() {
     // SAFETY: it has no conditions.
     let process = unsafe { libc::getpid() };
@@ -41,23 +100,55 @@ pub fn tell() {
         return;
     }
     let [fast, slow, other] = [0, 1, 2].map(|outcome: usize| COUNTS[outcome].load(Ordering::Relaxed));
-    let mut text = [0_u8; 256];
+    if fast + slow + other == 0 && COMMAND.load(Ordering::Relaxed) != process {
+        return;
+    }
+    let mut text = [0_u8; 1024];
     let room = text.len();
     let mut rest = &mut text[..];
-    // It fits: a few numbers.
-    let _ = writeln!(
+    // It fits: a few numbers and all reasons.
+    let _ = write!(
         rest,
         "homenode run: process {process}: {fast} of {} reads and writes at an offset were copies; {slow} system calls on files of a pool, {other} on others",
         fast + slow + other
     );
+    let mut is_first = true;
+    for (count, reason) in LEFT.iter().zip(REASONS) {
+        let count = count.load(Ordering::Relaxed);
+        if count > 0 {
+            let _ = write!(
+                rest,
+                "{} {count} {reason}",
+                if is_first {
+                    "; descriptors left to the system:"
+                } else {
+                    ","
+                }
+            );
+            is_first = false;
+        }
+    }
+    if other > 0 && is_first {
+        let _ = write!(rest, " (descriptors are looked at with their 32nd call)");
+    }
+    let _ = writeln!(rest);
     let length = room - rest.len();
-    // SAFETY: a buffer with its length. If it was closed, nobody reads.
-    unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), length) };
+    // Either number may be another file's by now.
+    let file = ERRORS_FILE.each_ref().map(|part| part.load(Ordering::Relaxed));
+    let mut both = [ERRORS.load(Ordering::Relaxed), libc::STDERR_FILENO].into_iter();
+    let Some(to) = both.find(|fd| file_of(*fd) == Some(file)) else {
+        return;
+    };
+    // SAFETY: a buffer with its length.
+    unsafe { libc::write(to, text.as_ptr().cast(), length) };
 }
 
 /// In a new process: it has counted nothing.
 pub(crate) fn begin() {
     // SAFETY: it has no conditions.
     PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
-    COUNTS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    COUNTS
+        .iter()
+        .chain(&LEFT)
+        .for_each(|count| count.store(0, Ordering::Relaxed));
 }

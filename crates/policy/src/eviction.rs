@@ -131,7 +131,7 @@ impl Eviction {
     /// Frames of the slice, with or without a block.
     #[must_use]
     pub fn frames(&self) -> u32 {
-        u32::try_from(self.links.len()).expect("new made fewer than 2^32 links") - QUEUES
+        u32::try_from(self.links.len()).expect("`new` makes fewer than 2^32 links") - QUEUES
     }
 
     /// Frames with a block.
@@ -216,7 +216,7 @@ impl Eviction {
             loop {
                 let next = self.links[at as usize].next;
                 let link = self.links[next as usize];
-                assert_eq!(link.previous(), at, "{queue:?}: {at} and {next} know each other");
+                assert_eq!(link.previous(), at, "{queue:?}: {at} and {next} link to each other");
                 assert_eq!(link.queue(), Some(queue), "{next} is in the queue that it names");
                 if next == sentinel {
                     break;
@@ -227,7 +227,7 @@ impl Eviction {
             assert_eq!(length, self.length(queue), "{queue:?}: frames are counted");
         }
         let held = (0..frames).filter(|frame| self.queue_of(*frame).is_some()).count();
-        assert_eq!(held, self.used() as usize, "no frame is beside the rings");
+        assert_eq!(held, self.used() as usize, "a used frame is in no ring");
         assert!(
             self.length(Queue::Window) <= frames / WINDOW_PART,
             "the window is full at most"

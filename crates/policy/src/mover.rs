@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_one_other_node_reads_moves_there() {
+    fn a_file_read_by_one_other_node_moves_there() {
         let mut mover = after_use(&[(N0, 10 * MIB), (N1, 500 * MIB)]);
         assert_eq!(
             mover.note(10, &BTreeMap::from([(7, vec![(N0, 10 * MIB), (N1, 500 * MIB)])])),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn file_stays_where_it_is_used_or_where_moving_does_not_pay() {
+    fn a_file_stays_at_its_users_or_if_moving_does_not_pay() {
         let mover = after_use(&[(N1, 500 * MIB)]);
         assert_eq!(reason(&mover, &[(N1, 1000 * MIB)]), None);
         assert_eq!(reason(&mover, &[(N0, 2000 * MIB)]), Some(Reason::TooDear));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_shared_or_hardly_used_is_not_looked_at() {
+    fn a_shared_or_rarely_used_file_is_ignored() {
         for (rates, is_busy) in [
             ([(N0, 200 * MIB), (N1, 500 * MIB)], false),
             ([(N0, 100 * MIB), (N1, 500 * MIB)], true),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn file_rests_twice_as_long_after_each_move() {
+    fn a_file_rests_twice_as_long_after_each_move() {
         let mut mover = after_use(&[(N1, 500 * MIB)]);
         let reached = BTreeMap::from([(7, vec![(N1, 500 * MIB)])]);
         for (moved_s, rest_s) in [(10, 10), (100, 20), (1000, 40), (5000, 80)] {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn use_that_ends_is_forgotten_and_a_rest_is_not() {
+    fn ended_use_is_forgotten_but_a_rest_is_not() {
         let mut mover = after_use(&[(N1, 500 * MIB)]);
         assert_eq!(mover.note(10, &BTreeMap::new()), vec![7]);
         for second in 11..50 {

@@ -115,12 +115,12 @@ impl fmt::Display for TopologyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoNode => write!(f, "there is no NUMA node"),
-            Self::NodeTwice(node) => write!(f, "{node} is there twice"),
-            Self::CpuTwice(cpu) => write!(f, "CPU {} is there twice", cpu.0),
+            Self::NodeTwice(node) => write!(f, "{node} appears twice"),
+            Self::CpuTwice(cpu) => write!(f, "CPU {} appears twice", cpu.0),
             Self::CpuOfTwoNodes(cpu) => write!(f, "two nodes claim CPU {}", cpu.0),
             Self::CpuNotPossible(cpu) => write!(f, "CPU {} is beyond the possible CPUs", cpu.0),
-            Self::UnknownCpu(cpu) => write!(f, "CPU {} is spoken of but not there", cpu.0),
-            Self::UnknownHome(node) => write!(f, "a device is at home on {node}, which is not there"),
+            Self::UnknownCpu(cpu) => write!(f, "CPU {} is named but does not exist", cpu.0),
+            Self::UnknownHome(node) => write!(f, "a device is at home on {node}, which does not exist"),
             Self::LatencyShape => write!(f, "the latency matrix does not have a row and a column for each node"),
         }
     }

@@ -128,7 +128,7 @@ fn apply(buddy: &mut Buddy, model: &mut Model, operation: &Operation) -> Result<
 }
 
 #[test]
-fn agrees_with_one_flag_a_block() {
+fn the_buddy_allocator_agrees_with_a_flag_per_block() {
     let operations = proptest::collection::vec(operation(), OPERATIONS);
     seeded::check(CASES, (1..5000u64, operations), |(blocks, operations)| {
         let mut buddy = Buddy::new(blocks);

@@ -103,7 +103,7 @@ impl Model {
                 .main
                 .iter()
                 .position(|other| *other == frame)
-                .expect("it is in main");
+                .expect("the frame is in the main queue");
             self.cooled = self.main.get(at + 1).copied();
         }
         for queue in [&mut self.window, &mut self.probation, &mut self.main] {
@@ -179,7 +179,7 @@ impl Model {
                         .main
                         .iter()
                         .position(|other| *other == frame)
-                        .expect("it is in main");
+                        .expect("the frame is in the main queue");
                     self.cooled = self.main.get(at + 1).copied();
                 }
                 Look::Referenced | Look::Busy => {}
@@ -231,7 +231,7 @@ impl Sides {
         prop_assert_eq!(victim, expected);
         let may_go = |(_, state): &(u64, State)| matches!(state, State::Cool | State::Hot);
         let could_go = cooled == State::Cool && !before.is_empty() && before.iter().all(may_go);
-        prop_assert!(victim.is_some() || !could_go, "each could go, and none did");
+        prop_assert!(victim.is_some() || !could_go, "no victim among evictable frames");
         prop_assert_eq!(&self.table, &self.model_table);
         let Some(Victim { frame, is_remembered }) = victim else {
             return Ok(());
@@ -336,7 +336,7 @@ impl Sides {
 }
 
 #[test]
-fn agrees_with_vectors() {
+fn the_eviction_agrees_with_a_model_of_vectors() {
     let frames = prop_oneof![1..=16u32, 17..=100u32];
     let operations = proptest::collection::vec(operation(), OPERATIONS);
     let cooled = prop_oneof![Just(State::Cool), Just(State::Cooling)];
@@ -399,7 +399,7 @@ impl Cache {
             }
         });
         self.looks_max = self.looks_max.max(looks);
-        let Victim { frame, is_remembered } = victim.expect("nothing is busy");
+        let Victim { frame, is_remembered } = victim.expect("no frame is busy");
         let block = self.blocks[frame as usize].0;
         self.frames.remove(&block);
         if is_remembered {
@@ -410,7 +410,7 @@ impl Cache {
 }
 
 #[test]
-fn working_set_outlasts_a_scan_that_does_not_fit() {
+fn the_working_set_survives_a_large_scan() {
     let mut cache = Cache::new(1000);
     let set = || 0..500;
     // Asked for again while other blocks come in: each is seen to be used after it has left the window.
@@ -428,7 +428,7 @@ fn working_set_outlasts_a_scan_that_does_not_fit() {
 }
 
 #[test]
-fn block_used_only_while_it_is_new_does_not_enter_the_main_queue() {
+fn a_block_used_only_while_new_stays_out_of_the_main_queue() {
     let mut cache = Cache::new(1000);
     for block in 0..5000 {
         // Touched a few times in a row.
@@ -438,7 +438,7 @@ fn block_used_only_while_it_is_new_does_not_enter_the_main_queue() {
     assert_eq!(
         (counts.evictions, counts.looks),
         (4000, 4000),
-        "none was seen to be used"
+        "a frame counted as used"
     );
 }
 
@@ -450,7 +450,7 @@ fn fill(eviction: &mut Eviction, is_returned: impl Fn(u32) -> bool) {
 }
 
 #[test]
-fn work_of_an_eviction_is_the_same_for_any_number_of_frames() {
+fn the_cost_of_an_eviction_does_not_depend_on_the_number_of_frames() {
     let mut means = vec![];
     for shift in [14, 16, 18, 21] {
         let frames: u32 = 1 << shift;
@@ -472,7 +472,7 @@ fn work_of_an_eviction_is_the_same_for_any_number_of_frames() {
 }
 
 #[test]
-fn eviction_from_frames_that_are_all_hot_takes_those_that_waited_longest() {
+fn evicting_from_hot_frames_takes_the_oldest() {
     for frames in [1 << 14, 1 << 21] {
         let mut eviction = Eviction::new(frames);
         fill(&mut eviction, |_| true);
@@ -498,7 +498,7 @@ fn eviction_from_frames_that_are_all_hot_takes_those_that_waited_longest() {
 
 /// Models a cache whose threads may use a frame for a while after the frame was made cool.
 #[test]
-fn frames_cooled_by_a_call_without_a_victim_go_in_the_next_ones() {
+fn frames_cooled_without_a_victim_are_evicted_next() {
     let frames: u32 = 1 << 21;
     let mut eviction = Eviction::new(frames);
     fill(&mut eviction, |_| true);
@@ -530,7 +530,7 @@ fn frames_cooled_by_a_call_without_a_victim_go_in_the_next_ones() {
 
 /// Frames that were cooled a while ago are all hot again, as are the others.
 #[test]
-fn there_is_a_victim_where_all_frames_are_hot_again_and_again() {
+fn a_victim_is_found_among_frames_that_stay_hot() {
     let mut eviction = Eviction::new(1000);
     fill(&mut eviction, |_| true);
     for _ in 0..100 {
@@ -539,14 +539,14 @@ fn there_is_a_victim_where_all_frames_are_hot_again_and_again() {
             let was_cool = std::mem::replace(&mut is_cool[frame as usize], true);
             if was_cool { Look::Unused } else { Look::Referenced }
         });
-        let Victim { frame, .. } = victim.expect("nothing is busy, and nothing is used meanwhile");
+        let Victim { frame, .. } = victim.expect("no frame is busy or used in between");
         let _ = eviction.insert(frame, true);
         eviction.check_invariants();
     }
 }
 
 #[test]
-fn frame_used_or_cut_away_after_it_was_cooled_does_not_go() {
+fn a_cooled_frame_that_is_used_or_cut_away_is_not_evicted() {
     let mut eviction = Eviction::new(1000);
     fill(&mut eviction, |_| true);
     let mut cooled = vec![false; 1000];
@@ -577,7 +577,7 @@ fn frame_used_or_cut_away_after_it_was_cooled_does_not_go() {
 }
 
 #[test]
-fn block_cut_away_within_the_call_that_cooled_it_is_forgotten() {
+fn a_block_cut_away_while_it_is_cooled_is_forgotten() {
     let mut eviction = Eviction::new(1);
     fill(&mut eviction, |_| true);
     let mut looks = vec![Look::Gone, Look::Referenced];
@@ -587,7 +587,7 @@ fn block_cut_away_within_the_call_that_cooled_it_is_forgotten() {
 }
 
 #[test]
-fn busy_frames_stay_and_do_not_hide_the_one_that_may_go() {
+fn busy_frames_do_not_hide_an_evictable_frame() {
     let frames = 1 << 14;
     let mut eviction = Eviction::new(frames);
     fill(&mut eviction, |frame| frame % 3 == 0);
@@ -611,7 +611,7 @@ fn busy_frames_stay_and_do_not_hide_the_one_that_may_go() {
 }
 
 #[test]
-fn small_queue_that_is_all_busy_leaves_it_to_the_main_queue() {
+fn a_busy_small_queue_leaves_eviction_to_the_main_queue() {
     let mut eviction = Eviction::new(1000);
     fill(&mut eviction, |frame| frame >= 500);
     let victim = eviction.evict(&mut |frame| if frame < 500 { Look::Busy } else { Look::Unused });
@@ -620,7 +620,7 @@ fn small_queue_that_is_all_busy_leaves_it_to_the_main_queue() {
 }
 
 #[test]
-fn frame_of_a_block_that_was_cut_away_can_be_used_again() {
+fn the_frame_of_a_block_cut_away_is_reusable() {
     let mut eviction = Eviction::new(100);
     fill(&mut eviction, |_| false);
     assert!(eviction.remove(7) && !eviction.remove(7));
@@ -638,7 +638,7 @@ fn frame_of_a_block_that_was_cut_away_can_be_used_again() {
 
 #[test]
 #[should_panic(expected = "holds a block already")]
-fn frame_cannot_hold_two_blocks() {
+fn a_frame_cannot_hold_two_blocks() {
     let mut eviction = Eviction::new(2);
     fill(&mut eviction, |_| false);
     fill(&mut eviction, |_| false);

@@ -96,7 +96,7 @@ fn apply(monitor: &mut Monitor, members: &mut Members, id: u16, operation: &Oper
 }
 
 #[test]
-fn agrees_with_sorting_anew() {
+fn the_monitor_agrees_with_sorting() {
     // Nodes 0 to 4 are known; 5 and 6 are homes and askers that nobody announced. Few latencies, so that many tie.
     let latency = proptest::collection::vec(proptest::collection::vec(10..14u32, 5), 5);
     let operations = proptest::collection::vec(operation(), OPERATIONS);

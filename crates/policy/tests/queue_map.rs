@@ -61,7 +61,7 @@ fn machine(cores_max: usize, queues_max: usize, nodes: u16) -> impl Strategy<Val
 }
 
 #[test]
-fn no_queue_is_idle_while_another_serves_two_cores_of_its_node() {
+fn queues_of_a_node_are_shared_only_if_none_is_idle() {
     seeded::check(CASES, machine(24, 12, 4), |machine| {
         let map = machine.map();
         prop_assert_eq!(map.len(), machine.cores.len());
@@ -82,7 +82,7 @@ fn no_queue_is_idle_while_another_serves_two_cores_of_its_node() {
 }
 
 #[test]
-fn node_first() {
+fn cores_use_queues_of_their_node_first() {
     seeded::check(CASES, machine(24, 12, 4), |machine| {
         let map = machine.map();
         let anyones = !machine.queues_of(None).is_empty();
@@ -109,7 +109,7 @@ fn node_first() {
 
 /// On queues that only their own node uses, loads are equal as far as can be, and neighbours are together.
 #[test]
-fn then_balance_and_neighbours_share() {
+fn queues_are_balanced_and_shared_by_neighbours() {
     seeded::check(CASES, machine(24, 12, 4), |machine| {
         let map = machine.map();
         for (node, cores) in machine.nodes() {
@@ -138,7 +138,7 @@ fn then_balance_and_neighbours_share() {
 
 /// Checks that no way to deal queues without a node to the nodes has a smaller largest load.
 #[test]
-fn queues_of_no_node_go_where_they_are_needed_most() {
+fn queues_without_a_node_serve_the_fullest_node() {
     seeded::check(1000, machine(12, 6, 3), |machine| {
         let nodes = machine.nodes();
         let anyones = machine.queues_of(None).len();
@@ -148,7 +148,7 @@ fn queues_of_no_node_go_where_they_are_needed_most() {
         let map = machine.map();
         let load = |queue: usize| map.iter().filter(|mapped| **mapped == queue).count();
         let largest = (0..machine.queues.len()).map(load).max();
-        let best = (0..nodes.len().pow(u32::try_from(anyones).expect("a few"))).filter_map(|deal| {
+        let best = (0..nodes.len().pow(u32::try_from(anyones).expect("the number is small"))).filter_map(|deal| {
             let mut queues = own.clone();
             let mut rest = deal;
             for _ in 0..anyones {
@@ -218,17 +218,17 @@ fn two_nodes() {
         [0, 0, 2, 2, 1, 1],
         "most cores a queue"
     );
-    assert_eq!(example(&[0, 0, 1], &[0, 9, 9], TWO), [0, 2, 1], "who has none is first");
+    assert_eq!(example(&[0, 0, 1], &[0, 9, 9], TWO), [0, 2, 1], "an idle queue first");
     assert_eq!(example(&[0, 1, 1], &[0, 9], TWO), [0, 1, 1]);
 }
 
 #[test]
-fn nodes_without_queues_use_the_nearest() {
+fn nodes_without_queues_use_the_nearest_nodes_queues() {
     let cores = [0, 0, 1, 1, 2, 2, 3, 3];
     assert_eq!(
         example(&cores, &[0, 0, 3, 3], FOUR),
         [0, 1, 0, 1, 2, 3, 2, 3],
-        "as near as each other"
+        "equally near queues share"
     );
     assert_eq!(example(&cores, &[1, 1], FOUR), [0, 1, 0, 1, 0, 1, 0, 1]);
     assert_eq!(

@@ -11,7 +11,7 @@ const FRAMES: u64 = 3200;
 fn row(count: usize) -> Slices {
     let distances = |one: usize| {
         (0..count)
-            .map(|other| 10 + 10 * u32::try_from(one.abs_diff(other)).expect("there are few"))
+            .map(|other| 10 + 10 * u32::try_from(one.abs_diff(other)).expect("the number is small"))
             .collect()
     };
     let distances: Vec<Vec<u32>> = (0..count).map(distances).collect();
@@ -39,20 +39,20 @@ fn period(slices: &mut Slices, uses: &[(u64, u64)]) -> Vec<Vec<u64>> {
 }
 
 #[test]
-fn node_whose_blocks_return_takes_frames_of_idle_ones_evenly() {
+fn a_node_with_returning_blocks_takes_frames_of_idle_nodes_evenly() {
     let mut slices = row(4);
     let use_of_one = [(400, 300), (0, 0), (0, 0), (0, 0)];
     assert_eq!(
         period(&mut slices, &use_of_one)[0],
         [400, 0, 0, 0],
-        "nothing is known yet"
+        "no gain is known yet"
     );
     // Its own slice has a quarter more than the others.
     assert_eq!(period(&mut slices, &use_of_one)[0], [118, 94, 94, 94]);
 }
 
 #[test]
-fn scan_stays_in_its_own_slice() {
+fn a_scan_stays_in_its_own_slice() {
     let mut slices = row(4);
     for returned in [0, 3] {
         let uses = [(300, returned), (50, 0), (50, 40), (0, 0)];
@@ -63,7 +63,7 @@ fn scan_stays_in_its_own_slice() {
 }
 
 #[test]
-fn nodes_that_use_equally_much_take_nothing() {
+fn equally_busy_nodes_take_no_frames() {
     let mut slices = row(4);
     for returned in [[40, 60, 50, 45], [60, 40, 45, 50], [31, 60, 31, 60]] {
         let came = period(&mut slices, &returned.map(|returned| (100, returned)));
@@ -74,7 +74,7 @@ fn nodes_that_use_equally_much_take_nothing() {
 }
 
 #[test]
-fn node_begins_at_twice_the_gain_and_goes_on_while_it_gains_more() {
+fn a_node_starts_taking_at_twice_the_gain_and_continues_while_it_gains() {
     let mut slices = row(2);
     let may = |slices: &mut Slices, returned: u64, other: u64| {
         period(slices, &[(150, returned), (50, other)]);
@@ -82,13 +82,13 @@ fn node_begins_at_twice_the_gain_and_goes_on_while_it_gains_more() {
     };
     assert!(!may(&mut slices, 40, 20), "twice is not more than twice");
     assert!(may(&mut slices, 41, 20));
-    assert!(may(&mut slices, 21, 20), "it goes on");
+    assert!(may(&mut slices, 21, 20), "taking did not continue");
     assert!(!may(&mut slices, 20, 20));
-    assert!(!may(&mut slices, 39, 20), "and does not begin anew");
+    assert!(!may(&mut slices, 39, 20), "taking started again");
 }
 
 #[test]
-fn gain_is_of_a_frame_and_so_is_what_comes() {
+fn gains_and_transfers_are_per_frame() {
     let mut slices = Slices::new(&[800, 2400], &[vec![10, 20], vec![20, 10]]);
     let mut came = [0, 0];
     for step in 0..300 {
@@ -107,27 +107,27 @@ fn gain_is_of_a_frame_and_so_is_what_comes() {
 }
 
 #[test]
-fn free_frames_are_taken_first_the_own_and_then_the_nearest() {
+fn free_frames_come_first_own_then_nearest() {
     let mut slices = row(4);
     let place = |slices: &mut Slices, free: &[usize]| slices.place(1, 1, |slice| free.contains(&slice));
     assert_eq!(place(&mut slices, &[0, 1, 3]), 1);
     assert_eq!(place(&mut slices, &[0, 3]), 0);
-    assert_eq!(place(&mut slices, &[0, 2]), 0, "of equals the lowest");
+    assert_eq!(place(&mut slices, &[0, 2]), 0, "the lowest of equal slices");
     assert_eq!(place(&mut slices, &[3]), 3);
     assert_eq!(place(&mut slices, &[]), 1);
 }
 
 #[test]
-fn node_without_frames_takes_the_nearest() {
+fn a_node_without_frames_uses_the_nearest() {
     let distances = [vec![10, 30, 20], vec![30, 10, 20], vec![20, 20, 10]];
     let mut slices = Slices::new(&[0, 100, 100], &distances);
     assert_eq!(slices.place(0, 1, |_| false), 2);
     let mut slices = Slices::new(&[0, 0, 0], &distances);
-    assert_eq!(slices.place(1, 1, |_| false), 1, "there is no other one");
+    assert_eq!(slices.place(1, 1, |_| false), 1, "slice 1 is the only one");
 }
 
 #[test]
-fn no_two_nodes_take_from_each_other_and_equal_runs_decide_equally() {
+fn nodes_never_swap_frames_and_decisions_are_reproducible() {
     let uses = proptest::collection::vec((0..4usize, 0..50u64, 0..60u64), 1..400);
     let frames = proptest::collection::vec(prop_oneof![Just(0u64), 1..2000u64], 4);
     seeded::check(300, (frames, uses), |(frames, uses)| {

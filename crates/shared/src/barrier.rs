@@ -30,8 +30,8 @@
 //!
 //! # Where it is tested
 //!
-//! `slots::tests::nobody_is_inside_a_closed_gate` runs the litmus test 400,000 times with stores that miss the cache in front
-//! of E's; `words::tests::who_asks_sees_what_was_written_before` does so for barriers that a server puts into its clients.
+//! `slots::tests::a_closed_gate_is_empty` runs the litmus test 400,000 times with stores that miss the cache in front
+//! of E's; `words::tests::an_asking_reader_sees_earlier_writes` does so for barriers that a server puts into its clients.
 //! Run on x86-64 (a guest with 2 CPUs of an AMD EPYC, Linux 6.18): without the call of membarrier(2) it fails within a
 //! second each time, on an otherwise idle machine. Without the compiler fence it passes: this compiler keeps the order of
 //! a relaxed store and a SeqCst load anyway, which the language does not promise. It has not been run on aarch64, whose
@@ -91,7 +91,7 @@ pub(crate) fn can_pass_in_clients() -> bool {
 pub(crate) fn pass_in_clients() {
     let status = kernel::membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED);
     // Lines are mapped for writing where it was called before, and the kernel has no other reason to refuse it.
-    debug_assert_eq!(status, 0, "the kernel has no barrier for clients any more");
+    debug_assert_eq!(status, 0, "the kernel's barrier for clients fails");
 }
 
 /// Models know the processor's barriers only.

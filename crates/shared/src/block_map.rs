@@ -356,19 +356,19 @@ mod tests {
     use homenode_policy::MemberId;
 
     #[test]
-    fn a_node_goes_back_with_its_last_entry() {
+    fn a_map_node_is_freed_with_its_last_entry() {
         let (nodes, map) = (Nodes::new(1), BlockMap::default());
         for at in [0, 511, 512, 1 << 20] {
             let places = map
                 .lock_empty(&nodes, 0, at, 1)
-                .expect("nodes are left")
-                .expect("it is empty");
+                .expect("map nodes are left")
+                .expect("the place is empty");
             places.publish(Block::new(MemberId(0), at));
         }
         assert!(nodes.used() > 3 && !map.is_blank());
         for at in [0, 512, 1 << 20, 511] {
             map.remove(&nodes, 0, at..at + 1, &mut |_, _| {})
-                .expect("no run to split");
+                .expect("no run is split");
         }
         assert!(nodes.used() == 0 && map.is_blank());
     }
@@ -379,8 +379,8 @@ mod tests {
         let fill = |at: u64, block: u64| {
             let places = map
                 .lock_empty(&nodes, 0, at, 1)
-                .expect("nodes are left")
-                .expect("it is empty");
+                .expect("map nodes are left")
+                .expect("the place is empty");
             places.publish(Block::new(MemberId(2), block));
         };
         for at in 0..1536 {
@@ -398,9 +398,9 @@ mod tests {
         for at in [0, 512, 1024, 1024, 2048] {
             assert!(!map.make_run(&nodes, at), "few nodes wait");
         }
-        assert_eq!(nodes.used(), before, "a thread may still look at them");
+        assert_eq!(nodes.used(), before, "nodes were freed under a reader");
         map.settle(&nodes);
-        assert_eq!(nodes.used(), before - 2, "the second stretch is none");
+        assert_eq!(nodes.used(), before - 2, "the second stretch became a run");
         map.check_invariants(&nodes);
         for at in [0, 511, 512, 1023, 1024, 1535] {
             let block = if (512..1024).contains(&at) {
@@ -413,12 +413,12 @@ mod tests {
     }
 
     #[test]
-    fn many_nodes_that_wait_ask_for_settling_and_go_with_the_map() {
+    fn many_waiting_map_nodes_request_settling_and_are_freed_with_the_map() {
         let (nodes, map) = (Nodes::new(1), BlockMap::default());
         let mut asked = Vec::new();
         for run in 0..66 {
             for at in run * 512..(run + 1) * 512 {
-                let places = map.lock_empty(&nodes, 0, at, 1).expect("nodes are left");
+                let places = map.lock_empty(&nodes, 0, at, 1).expect("map nodes are left");
                 places.expect("it is empty").publish(Block::new(MemberId(0), at + 512));
             }
             let first = if run == 1 { 0 } else { run };
@@ -431,18 +431,18 @@ mod tests {
         assert_eq!(asked, [63, 64, 65]);
         assert_eq!(nodes.used(), 67);
         map.remove(&nodes, 0, 0..BlockMap::LIMIT, &mut |_, _| {})
-            .expect("nothing is split");
+            .expect("no run is split");
         assert_eq!(nodes.used(), 0);
     }
 
     #[test]
-    fn a_hole_is_found_as_long_as_it_is() {
+    fn the_full_length_of_a_hole_is_found() {
         let (nodes, map) = (Nodes::new(1), BlockMap::default());
         let place = |at| {
             let places = map
                 .lock_empty(&nodes, 0, at, 1)
-                .expect("nodes are left")
-                .expect("it is empty");
+                .expect("map nodes are left")
+                .expect("the place is empty");
             places.publish(Block::new(MemberId(0), at));
         };
         place(3);
@@ -453,8 +453,8 @@ mod tests {
         assert_eq!(map.find(&nodes, 512, 1000), Found::Empty { blocks: 1000 });
         let all = map
             .lock_empty(&nodes, 0, 4, 100)
-            .expect("nodes are left")
-            .expect("it is empty");
+            .expect("map nodes are left")
+            .expect("the place is empty");
         assert_eq!(all.blocks(), 36);
     }
 }

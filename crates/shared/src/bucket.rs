@@ -133,7 +133,7 @@ mod tests {
     const SECOND: u64 = NS_PER_SECOND;
 
     #[test]
-    fn a_burst_and_then_the_rate() {
+    fn a_bucket_passes_a_burst_and_then_the_rate() {
         let bucket = Bucket::new(1000, 10);
         for _ in 0..10 {
             assert_eq!(bucket.take(SECOND, 1), Ok(()));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_burst_passes_a_full_bucket_and_is_paid_for() {
+    fn a_full_bucket_passes_more_than_the_burst_and_charges_it() {
         for burst in [0, 10] {
             let bucket = Bucket::new(1000, burst);
             assert_eq!(bucket.take(SECOND, 500), Ok(()));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_behind_gets_no_more() {
+    fn a_clock_that_lags_gets_no_more() {
         let bucket = Bucket::new(1000, 1);
         assert_eq!(bucket.take(SECOND, 1), Ok(()));
         assert_eq!(bucket.take(SECOND - 5_000_000, 1), Err(SECOND + 1_000_000));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_comes_in_at_the_new_rate() {
+    fn missing_tokens_arrive_at_the_new_rate() {
         let bucket = Bucket::new(1, 100);
         assert_eq!(bucket.take(SECOND, 100), Ok(()));
         bucket.set(SECOND, 1000, 100);
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(
             bucket.take(SECOND, 1),
             Err(92 * SECOND),
-            "100 are missing, with 9 it may pass"
+            "refused while 100 are missing"
         );
         bucket.set(1000 * SECOND, 1000, 5);
         assert_eq!(bucket.take(1000 * SECOND, 5), Ok(()));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_scale() {
+    fn the_smallest_and_largest_rates_work() {
         let fast = Bucket::new(u64::MAX, u64::MAX);
         assert_eq!(fast.take(0, 1 << 40), Ok(()));
         let slow = Bucket::new(0, u64::MAX);
@@ -206,7 +206,7 @@ mod loom_tests {
 
     /// Two cores with clocks that differ take no more than the burst and what came in.
     #[test]
-    fn two_cores_never_take_too_much() {
+    fn two_cores_together_stay_within_the_rate() {
         loom::model(|| {
             // A unit every ns.
             let bucket = Arc::new(Bucket::new(NS_PER_SECOND, 3));
@@ -219,12 +219,9 @@ mod loom_tests {
             let other = Arc::clone(&bucket);
             let second = loom::thread::spawn(move || take(&other, [100, 101]));
             let first = take(&bucket, [100, 102]);
-            let taken = first + second.join().expect("no panic");
+            let taken = first + second.join().expect("the thread does not panic");
             assert!((2..=limit(102)).contains(&taken), "{taken} taken");
-            assert!(
-                bucket.take(100 + 8, 2).is_ok(),
-                "nothing was charged for those that were refused"
-            );
+            assert!(bucket.take(100 + 8, 2).is_ok(), "a refused request was charged");
         });
     }
 
@@ -236,7 +233,7 @@ mod loom_tests {
             let other = Arc::clone(&bucket);
             let second = loom::thread::spawn(move || other.take(100, 2));
             bucket.set(100, NS_PER_SECOND / 10, 2);
-            match second.join().expect("no panic") {
+            match second.join().expect("the thread does not panic") {
                 Ok(()) => assert_eq!(bucket.take(100, 2), Err(120)),
                 Err(again_ns) => {
                     assert_eq!(again_ns, 100 + CHANGE_NS);
@@ -254,7 +251,7 @@ mod loom_tests {
             let other = Arc::clone(&bucket);
             let second = loom::thread::spawn(move || other.take(0, 2));
             bucket.set(0, NS_PER_SECOND, 2);
-            if second.join().expect("no panic").is_ok() {
+            if second.join().expect("the thread does not panic").is_ok() {
                 let again_ns = bucket.take(0, 2).expect_err("nothing is left");
                 assert!(again_ns <= 3, "charged at the rate before: {again_ns}");
             }

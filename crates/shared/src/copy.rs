@@ -301,7 +301,7 @@ mod tests {
             let test = "copy::tests::copy_beyond_the_end_of_a_file_ends_early";
             let mut child = std::process::Command::new(own);
             let status = child.args([test, "--exact"]).env(CHILD, "1").status();
-            assert!(status.expect("it starts").success());
+            assert!(status.expect("the program starts").success());
             return;
         }
         // SAFETY: all zero bits are a sigaction.
@@ -312,13 +312,13 @@ mod tests {
         let done = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) };
         assert_eq!(done, 0);
         let path = std::env::temp_dir().join(format!("homenode-copy-{}", std::process::id()));
-        std::fs::write(&path, vec![7; 8192]).expect("there is room");
+        std::fs::write(&path, vec![7; 8192]).expect("the file can be written");
         let file = std::fs::File::options()
             .read(true)
             .write(true)
             .open(&path)
-            .expect("it was made");
-        std::fs::remove_file(&path).expect("it was made");
+            .expect("the file was created");
+        std::fs::remove_file(&path).expect("the file was created");
         let (both, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping, of nothing that is used.
         let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 16384, both, shared, file.as_raw_fd(), 0) };

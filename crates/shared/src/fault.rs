@@ -278,60 +278,60 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri maps no files")]
-    fn a_page_that_a_file_does_not_have_is_lost_and_no_other() {
+    fn only_the_page_beyond_a_files_end_is_lost() {
         let path = std::env::temp_dir().join(format!("homenode-fault-{}", std::process::id()));
-        std::fs::write(&path, vec![7; 8 * PAGE_BYTES]).expect("there is room");
+        std::fs::write(&path, vec![7; 8 * PAGE_BYTES]).expect("the disk has room");
         let file = File::options().read(true).write(true).open(&path).expect("it was made");
-        std::fs::remove_file(&path).expect("it was made");
+        std::fs::remove_file(&path).expect("the file was created");
         let mapped = Mapped::of(&file, 8 * PAGE_BYTES);
-        let guarded = Guarded::new(mapped.0, mapped.1).expect("there is room");
+        let guarded = Guarded::new(mapped.0, mapped.1).expect("the disk has room");
         let at = |page: usize| mapped.0.wrapping_add(page * PAGE_BYTES).cast_const();
         assert!(!is_lost(at(0), mapped.1));
-        file.set_len(5 * PAGE_BYTES as u64).expect("it can be shortened");
+        file.set_len(5 * PAGE_BYTES as u64).expect("the file can be shortened");
         assert_eq!((mapped.byte(0), mapped.byte(6 * PAGE_BYTES + 9)), (7, 0));
         assert!(is_lost(at(6), 1) && is_lost(at(0), mapped.1) && is_lost(at(5).wrapping_add(1), PAGE_BYTES));
         assert!(!is_lost(at(0), 6 * PAGE_BYTES) && !is_lost(at(7), PAGE_BYTES));
         // Another range at the same place begins with nothing lost.
         drop(guarded);
-        let _again = Guarded::new(mapped.0, mapped.1).expect("there is room");
+        let _again = Guarded::new(mapped.0, mapped.1).expect("the disk has room");
         assert!(!is_lost(at(0), mapped.1));
     }
     /// Ends in the default way of a signal that another process sends: at once, not with the next lost page.
     #[test]
     #[cfg_attr(miri, ignore = "Miri starts no processes")]
-    fn a_signal_that_is_sent_ends_the_process() {
+    fn a_sent_sigbus_ends_the_process() {
         use std::os::unix::process::ExitStatusExt;
         const CHILD: &str = "HOMENODE_TEST_SENT_SIGNAL";
         if std::env::var_os(CHILD).is_some() {
             let bytes = vec![0_u8; 2 * PAGE_BYTES];
             let page = bytes.as_ptr().addr().next_multiple_of(PAGE_BYTES) - bytes.as_ptr().addr();
-            let _guarded = Guarded::new(&raw const bytes[page], PAGE_BYTES).expect("there is room");
+            let _guarded = Guarded::new(&raw const bytes[page], PAGE_BYTES).expect("the disk has room");
             // SAFETY: it has no conditions.
             unsafe { libc::raise(libc::SIGBUS) };
             std::process::exit(0);
         }
         let own = std::env::current_exe().expect("a test has a file");
-        let test = "fault::tests::a_signal_that_is_sent_ends_the_process";
+        let test = "fault::tests::a_sent_sigbus_ends_the_process";
         let mut child = std::process::Command::new(own);
         let ended = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1").output();
-        let status = ended.expect("it starts").status;
+        let status = ended.expect("the program starts").status;
         assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri maps no files")]
-    fn a_page_of_a_device_takes_its_unit_with_it() {
+    fn a_lost_page_of_a_device_takes_its_unit_with_it() {
         let path = std::env::temp_dir().join(format!("homenode-fault-unit-{}", std::process::id()));
-        std::fs::write(&path, vec![7; 8 * PAGE_BYTES]).expect("there is room");
+        std::fs::write(&path, vec![7; 8 * PAGE_BYTES]).expect("the disk has room");
         let file = File::options().read(true).write(true).open(&path).expect("it was made");
-        std::fs::remove_file(&path).expect("it was made");
+        std::fs::remove_file(&path).expect("the file was created");
         let mapped = Mapped::of(&file, 8 * PAGE_BYTES);
         let at = |page: usize| mapped.0.wrapping_add(page * PAGE_BYTES).cast_const();
         // Of pages 0 to 7 one is a multiple of two pages, and the next but one too.
         let first = usize::from(!at(0).addr().is_multiple_of(2 * PAGE_BYTES));
-        let _guarded = Guarded::in_units(at(first), 6 * PAGE_BYTES, 2 * PAGE_BYTES).expect("there is room");
+        let _guarded = Guarded::in_units(at(first), 6 * PAGE_BYTES, 2 * PAGE_BYTES).expect("the disk has room");
         file.set_len((first + 5) as u64 * PAGE_BYTES as u64)
-            .expect("it can be shortened");
+            .expect("the file can be shortened");
         assert_eq!(mapped.byte((first + 5) * PAGE_BYTES), 0);
         assert!(
             is_lost(at(first + 4), 1) && is_lost(at(first + 5), 1),

@@ -79,8 +79,8 @@ impl FrameIndex {
     #[must_use]
     pub fn new(blocks: u64) -> Self {
         let guesses = Guesses::new(blocks);
-        let blocks = usize::try_from(blocks).expect("a disk of less than 2^63 bytes");
-        let groups = blocks.div_ceil(usize::try_from(GROUP).expect("few"));
+        let blocks = usize::try_from(blocks).expect("a disk has less than 2^63 bytes");
+        let groups = blocks.div_ceil(usize::try_from(GROUP).expect("GROUP fits a usize"));
         #[cfg(not(loom))]
         return Self {
             words: bytemuck::zeroed_slice_box(blocks),
@@ -541,7 +541,7 @@ mod tests {
         assert_eq!(index.cool(7, 0, stamp), Cooled::Busy);
         assert!(!index.evict(7, 0, || true));
         assert_eq!(index.begin_save(7), Some(0));
-        assert_eq!(index.begin_save(7), None, "it is being saved");
+        assert_eq!(index.begin_save(7), None, "the block is being saved");
         assert_eq!(index.cool(7, 0, stamp), Cooled::Busy);
         assert!(index.mark_dirty(7).is_some(), "stored meanwhile");
         assert!(!index.end_save(7, stamp), "dirty again");
@@ -550,10 +550,10 @@ mod tests {
         assert_eq!((index.begin_save(7), stamps.get()), (Some(0), 1));
         assert!(index.end_save(7, stamp) && stamps.get() == 2);
         assert_eq!(index.cool(7, 0, stamp), Cooled::Before);
-        assert!(!index.evict(7, 0, || false), "it is in use");
+        assert!(!index.evict(7, 0, || false), "the frame is in use");
         assert_eq!((index.find_to_store(7), index.find(7)), (Some((0, false)), None));
         assert_eq!(index.warm_to_store(7), Ok((0, true)));
-        assert_eq!(index.warm_to_store(7), Ok((0, false)), "it is dirty already");
+        assert_eq!(index.warm_to_store(7), Ok((0, false)), "the block is dirty already");
         assert_eq!(
             (index.find_to_store(7), index.next_dirty(0, 2000)),
             (Some((0, true)), Some(7))
@@ -568,12 +568,12 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_forgotten_leaves_its_filler_the_frame() {
+    fn a_forgotten_block_leaves_the_frame_to_its_filler() {
         let index = FrameIndex::new(10);
         assert!(index.begin_fill(3, 5));
         assert_eq!(index.forget(3), Forgotten::Nothing);
         assert!(!index.end_fill(3, 5));
-        assert!(index.begin_fill(3, 6), "somebody else fills another");
+        assert!(index.begin_fill(3, 6), "another thread fills another frame");
         index.give_up(3, 5);
         assert!(index.end_fill_dirty(3, 6));
         assert_eq!(index.forget(3), Forgotten::DirtyFrame(6));
@@ -583,7 +583,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri gives no memory back")]
-    fn clear_gives_the_memory_of_a_removed_disk_back() {
+    fn clear_releases_the_memory_of_a_removed_disk() {
         let index = FrameIndex::new(1 << 20);
         for (frame, at) in (0..).zip((0..1 << 20).step_by(512)) {
             assert!(index.begin_fill(at, frame) && index.end_fill(at, frame));
@@ -612,10 +612,10 @@ mod tests {
             found
         };
         assert_eq!(all(0, 200_000), dirty);
-        assert_eq!(all(0, u64::MAX / 2), dirty, "beyond the end there is nothing");
+        assert_eq!(all(0, u64::MAX / 2), dirty, "no block is beyond the end");
         assert_eq!(all(1, 512), [1, 511]);
         for at in dirty {
-            index.begin_save(at).expect("it is dirty");
+            index.begin_save(at).expect("the block is dirty");
             assert!(index.end_save(at, |_| {}));
         }
         assert_eq!(index.next_dirty(0, 200_000), None);

@@ -65,7 +65,7 @@ impl Freeze {
     pub fn thaw(&self) {
         // Release: see `begin`.
         let before = self.frozen.fetch_sub(1, Ordering::Release);
-        assert!(before > 0, "only what is frozen thaws");
+        assert!(before > 0, "thaw without a freeze");
     }
 
     /// Whether no core has anything under way.
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_begun_goes_on_and_nothing_begins() {
+    fn a_freeze_lets_started_work_finish_and_starts_none() {
         let freeze = Freeze::new(2);
         assert!(freeze.begin(0, false));
         freeze.freeze();
@@ -104,7 +104,7 @@ mod loom_tests {
 
     /// Once a frozen device is drained nobody is in it, and what was done there is seen.
     #[test]
-    fn loom_nobody_is_in_a_drained_device() {
+    fn loom_a_drained_device_is_empty() {
         loom::model(|| {
             let freeze = Arc::new(Freeze::new(1));
             let is_inside = Arc::new(AtomicBool::new(false));
@@ -123,7 +123,7 @@ mod loom_tests {
             if freeze.is_drained() {
                 assert!(!is_inside.load(Ordering::Relaxed));
             }
-            core.join().expect("it does not panic");
+            core.join().expect("the thread does not panic");
         });
     }
 }

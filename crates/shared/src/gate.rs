@@ -161,11 +161,11 @@ mod tests {
             }
             gate.open();
             for _ in 0..SLEEPERS {
-                assert!(order.recv().expect("threads live"), "it was asleep");
+                assert!(order.recv().expect("threads live"), "the thread did not sleep");
             }
         });
         assert!(gate.look().is_clear());
-        assert!(gate.sleep().is_none(), "nobody sleeps at an open gate");
+        assert!(gate.sleep().is_none(), "a thread sleeps at an open gate");
         assert!(gate.look().is_clear());
     }
 }
@@ -205,7 +205,7 @@ mod loom_tests {
             gate.shut();
             gate.open();
             for thread in threads {
-                thread.join().expect("no panic");
+                thread.join().expect("the thread does not panic");
             }
             assert!(gate.look().is_clear());
         });

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn escaped_and_foreign_bytes_in_the_mount_point() {
+    fn escaped_and_odd_bytes_in_a_mount_point_are_decoded() {
         let line = b"1 2 0:57 / /a\\040b\\011c\\012d\\134e\xff\\99 rw - tmpfs none rw";
         let mount = MountLine::parse(line).unwrap();
         let point: Vec<u8> = unescaped(mount.mount_point).collect();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_lines_are_no_mounts() {
+    fn malformed_mountinfo_lines_are_skipped() {
         let broken: [&[u8]; 6] = [
             b"",
             b" ",
@@ -120,7 +120,7 @@ mod tests {
             assert_eq!(MountLine::parse(line), None, "{line:?}");
         }
         for field in [&b"\\"[..], b"\\04", b"\\777"] {
-            assert_eq!(unescaped(field).collect::<Vec<_>>(), field, "no byte is written so");
+            assert_eq!(unescaped(field).collect::<Vec<_>>(), field, "no valid escape");
         }
     }
 }

@@ -90,7 +90,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn newcomers_are_taken_in_once() {
+    fn a_new_core_is_admitted_once() {
         let (door, mut seen) = (Door::default(), 0);
         assert_eq!(door.newcomers(&mut seen), None);
         door.enter(1);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_left_behind_a_closed_door() {
+    fn no_new_core_is_left_waiting() {
         let (door, tie) = (Door::default(), Arc::new(()));
         door.enter(Arc::clone(&tie));
         door.close();
@@ -121,7 +121,7 @@ mod loom_tests {
     /// A core that is mapped elsewhere while it sends loses nothing and sends nothing twice, and each message comes where the
     /// core meant it to.
     #[test]
-    fn mapped_elsewhere_between_two_messages() {
+    fn a_core_may_be_remapped_between_two_messages() {
         loom::model(|| {
             let map = Arc::new(Map::new(&[0]));
             let doors: Arc<[Door<Receiver<2>>; 2]> = Arc::default();
@@ -161,8 +161,8 @@ mod loom_tests {
                     yield_now();
                 }
             }
-            core.join().expect("no panic");
-            ruler.join().expect("no panic");
+            core.join().expect("the thread does not panic");
+            ruler.join().expect("the thread does not panic");
             came.sort_unstable();
             assert_eq!(came, [0, 1]);
             assert!(links.iter_mut().flatten().all(|link| link.pop().is_none()));
@@ -171,7 +171,7 @@ mod loom_tests {
 
     /// Two cores come while newcomers are taken in: neither is overlooked.
     #[test]
-    fn two_newcomers() {
+    fn two_new_cores_are_admitted() {
         loom::model(|| {
             let door = Arc::new(Door::default());
             let come = |number: u64| {
@@ -182,7 +182,7 @@ mod loom_tests {
             let (mut seen, mut came) = (0, 0);
             came += door.newcomers(&mut seen).into_iter().flatten().sum::<u64>();
             for core in cores {
-                core.join().expect("no panic");
+                core.join().expect("the thread does not panic");
             }
             came += door.newcomers(&mut seen).into_iter().flatten().sum::<u64>();
             assert_eq!(came, 3);
@@ -191,7 +191,7 @@ mod loom_tests {
 
     /// A core that comes while the queue goes is taken in, or sees that the queue is gone: it does not wait for ever.
     #[test]
-    fn coming_while_the_queue_goes() {
+    fn a_core_may_join_while_its_queue_ends() {
         loom::model(|| {
             let door = Arc::new(Door::default());
             let core = {
@@ -206,7 +206,7 @@ mod loom_tests {
             let taken = door.newcomers(&mut seen);
             door.close();
             drop(taken);
-            let receiver = core.join().expect("no panic");
+            let receiver = core.join().expect("the thread does not panic");
             assert!(receiver.is_closed());
         });
     }

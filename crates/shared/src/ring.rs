@@ -176,12 +176,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_seen_before_it_is_published() {
+    fn messages_are_invisible_before_publication() {
         let (mut sender, mut receiver) = ring(3);
-        sender.push([1, 2]).expect("room");
+        sender.push([1, 2]).expect("the ring has room");
         assert_eq!(receiver.pop(), None);
         sender.publish();
-        sender.push([3, 4]).expect("room");
+        sender.push([3, 4]).expect("the ring has room");
         assert_eq!(receiver.pop(), Some([1, 2]));
         assert_eq!(receiver.pop(), None);
     }
@@ -209,9 +209,9 @@ mod tests {
     }
 
     #[test]
-    fn closed_is_only_what_is_empty() {
+    fn a_ring_is_closed_only_when_empty() {
         let (mut sender, mut receiver) = ring(2);
-        sender.push([1]).expect("room");
+        sender.push([1]).expect("the ring has room");
         assert!(!receiver.is_closed());
         drop(sender);
         assert!(!receiver.is_closed(), "dropping publishes");
@@ -237,8 +237,8 @@ mod tests {
         (sender.next, sender.published, sender.head) = (last, last, last);
         (receiver.next, receiver.tail) = (last, last);
         for number in 0..5 {
-            sender.push([number]).expect("room");
-            sender.push([number]).expect("room");
+            sender.push([number]).expect("the ring has room");
+            sender.push([number]).expect("the ring has room");
             assert_eq!(sender.push([number]), Err([number]));
             sender.publish();
             assert_eq!(receiver.pop().and(receiver.pop()), Some([number]));
@@ -266,7 +266,7 @@ mod loom_tests {
 
     /// Whole messages, in order, none lost, none twice, through a ring that is full now and then.
     #[test]
-    fn messages_through_a_small_ring() {
+    fn messages_pass_through_a_small_ring_in_order() {
         loom::model(|| {
             let (mut sender, mut receiver) = ring(2);
             let sending = loom::thread::spawn(move || {
@@ -286,35 +286,35 @@ mod loom_tests {
                 };
                 assert_eq!(message, [number, number + 10]);
             }
-            sending.join().expect("no panic");
+            sending.join().expect("the thread does not panic");
             assert_eq!(receiver.pop(), None);
         });
     }
 
     /// Messages that the sender published, or left unpublished when dropped, are popped before the ring is closed.
     #[test]
-    fn closing_while_popping() {
+    fn closing_while_popping_loses_no_message() {
         loom::model(|| {
             let (mut sender, mut receiver) = ring(2);
             let sending = loom::thread::spawn(move || {
-                sender.push([1, 2]).expect("room");
+                sender.push([1, 2]).expect("the ring has room");
                 sender.publish();
-                sender.push([3, 4]).expect("room");
+                sender.push([3, 4]).expect("the ring has room");
             });
             assert_eq!(pop_all(&mut receiver), [[1, 2], [3, 4]]);
-            sending.join().expect("no panic");
+            sending.join().expect("the thread does not panic");
         });
     }
 
     /// Words are not written over before they are read: what the receiver does before it gives room back comes before
     /// what the sender does with it.
     #[test]
-    fn room_given_back_in_the_middle_of_a_batch() {
+    fn room_is_returned_in_the_middle_of_a_batch() {
         loom::model(|| {
             let (mut sender, mut receiver) = ring(2);
             let room = Arc::new(UnsafeCell::new(0_u32));
-            sender.push([0, 10]).expect("room");
-            sender.push([1, 11]).expect("room");
+            sender.push([0, 10]).expect("the ring has room");
+            sender.push([1, 11]).expect("the ring has room");
             sender.publish();
             let senders_room = Arc::clone(&room);
             let sending = loom::thread::spawn(move || {
@@ -330,7 +330,7 @@ mod loom_tests {
             room.with_mut(|at| unsafe { *at += 1 });
             receiver.release();
             assert_eq!(receiver.pop(), Some([1, 11]));
-            let pushed = sending.join().expect("no panic");
+            let pushed = sending.join().expect("the thread does not panic");
             assert_eq!(receiver.pop(), pushed.then_some([2, 12]));
         });
     }

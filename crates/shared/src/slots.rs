@@ -264,18 +264,18 @@ mod tests {
     #[test]
     fn claims_up_to_capacity_and_again_after_release() {
         let slots = Slots::new(2);
-        let first = slots.claim().expect("free");
-        let second = slots.claim().expect("free");
+        let first = slots.claim().expect("a slot is free");
+        let second = slots.claim().expect("a slot is free");
         assert!(slots.claim().is_none());
         assert_ne!(first.index(), second.index());
         drop(first);
-        assert_eq!(slots.claim().expect("released").index(), 0);
+        assert_eq!(slots.claim().expect("the slot was released").index(), 0);
     }
 
     #[test]
-    fn a_closed_gate_lets_nobody_in_and_leaves_the_slot_idle() {
+    fn entering_a_closed_gate_fails_and_leaves_the_slot_idle() {
         let slots = Slots::new(1);
-        let slot = slots.claim().expect("free");
+        let slot = slots.claim().expect("a slot is free");
         let gate = Gate::default();
         slots.close(&gate, 7);
         assert!(slot.enter(&gate, 7).is_none());
@@ -288,14 +288,14 @@ mod tests {
     /// miss the cache, and the load of the gate does not.
     #[cfg(not(miri))]
     #[test]
-    fn nobody_is_inside_a_closed_gate() {
+    fn a_closed_gate_is_empty() {
         const LINES: usize = 1 << 20;
         let (slots, gate) = (Slots::new(1), Gate::default());
         let (taken, done) = (AtomicBool::new(false), AtomicBool::new(false));
         let far: Vec<AtomicU64> = (0..LINES * 8).map(|_| AtomicU64::new(0)).collect();
         std::thread::scope(|scope| {
             let inside = scope.spawn(|| {
-                let slot = slots.claim().expect("free");
+                let slot = slots.claim().expect("a slot is free");
                 let (mut line, mut was_taken) = (0, false);
                 while !done.load(Ordering::Relaxed) {
                     for _ in 0..8 {
@@ -322,7 +322,7 @@ mod tests {
                 wait(round % 64);
             }
             done.store(true, Ordering::Relaxed);
-            assert!(!inside.join().expect("no panic"), "inside a closed gate");
+            assert!(!inside.join().expect("no thread panics"), "inside a closed gate");
         });
     }
 
@@ -330,7 +330,7 @@ mod tests {
     #[should_panic(expected = "one inode at a time")]
     fn entering_twice_is_a_bug() {
         let slots = Slots::new(1);
-        let slot = slots.claim().expect("free");
+        let slot = slots.claim().expect("a slot is free");
         let (one, two) = (Gate::default(), Gate::default());
         let _inside = slot.enter(&one, 1);
         let _nested = slot.enter(&two, 2);
@@ -352,7 +352,7 @@ mod loom_tests {
             let writer = {
                 let (slots, gate, bytes) = (slots.clone(), gate.clone(), bytes.clone());
                 loom::thread::spawn(move || {
-                    let slot = slots.claim().expect("two slots");
+                    let slot = slots.claim().expect("one of two slots is free");
                     if let Some(_pass) = slot.enter(&gate, 1) {
                         // SAFETY: loom checks that nobody else accesses the cell meanwhile: that is the test.
                         bytes.with_mut(|at| unsafe { *at += 1 });
@@ -363,7 +363,7 @@ mod loom_tests {
             // SAFETY: as above.
             bytes.with_mut(|at| unsafe { *at += 10 });
             slots.open(&gate);
-            writer.join().expect("no panic");
+            writer.join().expect("the thread does not panic");
         });
     }
 
@@ -374,7 +374,7 @@ mod loom_tests {
             let slots = Slots::new(2);
             let gate = Arc::new(Gate::default());
             let bytes = Arc::new(UnsafeCell::new(0_u32));
-            let slot = slots.claim().expect("two slots");
+            let slot = slots.claim().expect("one of two slots is free");
             let closer = {
                 let (slots, gate, bytes) = (slots.clone(), gate.clone(), bytes.clone());
                 loom::thread::spawn(move || {
@@ -390,7 +390,7 @@ mod loom_tests {
                     bytes.with_mut(|at| unsafe { *at += 1 });
                 }
             }
-            closer.join().expect("no panic");
+            closer.join().expect("the thread does not panic");
         });
     }
 }

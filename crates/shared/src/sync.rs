@@ -107,7 +107,7 @@ mod tests {
 
     /// Spinning alone would use all CPU time, and a thread of real-time priority would keep others away.
     #[test]
-    fn long_wait_leaves_the_cpu_to_others() {
+    fn a_long_wait_yields_the_cpu() {
         let (begun, before, mut backoff) = (Instant::now(), used(), Backoff::default());
         while begun.elapsed() < Duration::from_millis(300) {
             backoff.wait();

@@ -76,7 +76,7 @@ impl TagSpace {
             share,
             shares: Mutex::default(),
         };
-        let number = |tag: usize| u16::try_from(tag).expect("below a number of 16 bits");
+        let number = |tag: usize| u16::try_from(tag).expect("tags are below 2^16");
         for tag in share * cores..count {
             let (word, bit) = space.place(number(tag));
             word.fetch_or(bit, Ordering::Relaxed);
@@ -135,7 +135,7 @@ impl TagSpace {
             })
             .collect();
         for share in shares.iter() {
-            assert_eq!(share.stack.len(), self.share, "a share that is not whole");
+            assert_eq!(share.stack.len(), self.share, "a share lacks tags");
             free.extend(&share.stack);
         }
         free.sort_unstable();

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn look_during_cut_returns_none_and_knowledge_before_it_is_out_of_date() {
+    fn a_look_during_a_cut_returns_none_and_earlier_looks_expire() {
         let line = Line::default();
         let before = line.look().expect("nothing is cut yet");
         assert!(line.is_read_since(before) && line.is_written_since(before));
@@ -148,7 +148,7 @@ mod tests {
     /// the words does not.
     #[cfg(not(miri))]
     #[test]
-    fn who_asks_sees_what_was_written_before() {
+    fn an_asking_reader_sees_earlier_writes() {
         const FAR: usize = 1 << 20;
         const ROUNDS: u64 = 100_000;
         if !crate::become_client() {
@@ -161,7 +161,7 @@ mod tests {
             let client = scope.spawn(|| {
                 let (mut at, mut number) = (0, 0);
                 // By what was asked: the last bytes that were written before it.
-                let mut written = vec![0; usize::try_from(ROUNDS).expect("few") + 1];
+                let mut written = vec![0; usize::try_from(ROUNDS).expect("the number is small") + 1];
                 loop {
                     let seen = line.look().expect("nothing is cut");
                     for _ in 0..8 {
@@ -172,7 +172,7 @@ mod tests {
                     number += 1;
                     bytes.store(number, Ordering::Relaxed);
                     if line.is_written_since(seen) {
-                        written[usize::try_from(seen.asks).expect("few")] = number;
+                        written[usize::try_from(seen.asks).expect("the number is small")] = number;
                     }
                     if seen.asks == ROUNDS {
                         return written;
@@ -186,10 +186,10 @@ mod tests {
                     bytes.load(Ordering::Relaxed)
                 })
                 .collect();
-            let written = client.join().expect("no panic");
+            let written = client.join().expect("the thread does not panic");
             assert!(written.iter().any(|number| *number > 0), "no write was done");
             for (asks, (read, written)) in read.iter().zip(&written).enumerate() {
-                assert!(read >= written, "write {written} is not in what ask {asks} saw: {read}");
+                assert!(read >= written, "ask {asks} missed write {written}: {read}");
             }
         });
     }

@@ -164,7 +164,7 @@ impl Run {
         let at = self.place() / RUN_BLOCKS * RUN_BLOCKS;
         let before = self.model.content(at);
         let block = self.fresh(RUN_BLOCKS);
-        let Some(places) = self.map.lock_empty_run(&self.nodes, 0, at).expect("enough nodes") else {
+        let Some(places) = self.map.lock_empty_run(&self.nodes, 0, at).expect("map nodes are left") else {
             return;
         };
         assert!(!matches!(before, Some(Content::Placed(_))), "locked what is placed");
@@ -184,7 +184,7 @@ impl Run {
         let mut count = 0;
         self.map
             .reserve(&self.nodes, 1, range.clone(), &mut count)
-            .expect("enough nodes");
+            .expect("map nodes are left");
         assert_eq!(count, self.model.holes(range.clone()));
         self.model.reserve(range);
     }
@@ -241,7 +241,7 @@ impl Run {
         };
         self.map
             .update(&self.nodes, range.clone(), &mut change)
-            .expect("enough nodes");
+            .expect("map nodes are left");
         self.random.next();
         self.next_block = to.index();
         self.model.relocate(range, &moved);

@@ -30,12 +30,12 @@ fn each_block_is_filled_once() {
             let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || fill(thread))).collect();
             threads
                 .into_iter()
-                .map(|thread| thread.join().expect("no panic"))
+                .map(|thread| thread.join().expect("the thread does not panic"))
                 .collect()
         });
         check(&nodes, &map, &filled);
         map.remove(&nodes, 0, 0..BlockMap::LIMIT, &mut |_, _| {})
-            .expect("nothing is split");
+            .expect("no run is split");
         assert_eq!(nodes.used(), 0, "nodes are lost when two threads make the same one");
     }
 }
@@ -63,7 +63,7 @@ fn fill(
         } else {
             map.lock_empty(nodes, home, at, 1 + random.below(16))
         };
-        let Some(places) = places.expect("enough nodes") else {
+        let Some(places) = places.expect("map nodes are left") else {
             continue;
         };
         let blocks = places.blocks();
@@ -81,7 +81,7 @@ fn fill(
         assert_eq!(
             map.find_one(nodes, at),
             Some(block),
-            "what was published is found at once"
+            "a published block is found at once"
         );
     }
     filled

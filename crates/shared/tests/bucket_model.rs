@@ -36,7 +36,7 @@ impl Model {
 }
 
 #[test]
-fn passes_what_the_model_would_and_no_more() {
+fn a_bucket_passes_exactly_what_the_model_does() {
     let seed = random::seed();
     for number in 0..BUCKETS {
         one_bucket(&mut Random::new(seed ^ number << 16));
@@ -88,7 +88,7 @@ fn one_bucket(random: &mut Random) {
                 continue;
             }
             now_ns = now_ns.max(again_ns);
-            assert_eq!(bucket.take(now_ns, units), Ok(()), "it was to pass now");
+            assert_eq!(bucket.take(now_ns, units), Ok(()), "the bucket refused too late");
             model.at(now_ns);
         }
         let lacking = model.lacking(units);

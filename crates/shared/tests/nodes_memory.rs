@@ -25,12 +25,12 @@ fn fill(nodes: &Nodes, map: &BlockMap, at: u64) -> Result<(), NodesExhausted> {
 
 fn empty(nodes: &Nodes, map: &BlockMap) {
     map.remove(nodes, 0, 0..BlockMap::LIMIT, &mut |_, _| {})
-        .expect("nothing is split");
+        .expect("no run is split");
 }
 
 #[test]
 #[cfg(not(miri))]
-fn freed_nodes_are_the_kernels_again() {
+fn freed_map_nodes_return_to_the_kernel() {
     let nodes = Nodes::new(1);
     let maps: Vec<BlockMap> = (0..MAPS).map(|_| BlockMap::default()).collect();
     let bytes = MAPS as usize * Nodes::NODE_BYTES;
@@ -42,7 +42,7 @@ fn freed_nodes_are_the_kernels_again() {
     for round in 0..2 {
         maps.iter().for_each(|map| fill(&nodes, map, 100).expect("no limit"));
         assert_eq!(nodes.used(), maps.len());
-        let full = resident_bytes().expect("as before");
+        let full = resident_bytes().expect("the resident size can be read");
         assert!(
             full - before > bytes * 9 / 10,
             "round {round}: {before} then {full}: not measured"
@@ -57,14 +57,14 @@ fn freed_nodes_are_the_kernels_again() {
 
 /// Small files take no node; beyond the limit nothing grows, and everything can be taken away.
 #[test]
-fn a_limit_holds_and_whole_runs_go_beyond_it() {
+fn the_limit_holds_except_for_whole_runs() {
     let nodes = Nodes::new(1);
     let small = BlockMap::default();
-    (0..8).for_each(|at| fill(&nodes, &small, at).expect("it takes no node"));
+    (0..8).for_each(|at| fill(&nodes, &small, at).expect("a small map takes no map node"));
     assert_eq!(nodes.used(), 0);
     let large = BlockMap::default();
     let run = large.lock_empty_run(&nodes, 0, 0).expect("no limit yet");
-    run.expect("it is empty").publish(Block::new(MemberId(0), 0));
+    run.expect("the place is empty").publish(Block::new(MemberId(0), 0));
     assert_eq!(nodes.used(), 1);
 
     nodes.set_limit(1);

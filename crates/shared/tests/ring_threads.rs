@@ -9,7 +9,7 @@ use random::Random;
 const ROUNDS: usize = if cfg!(miri) { 20 } else { 20_000 };
 
 #[test]
-fn everything_comes_out_once_and_in_order() {
+fn messages_arrive_once_and_in_order() {
     let seed = random::seed();
     for capacity in [1, 2, 64] {
         let messages = (capacity * ROUNDS) as u64;

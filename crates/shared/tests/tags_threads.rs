@@ -11,7 +11,7 @@ const THREADS: usize = 4;
 const ROUNDS: u64 = if cfg!(miri) { 50 } else { 300_000 };
 
 #[test]
-fn no_tag_is_in_two_hands() {
+fn no_tag_is_held_twice() {
     let seed = random::seed();
     let space = TagSpace::new(TAGS, THREADS, 0);
     let in_use: Vec<AtomicBool> = (0..TAGS).map(|_| AtomicBool::new(false)).collect();

@@ -173,7 +173,7 @@ class Devices(Commanding):
         directory = Path("/tmp/mnt")
         directory.mkdir()
         self.done("up", "tank", directory)
-        member = json.loads(self.done("status", "--json", directory))["members"][0]
+        member = json.loads(self.done("status", "--json", directory))["pools"][0]["members"][0]
         self.assertEqual((member["kind"], member["capacity_bytes"]), ("pmem", size))
         print(f"the member on {device}: {member}")
         contents = random.Random(1).randbytes(5 * MIB + 77)

@@ -318,7 +318,7 @@ class Ends(Lasting):
             return
         # It was killed between two commands that the older driver needs without a crash.
         self.assertLess(tuple(map(int, os.uname().release.split(".")[:2])), (6, 16))
-        self.assertIn(f"{disk} of a volume that nobody knows any more waits", homenode("volume", "list").stderr)
+        self.assertIn(f"{disk} of an unknown volume waits", homenode("volume", "list").stderr)
         # One of those that were killed may have served it.
         is_served = reader.poll() == 0
         self.done("volume", "detach", "--force", disk)

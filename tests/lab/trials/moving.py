@@ -273,7 +273,7 @@ class Moving(unittest.TestCase):
         process.send_signal(signal_number)
         said = process.communicate()[1]
         if process.returncode == 130:
-            self.assertIn("the server goes on", said)
+            self.assertIn("the server finishes the request", said)
         self.assertIn(process.returncode, (0, 130, -signal.SIGKILL), said)
         return process.returncode
 

@@ -107,7 +107,7 @@ class Pool:
         done = homenode("status", "--json", self.directory)
         if done.returncode:
             raise AssertionError(f"status: {done.stderr}")
-        return json.loads(done.stdout)
+        return json.loads(done.stdout)["pools"][0]
 
     def member(self, node: int) -> dict:
         """What it tells of the first member on a node."""

@@ -36,13 +36,13 @@ fn open_file_locks_belong_to_the_open_file() {
     assert_eq!(
         Range::write(5, 1).request(&other, Call::File),
         Err(Errno::AGAIN),
-        "another open file's end is no matter"
+        "closing another open file keeps the lock"
     );
     drop(file);
     assert_eq!(
         Range::write(5, 1).request(&other, Call::File),
         Err(Errno::AGAIN),
-        "its duplicate lives"
+        "a duplicate descriptor keeps the lock"
     );
     drop(twin);
     eventually("the last close releases", || {
@@ -69,7 +69,7 @@ fn flock_conflicts_between_open_files() {
     assert_eq!(
         flock(&other, FlockOperation::NonBlockingLockShared),
         Err(Errno::AGAIN),
-        "its duplicate lives"
+        "a duplicate descriptor keeps the lock"
     );
     drop(twin);
     eventually("the last close releases", || {
@@ -98,7 +98,7 @@ fn flock_between_processes_waits_and_ends_with_its_holder() {
 }
 
 #[test]
-fn flock_and_record_locks_do_not_meet() {
+fn flock_and_record_locks_are_independent() {
     let stage = stage!();
     let path = stage.file("f", []);
     let file = edit(&path);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_received_until_the_end_and_nothing_is_left() {
+    fn receivers_get_all_sent_bytes_and_leave_nothing_behind() {
         if !rustix::process::geteuid().is_root() {
             println!("SKIPPED: only root makes virtual cards");
             return;
@@ -154,7 +154,7 @@ mod tests {
             }
             end.store(true, Ordering::Relaxed);
             for thread in both {
-                thread.join().expect("no panic").expect("no error");
+                thread.join().expect("the thread does not panic").expect("no error");
             }
         });
         assert!(messages.into_inner() >= 3);

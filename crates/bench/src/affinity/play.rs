@@ -13,13 +13,13 @@ use std::time::Duration;
 pub(crate) struct Arguments {
     #[command(flatten)]
     load: Load,
-    /// An NVMe disk, which loses its contents (may be given again).
+    /// NVMe disk, whose contents are overwritten; may be given several times.
     #[arg(long = "disk", value_name = "NAME", required = true)]
     disks: Vec<String>,
-    /// A thread each.
+    /// Number of connections; each has a thread.
     #[arg(long, value_name = "N")]
     connections: usize,
-    /// Where threads begin, in turn.
+    /// CPUs on which threads start, in turn.
     #[arg(long, value_name = "CPU", value_delimiter = ',', required = true)]
     on: Vec<usize>,
 }

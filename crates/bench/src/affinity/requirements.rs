@@ -42,7 +42,7 @@ mod tests {
     use crate::report::Row;
 
     #[test]
-    fn what_is_promised_is_judged_and_other_rows_are_not() {
+    fn only_rows_with_a_promise_are_judged() {
         let mut report = Report::new("affinity");
         for (case, value) in [
             ("4n/upload/local/4c/bytes", 91.0),

@@ -25,13 +25,13 @@ use std::time::{Duration, Instant};
 /// Source, rate and block size of an upload.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Load {
-    /// Who sends: docs/lab.md, --source.
+    /// Address of the sender (see --source in docs/lab.md).
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "10.76.0.1:7600")]
     source: SocketAddr,
-    /// Bytes that each connection is sent in a second; 0: as many as it takes.
+    /// Bytes per second for each connection; 0 means no limit.
     #[arg(long, value_name = "N", default_value_t = 0)]
     rate: u64,
-    /// Bytes of a write.
+    /// Bytes of each write.
     #[arg(long, value_name = "N", default_value_t = 64 << 10)]
     block: usize,
 }

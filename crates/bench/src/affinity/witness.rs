@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_of_others_belong_to_the_queues_cpus() {
+    fn completions_of_unknown_submitters_count_for_the_queues_cpus() {
         let machine = machine(&[&[0], &[3]]);
         let after = BEFORE.replace("          7          1          0", "         15          3          0");
         let from = counts(&machine, BEFORE, [[0; 2]; 2], [0; 4]);

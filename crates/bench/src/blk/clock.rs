@@ -1,6 +1,6 @@
 //! A bare loop of two clock reads: what a stamped request cannot be faster than on this processor.
 
-use super::case::Case;
+use super::contestants::Case;
 use super::load::together;
 use crate::error::Error;
 use homenode::blk::Time;

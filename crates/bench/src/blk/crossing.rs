@@ -50,7 +50,7 @@ fn cross(cpus: &[usize], plug: usize, depth: usize, requests: u64) -> Result<f64
     // The hardware queue is at home on the second core's node: that one owns it.
     let device = Device::new(&null, &[NodeId(0), NodeId(1)], |_, _| 10, options)
         .map_err(|error| Error::system("setting up the device", error))?;
-    let join = |index| device.join(index).expect("each core comes once");
+    let join = |index| device.join(index).expect("each core joins once");
     let (mut submitter, mut owner): (Core<NullQueue>, Core<NullQueue>) = (join(0), join(1));
     let clock = StampClock::new();
     let is_over = AtomicBool::new(false);
@@ -73,7 +73,7 @@ fn cross(cpus: &[usize], plug: usize, depth: usize, requests: u64) -> Result<f64
                     let request = Request::read(places.next(), 512, 0);
                     submitter
                         .submit(request)
-                        .expect("there are tags for all that are under way");
+                        .expect("there is a tag for each request in flight");
                     submitted += 1;
                 }
                 done += submitter.run(clock, |_| {}) as u64;
@@ -82,8 +82,8 @@ fn cross(cpus: &[usize], plug: usize, depth: usize, requests: u64) -> Result<f64
             is_over.store(true, Ordering::Relaxed);
             pinned.map(|()| elapsed)
         });
-        let elapsed = submitting.join().expect("it does not panic")?;
-        serving.join().expect("it does not panic")?;
+        let elapsed = submitting.join().expect("the thread does not panic")?;
+        serving.join().expect("the thread does not panic")?;
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         Ok(requests as f64 * 1e3 / elapsed as f64)
     })

@@ -1,6 +1,6 @@
 //! A device that is too slow for two streams, of which one is greedy: what the other one keeps.
 
-use super::case::device;
+use super::contestants::device;
 use super::load::{NOOP_BYTES, Places};
 use super::{Scale, Wants};
 use crate::cpus;
@@ -50,7 +50,7 @@ fn share(cpu: usize, scheduling: Scheduling, requests: u64) -> Result<f64, Error
         ..Options::default()
     };
     let device = device(&slow, 1, options)?;
-    let mut core = device.join(0).expect("it is the first");
+    let mut core = device.join(0).expect("the core joins once");
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
             cpus::pin(cpu)?;
@@ -63,7 +63,7 @@ fn share(cpu: usize, scheduling: Scheduling, requests: u64) -> Result<f64, Error
                         let request = Request::read(places.next(), 4096, 0)
                             .stream(stream)
                             .user(u64::from(stream));
-                        core.submit(request).expect("there are tags for all that are under way");
+                        core.submit(request).expect("there is a tag for each request in flight");
                         pending[usize::from(stream)] += 1;
                     }
                 }
@@ -76,6 +76,6 @@ fn share(cpu: usize, scheduling: Scheduling, requests: u64) -> Result<f64, Error
             #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
             Ok(done[1] as f64 * 100.0 / done.iter().sum::<u64>() as f64)
         });
-        thread.join().expect("it does not panic")
+        thread.join().expect("the thread does not panic")
     })
 }

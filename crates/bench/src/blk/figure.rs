@@ -52,7 +52,7 @@ fn draw(lines: &[(&str, &str, Vec<f64>)]) -> String {
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
          <text x=\"{MARGIN}\" y=\"24\">M IOPS by cores: {CASE}</text>\n"
     );
-    let mut add = |text: std::fmt::Arguments<'_>| svg.write_fmt(text).expect("a string takes all");
+    let mut add = |text: std::fmt::Arguments<'_>| svg.write_fmt(text).expect("writing to a string cannot fail");
     for tick in [0.0, most / 2.0, most] {
         let at = y(tick);
         add(format_args!(
@@ -97,7 +97,7 @@ mod tests {
     use super::draw;
 
     #[test]
-    fn a_point_and_its_value_for_each_core() {
+    fn figure_shows_a_point_and_a_value_for_each_core() {
         let svg = draw(&[("a", "#000", vec![10.0, 20.0]), ("b", "#111", vec![5.0])]);
         assert_eq!(svg.matches("<circle").count(), 3);
         assert!(svg.contains("a 20.0") && svg.contains("b 5.0"));

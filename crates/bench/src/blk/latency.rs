@@ -1,7 +1,7 @@
 //! How long requests take, from their submission until their completion is told: quantiles of all of them, from the block layer's
 //! own histograms.
 
-use super::case::{CASES, Case, Kind, Target, device};
+use super::contestants::{CASES, Case, Kind, Target, device};
 use super::load::{Load, play, together};
 use super::{Scale, Wants};
 use crate::error::Error;
@@ -54,7 +54,7 @@ fn measure<D: Driver>(driver: &D, case: &Case, cpu: usize, requests: u64) -> Res
         ..case.load(1)
     };
     together(&[cpu], |index| {
-        let mut core = device.join_timed(index, StampClock::new()).expect("it is the first");
+        let mut core = device.join_timed(index, StampClock::new()).expect("a core joins once");
         move |clock| play(&mut core, clock, &load, 0)
     })?;
     Ok(device.latencies(Operation::Read))

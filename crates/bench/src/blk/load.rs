@@ -74,7 +74,7 @@ pub(crate) fn play<Q: DriverQueue, T: Timing>(core: &mut Core<Q, T>, clock: Stam
             && let Some(buffer) = buffers.pop()
         {
             let request = Request::read(places.next(), load.bytes, buffer).user(buffer);
-            core.submit(request).expect("there are tags for all that are under way");
+            core.submit(request).expect("there is a tag for each request in flight");
             submitted += 1;
         }
         done += core.run(clock, |completion| {
@@ -108,7 +108,7 @@ where
             })
         };
         let threads: Vec<_> = cpus.iter().copied().enumerate().map(run).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("it does not panic");
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("the thread does not panic");
         threads.into_iter().map(join).collect::<Result<Vec<_>, Error>>()
     })?;
     let begin = results.iter().map(|(begin, ..)| *begin).min().unwrap_or(0);

@@ -1,7 +1,7 @@
 //! A bare loop of memcpy: the same copies as a device in memory makes, at the same random places, with nothing around them. No floor: a
 //! device that knows its next requests has the processor fetch them meanwhile.
 
-use super::case::Case;
+use super::contestants::Case;
 use super::load::{Places, together};
 use crate::error::Error;
 use memmap2::{Advice, MmapMut};

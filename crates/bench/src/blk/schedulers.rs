@@ -1,6 +1,6 @@
 //! Time of a request under each scheduler: no-op device, one core, plug 32, 128 under way. All requests go through the scheduler.
 
-use super::case::device;
+use super::contestants::device;
 use super::load::{Load, null, play, together};
 use super::{Scale, Wants};
 use crate::error::Error;
@@ -38,7 +38,7 @@ pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec
         };
         let device = device(&null(1), 1, options)?;
         let rate = together(&cpus[..1], |index| {
-            let mut core = device.join(index).expect("it is the first");
+            let mut core = device.join(index).expect("the core joins once");
             move |clock| play(&mut core, clock, &load, 0)
         })?;
         Ok::<_, Error>(1e3 / rate)

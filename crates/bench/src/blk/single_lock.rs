@@ -2,7 +2,7 @@
 //! completion takes it). The same layer otherwise, with the same features and the same driver. Whoever waits for the lock spins, as in
 //! the kernel.
 
-use super::case::{Case, Target, device};
+use super::contestants::{Case, Target, device};
 use super::load::{Load, Places, together};
 use crate::error::Error;
 use homenode::blk::{Core, Driver, DriverQueue, Request, StampClock, Timing};
@@ -30,10 +30,10 @@ fn run_on<D: Driver>(case: &Case, driver: &D, cpus: &[usize], divisor: u64) -> R
     options.tags *= u16::try_from(cpus.len()).unwrap_or(u16::MAX);
     let device = device(driver, 1, options)?;
     if case.is_stamped {
-        let core = device.join_timed(0, StampClock::new()).expect("it is the first");
+        let core = device.join_timed(0, StampClock::new()).expect("the core joins once");
         share(case, core, cpus, divisor)
     } else {
-        share(case, device.join(0).expect("it is the first"), cpus, divisor)
+        share(case, device.join(0).expect("the core joins once"), cpus, divisor)
     }
 }
 
@@ -63,12 +63,12 @@ fn play<Q: DriverQueue, T: Timing>(queue: &Mutex<Queue<Q, T>>, clock: StampClock
     let (mut submitted, mut done) = (0, 0);
     while done < load.requests {
         while submitted < load.requests && submitted - done < load.depth as u64 {
-            let buffer = buffers.next().expect("it begins again");
+            let buffer = buffers.next().expect("the iterator cycles");
             let request = Request::read(places.next(), load.bytes, buffer).user(index as u64);
             lock(queue)
                 .core
                 .submit(request)
-                .expect("there are tags for all that are under way");
+                .expect("there is a tag for each request in flight");
             submitted += 1;
         }
         let Queue { core, done: finished } = &mut *lock(queue);

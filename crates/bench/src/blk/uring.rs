@@ -4,7 +4,7 @@
 //! each request. It sleeps in the kernel until a request is done, as it cannot be told to do otherwise on disks without queues to poll;
 //! the block layer looks for the end, and saves the wake-up, which is most of what it gains at depth 1.
 
-use super::case::device;
+use super::contestants::device;
 use super::load::{Load, play, together};
 use super::{Scale, Wants};
 use crate::error::Error;
@@ -117,7 +117,7 @@ fn homenode(case: &Case, file: &Path, cpu: usize, divisor: u64) -> Result<f64, E
     };
     let device = device(&driver, 1, options)?;
     together(&[cpu], |_| {
-        let mut core = device.join(0).expect("it is the first");
+        let mut core = device.join(0).expect("the core joins once");
         move |clock| play(&mut core, clock, &load, 0)
     })
 }

@@ -75,15 +75,15 @@ fn pass(read: &Open, written: &Open, stage: &Stage, count: usize, round: u64) ->
             let at = (random.below(hot) * BLOCK) as u64;
             let start = Instant::now();
             read.read(buffer, at)?;
-            own.push(u64::try_from(start.elapsed().as_nanos()).expect("it ends within centuries"));
+            own.push(u64::try_from(start.elapsed().as_nanos()).expect("the time in ns fits 64 bits"));
             Ok(())
         });
         is_over.store(true, Ordering::Relaxed);
         own.sort_unstable();
-        *times.lock().expect("nobody panics") = own;
+        *times.lock().expect("no thread panics") = own;
         done
     })?;
-    let times = times.into_inner().expect("nobody panics");
+    let times = times.into_inner().expect("no thread panics");
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     Ok([count / 2, count * 99 / 100, count * 999 / 1000].map(|at| times[at] as f64))
 }

@@ -91,7 +91,7 @@ mod tests {
     use super::Lists;
 
     #[test]
-    fn numbers_leave_in_the_order_they_came_and_move_between_lists() {
+    fn lists_are_first_in_first_out_and_pass_numbers_on() {
         let mut lists = Lists::<2>::new(5);
         for number in 0..5 {
             lists.push(0, number);

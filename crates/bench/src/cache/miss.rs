@@ -3,7 +3,7 @@
 use super::passes::{each, read_blocks, together, wrong};
 use super::stage::{BLOCK, STAMPED, Stage, make_cold, stamp};
 use super::{Bench, Kind};
-use crate::blk::case::device;
+use crate::blk::contestants::device;
 use crate::blk::load;
 use crate::cpus;
 use crate::durable::place::{Open, Place};
@@ -229,7 +229,7 @@ fn uring(path: &Path, count: usize) -> Result<f64, Error> {
         depth: DEPTH,
         requests: count as u64,
     };
-    let depth = u16::try_from(DEPTH).expect("few");
+    let depth = u16::try_from(DEPTH).expect("the number is small");
     let buffers = Arena::new((BLOCK * DEPTH) as u64, None).map_err(|error| unavailable(error.to_string()))?;
     let options = UringOptions {
         direct: true,
@@ -245,7 +245,7 @@ fn uring(path: &Path, count: usize) -> Result<f64, Error> {
     };
     let device = device(&driver, 1, options)?;
     let millions = load::together(&[cpus::choose()?[0]], |_| {
-        let mut core = device.join(0).expect("it is the first");
+        let mut core = device.join(0).expect("the core joins once");
         move |clock| load::play(&mut core, clock, &load, 0)
     })?;
     Ok(millions * 1e3)

@@ -31,7 +31,7 @@ pub(super) fn together(
     thread::scope(|scope| {
         let run = &run;
         let threads: Vec<_> = (0..cpus.len()).map(|nth| scope.spawn(move || run(nth))).collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().expect("it does not panic");
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().expect("the thread does not panic");
         let times: Vec<(Instant, Instant)> = threads.into_iter().map(join).collect::<Result<_, Error>>()?;
         let start = times.iter().map(|(start, _)| *start).min().expect("there is a thread");
         let end = times.iter().map(|(_, end)| *end).max().expect("there is a thread");

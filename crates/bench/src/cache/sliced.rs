@@ -125,7 +125,7 @@ impl<'a> Cache<'a> {
                 State::Away => Look::Gone,
             }
         });
-        let victim = victim.expect("nothing is busy, and nothing is used meanwhile");
+        let victim = victim.expect("no frame is busy or used in between");
         let block = blocks[victim.frame as usize];
         self.states[block as usize] = State::Away;
         if victim.is_remembered {

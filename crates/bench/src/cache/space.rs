@@ -116,14 +116,14 @@ impl Full {
             let block = self.next();
             self.memory.store(block, 0, &bytes).map_err(failed)?;
         }
-        let dirty = self.memory.cache_status().slices[0].dirty;
+        let dirty = self.memory.cache_status().slices[0].dirty_bytes / BLOCK as u64;
         let start = Instant::now();
         self.memory.persist_all(DISK).map_err(failed)?;
         Ok(each(start, dirty))
     }
 
     fn fetched(&self) -> u64 {
-        self.memory.cache_status().slices[0].fetched
+        self.memory.cache_status().slices[0].fetched_bytes / BLOCK as u64
     }
 }
 

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_format_gives_its_blocks() {
+    fn every_trace_format_is_read() {
         let mut bytes = vec![0; 2 * RECORD];
         bytes[4..12].copy_from_slice(&u64::to_le_bytes(1 << 40));
         bytes[RECORD + 4] = 7;
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_numbered_as_they_come() {
+    fn blocks_are_numbered_in_order_of_first_use() {
         let trace = Trace::new("t", vec![30, 10, 30, 20]);
         assert_eq!((trace.requests, trace.ids), (vec![0, 1, 0, 2], vec![30, 10, 20]));
     }

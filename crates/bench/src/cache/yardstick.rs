@@ -83,14 +83,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lru_hits_what_fits_and_nothing_of_a_loop_that_does_not() {
+    fn lru_hits_a_loop_that_fits_and_misses_a_longer_loop() {
         let rounds = |blocks: u64| Trace::new("loop", (0..10).flat_map(|_| 0..blocks).collect());
         assert_eq!(lru(&rounds(8), 8), 72);
         assert_eq!(lru(&rounds(9), 8), 0);
     }
 
     #[test]
-    fn arc_keeps_what_is_used_again_through_a_scan() {
+    fn arc_keeps_reused_blocks_during_a_scan() {
         let mut ids = vec![];
         for round in 0..100 {
             ids.extend((0..5).chain(0..5));

@@ -15,7 +15,7 @@ const BLOCK: usize = 4096;
 /// The 99th percentile of `count` reads of 4 KiB in `directory`, past the page cache, in ns. With `beside` another thread of the same CPU
 /// appends 4 KiB to a file there and syncs, again and again.
 pub(super) fn read_beside(directory: &Path, beside: Option<&Path>, count: usize) -> Result<f64, Error> {
-    let cpu = *cpus::choose()?.first().expect("there is one at least");
+    let cpu = *cpus::choose()?.first().expect("at least one CPU is usable");
     let failed = |doing: &'static str| move |error| Error::system(doing, error);
     let path = directory.join("read");
     std::fs::write(&path, [5; BLOCK]).map_err(failed("writing the file to read"))?;
@@ -42,14 +42,14 @@ pub(super) fn read_beside(directory: &Path, beside: Option<&Path>, count: usize)
             for _ in 0..count {
                 let start = Instant::now();
                 file.read_exact_at(&mut bytes, 0).map_err(failed("reading"))?;
-                times.push(u64::try_from(start.elapsed().as_nanos()).expect("it ends within centuries"));
+                times.push(u64::try_from(start.elapsed().as_nanos()).expect("the time in ns fits 64 bits"));
             }
             times.sort_unstable();
             Ok(times[count * 99 / 100])
         });
-        let times = reading.join().expect("it does not panic");
+        let times = reading.join().expect("the thread does not panic");
         is_over.store(true, Ordering::Relaxed);
-        syncing.join().expect("it does not panic")?;
+        syncing.join().expect("the thread does not panic")?;
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         times.map(|time| time as f64)
     })

@@ -143,7 +143,7 @@ fn fill_and_kill(member: &Path, files: usize) -> Result<f64, Error> {
         .spawn()
         .map_err(system)?;
     let mut said = String::new();
-    let output = child.stdout.take().expect("it is piped");
+    let output = child.stdout.take().expect("the stream is piped");
     let read = std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut said);
     child.kill().map_err(system)?;
     child.wait().map_err(system)?;

@@ -114,7 +114,7 @@ fn group(place: &Place, count: usize) -> Result<f64, Error> {
         begin.wait();
         let start = Instant::now();
         for thread in threads {
-            thread.join().expect("it does not panic")?;
+            thread.join().expect("the thread does not panic")?;
         }
         Ok(per_operation(start, each * THREADS))
     })

@@ -23,7 +23,7 @@ pub(super) fn sqlite(directory: &Path, bytes: usize, count: usize) -> Result<f64
         .stdout(Stdio::piped())
         .spawn()
         .map_err(system)?;
-    let mut input = child.stdin.take().expect("it is piped");
+    let mut input = child.stdin.take().expect("the stream is piped");
     input.write_all(script.as_bytes()).map_err(system)?;
     drop(input);
     let output = child.wait_with_output().map_err(system)?;

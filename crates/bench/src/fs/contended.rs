@@ -1,8 +1,9 @@
 //! Changing a file that many threads read: how long each change takes, on the library and on tmpfs.
 //!
 //! Readers, more of them than CPUs, read 8 bytes of one part of the file again and again. Meanwhile one thread punches a
-//! block of another part, or writes the file in order. A round's value is the mean time of a change; the distribution is
-//! that of all changes of all rounds. No thread is pinned.
+//! block of another part, or writes the file in order. Or nobody reads, and one or two threads write behind the file's
+//! end, each the next block. A round's value is the mean time of a change; the distribution is that of all changes of all
+//! rounds. No thread is pinned.
 
 use crate::cpus;
 use crate::error::Error;
@@ -15,7 +16,7 @@ use homenode::{Allocate, File, OpenOptions};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ftruncate, openat};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Operation of the thread that changes the file.
@@ -23,6 +24,8 @@ use std::time::{Duration, Instant};
 enum Change {
     Punch,
     Sequential,
+    /// Writes behind the end, by this number of threads.
+    Extend(usize),
 }
 
 /// Change of a file under a number of readers.
@@ -34,12 +37,14 @@ pub(super) struct Case {
     pub(super) ratio_min: f64,
 }
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 7] = [
     Case::punch(4),
     Case::punch(16),
     Case::punch(64),
     Case::sequential(16),
     Case::sequential(64),
+    Case::extend(1),
+    Case::extend(2),
 ];
 
 impl Case {
@@ -61,6 +66,15 @@ impl Case {
         }
     }
 
+    /// Writes behind the end are no slower than tmpfs's.
+    const fn extend(writers: usize) -> Self {
+        Self {
+            change: Change::Extend(writers),
+            readers: 0,
+            ratio_min: 1.0,
+        }
+    }
+
     pub(super) fn readers(&self) -> usize {
         self.readers
     }
@@ -70,6 +84,7 @@ impl Case {
         let change = match self.change {
             Change::Punch => "punch",
             Change::Sequential => "sequential",
+            Change::Extend(writers) => return format!("contended/extend/{writers}w"),
         };
         format!("contended/{change}/{}r", self.readers)
     }
@@ -176,6 +191,7 @@ impl Contended {
             let changed = match case.change {
                 Change::Punch => self.punch(file),
                 Change::Sequential => self.write_in_order(file),
+                Change::Extend(writers) => self.extend(file, writers),
             };
             // Relaxed: it orders nothing but the end.
             over.store(true, Ordering::Relaxed);
@@ -192,6 +208,28 @@ impl Contended {
             all_ns.push(timed(|| file.punch_first_block())?);
         }
         Ok(all_ns)
+    }
+
+    fn extend(&self, file: &dyn Shared, writers: usize) -> io::Result<Vec<u64>> {
+        let next = AtomicU64::new(HEAD_BYTES as u64);
+        let write = || {
+            let mut all_ns = Vec::new();
+            loop {
+                let at = next.fetch_add(BLOCK_BYTES, Ordering::Relaxed);
+                if at >= self.file_bytes as u64 {
+                    return Ok::<_, io::Error>(all_ns);
+                }
+                all_ns.push(timed(|| file.write(&[3; 4096], at))?);
+            }
+        };
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..writers).map(|_| scope.spawn(write)).collect();
+            let mut all_ns = Vec::new();
+            for writer in writers {
+                all_ns.extend(writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            }
+            Ok(all_ns)
+        })
     }
 
     fn write_in_order(&self, file: &dyn Shared) -> io::Result<Vec<u64>> {
@@ -219,7 +257,7 @@ fn read_until(over: &AtomicBool, file: &dyn Shared, at: u64) -> io::Result<()> {
 fn timed(act: impl FnOnce() -> io::Result<()>) -> io::Result<u64> {
     let start = Instant::now();
     act()?;
-    Ok(u64::try_from(start.elapsed().as_nanos()).expect("a change takes less than centuries"))
+    Ok(u64::try_from(start.elapsed().as_nanos()).expect("the time in ns fits 64 bits"))
 }
 
 /// A file that threads read and change at once.

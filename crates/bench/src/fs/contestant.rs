@@ -1,7 +1,7 @@
 //! Who is measured: the library, two kinds of tmpfs, and a bare memcpy. Each keeps the same set of files.
 
-use super::case::{Layout, Part};
 use super::pass::{Pass, time};
+use super::workloads::{Layout, Part};
 use crate::error::Error;
 use crate::private_tmpfs::{self, Pages};
 use memmap2::{Advice, MmapMut};

@@ -1,7 +1,7 @@
 //! The library under test as a contestant.
 
-use super::case::{Layout, Part};
 use super::contestant::{FILES, Lane, Store, whole};
+use super::workloads::{Layout, Part};
 use crate::error::Error;
 use crate::populated;
 use homenode::{File, OpenOptions, Pool};

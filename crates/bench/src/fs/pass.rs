@@ -3,8 +3,8 @@
 //! Each thread is pinned to its CPU, has one block-sized buffer that stays hot in its caches, and starts at a barrier.
 //! The clock is read twice per thread, not per operation.
 
-use super::case::{Layout, Operation};
 use super::contestant::Lane;
+use super::workloads::{Layout, Operation};
 use crate::cpus;
 use crate::error::Error;
 use crate::shuffle::{Random, permutation};

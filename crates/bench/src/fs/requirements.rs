@@ -1,7 +1,7 @@
 //! Checks a report against the numbers that the project promises of reads and writes.
 
-use super::case::{self, Files, Layout, Operation, SIZES};
 use super::contended;
+use super::workloads::{self, Files, Layout, Operation, SIZES};
 use crate::error::Error;
 use crate::report::{HOMENODE, Report, Row};
 use crate::required::{self, Bound, Finding};
@@ -100,7 +100,7 @@ fn scaling_cases(report: &Report) -> Vec<Scaling> {
     let mut cases = Vec::new();
     for (size, _) in SIZES {
         for operation in Operation::ALL {
-            let row = |layout| report.row(&case::name(size, operation, layout));
+            let row = |layout| report.row(&workloads::name(size, operation, layout));
             if let (Some(one), Some(two)) = (row(ONE_SAME), row(TWO_SAME)) {
                 // The rows hold ns per operation of one thread, so two threads do twice as much in that time.
                 let memcpy = |row: &Row| row.peers["memcpy"];
@@ -140,7 +140,7 @@ fn contended_ratios(report: &Report) -> Vec<Finding> {
 fn ratios(report: &Report) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut push = |size: &str, operation: Operation, peer: &str, wanted: f64| {
-        let name = case::name(size, operation, ONE);
+        let name = workloads::name(size, operation, ONE);
         let Some(row) = report.row(&name) else { return };
         // No copy beats a memcpy: where that misses the ratio to tmpfs itself, the ratio to memcpy counts alone.
         let memcpy_reaches = row

@@ -28,7 +28,7 @@ impl Fio {
     ) -> Command {
         let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
         let mut words = through.iter().copied().chain([OsStr::new("fio")]);
-        let mut command = Command::new(words.next().expect("fio at least"));
+        let mut command = Command::new(words.next().expect("the command has at least the word fio"));
         command
             .args(words)
             .arg("--name=job")

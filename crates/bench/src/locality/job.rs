@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contestants_are_where_their_numbers_say() {
+    fn contestant_numbers_are_their_indices() {
         for (index, contestant) in Contestant::ALL.into_iter().enumerate() {
             assert_eq!(contestant as usize, index);
         }

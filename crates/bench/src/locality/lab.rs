@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accesses_are_local_or_remote_or_no_memory_at_all() {
+    fn accesses_count_as_local_remote_or_no_memory() {
         let text = r#"[{"cpu": 0, "cpu_node": 0, "home": 0, "mode": "user", "loads": 30, "stores": 1,
                         "missed_loads": 3, "missed_stores": 0, "direct_missed_loads": 4, "direct_missed_stores": 0},
                        {"cpu": 0, "cpu_node": 0, "home": 1, "mode": "kernel", "loads": 9, "stores": 0,

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_access_has_its_price() {
+    fn modelled_time_charges_each_access() {
         let homes = |local, remote| Homes { local, remote };
         let counts = Counts {
             raw: homes(700.0, 300.0),

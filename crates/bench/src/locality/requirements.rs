@@ -46,7 +46,7 @@ mod tests {
     use crate::interleave::Samples;
 
     #[test]
-    fn shares_are_judged_and_other_rows_are_not() {
+    fn only_rows_of_shares_are_judged() {
         let mut report = Report::new("locality");
         for (case, percent) in [
             ("4n/4k/library", 99.0),

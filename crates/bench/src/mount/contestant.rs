@@ -130,7 +130,7 @@ pub(super) fn old_names() -> Vec<CString> {
 
 /// `count` names of one length.
 pub(super) fn numbered(letter: char, count: usize) -> Vec<CString> {
-    let name = |number| CString::new(format!("{letter}{number:07}")).expect("it holds no NUL");
+    let name = |number| CString::new(format!("{letter}{number:07}")).expect("the name holds no NUL");
     (0..count).map(name).collect()
 }
 

@@ -360,7 +360,7 @@ impl<'a> Pass<'a> {
                 Work::Read => whole(pread(file, &mut buffer[..], at as u64)?, bytes),
                 Work::Append => whole(write(file, &buffer)?, bytes),
                 Work::MapFirst | Work::MapOver => {
-                    map.as_mut().expect("it was mapped for this").store(at, 1);
+                    map.as_mut().expect("cases with stores map the file").store(at, 1);
                     Ok(())
                 }
                 Work::OpenClose | Work::OpenCloseWritten => {
@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_cases_apart() {
+    fn case_names_are_unique() {
         let mut names: Vec<String> = CASES.iter().map(|case| case.name()).collect();
         names.sort();
         names.dedup();

@@ -3,9 +3,9 @@
 //! `stat` is statx(2) with `AT_STATX_FORCE_SYNC`: the kernel then asks the server (GETATTR) whatever it has cached, which on
 //! a mounted pool is everything, for ever. A plain stat would measure the kernel. For tmpfs the flag means nothing.
 
-use super::case::Names;
 use super::contestant::{numbered, old_names};
 use super::pass::Client;
+use super::subjects::Names;
 use crate::error::Error;
 use crate::shuffle::Random;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_storm_is_a_third_of_each() {
+    fn a_storm_mixes_three_operations_in_equal_parts() {
         let plan = plan(Names::Storm, 3000, 10, &mut Random::new(1));
         for single in [Names::Stat, Names::OpenClose, Names::CreateUnlink] {
             let count = plan.iter().filter(|(operation, _)| *operation == single).count();

@@ -4,8 +4,8 @@
 //! before and after. Each client reads its clock twice, not once per operation. Barriers sleep: under a real-time priority
 //! spinning clients would keep each other, and the servers, from ever running.
 
-use super::case::{Case, Work};
 use super::contestant::Contestant;
+use super::subjects::{Case, Work};
 use super::{names, transfer};
 use crate::cpus;
 use crate::error::Error;

@@ -110,7 +110,7 @@ fn findings(report: &Report) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::case;
+    use super::super::subjects;
     use super::*;
     use crate::interleave::Samples;
 
@@ -131,21 +131,21 @@ mod tests {
     }
 
     #[test]
-    fn every_promise_is_of_a_case_that_runs() {
+    fn every_promise_names_a_case_that_runs() {
         for (name, peer, _) in RATIOS_MIN {
-            let case = case::all().into_iter().find(|case| case.name() == name);
+            let case = subjects::all().into_iter().find(|case| case.name() == name);
             assert!(case.is_some_and(|case| case.concerns(peer)), "{name}");
         }
     }
 
     #[test]
-    fn promises_that_are_kept() {
+    fn numbers_that_reach_the_promise_pass() {
         assert_eq!(findings(&report(11_000.0, 0)).len(), 6);
         assert!(judge(&report(11_000.0, 0), true).is_ok());
     }
 
     #[test]
-    fn promises_that_are_missed() {
+    fn numbers_that_miss_the_promise_fail() {
         // A ratio of 1.18, 17 us instead of 12, and 59 % of the reads' throughput.
         let slow = judge(&report(17_000.0, 0), true);
         assert!(matches!(slow, Err(Error::Missed { missed: 3, checked: 6 })), "{slow:?}");

@@ -99,7 +99,7 @@ impl Served {
             .spawn()
             .map_err(|error| Error::system("starting a server of this program", error))?;
         let to = child.stdin.take();
-        let from = BufReader::new(child.stdout.take().expect("it was asked for"));
+        let from = BufReader::new(child.stdout.take().expect("the stream is piped"));
         let mut served = Self {
             variant,
             directory: directory.keep(),
@@ -134,7 +134,7 @@ impl Served {
 
     /// Requests served so far.
     pub(crate) fn requests(&mut self) -> Result<u64, Error> {
-        let to = self.to.as_mut().expect("it is closed only when this is dropped");
+        let to = self.to.as_mut().expect("the stream is closed on drop only");
         let asked = to.write_all(b"requests\n");
         asked.map_err(|error| self.failed(error))?;
         let line = self.line()?;

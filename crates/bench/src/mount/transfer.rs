@@ -1,7 +1,7 @@
 //! A client that reads or writes blocks of a file.
 
-use super::case::Transfer;
 use super::pass::{Client, Pass};
+use super::subjects::Transfer;
 use crate::error::Error;
 use crate::shuffle::{Random, permutation};
 use memmap2::MmapMut;

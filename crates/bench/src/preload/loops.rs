@@ -66,7 +66,7 @@ pub(super) fn command(
 ) -> Result<Command, Error> {
     let own = std::env::current_exe().map_err(|error| Error::system("finding this program", error))?;
     let mut command = Command::new(own);
-    let work = clap::ValueEnum::to_possible_value(&work).expect("none is hidden");
+    let work = clap::ValueEnum::to_possible_value(&work).expect("no value is hidden");
     command.arg("preload-loop").arg(file).args([
         format!("--block-bytes={block_bytes}"),
         format!("--milliseconds={}", time.as_millis()),
@@ -122,7 +122,7 @@ fn rate(file: &File, memory: &[Block], arguments: &LoopArguments, thread: u64) -
             let block = random % blocks.max(1);
             let at = block * block_bytes as u64;
             #[expect(clippy::cast_possible_truncation, reason = "so many blocks are in memory")]
-            let in_memory = || memory[block as usize].lock().expect("no panic");
+            let in_memory = || memory[block as usize].lock().expect("the thread does not panic");
             match work {
                 Work::Read => file.read_exact_at(&mut buffer, at)?,
                 Work::Write => file.write_all_at(&buffer, at)?,
@@ -228,7 +228,7 @@ impl Alone {
                 let unit = if name == START { "ns/start" } else { "ns/op" };
                 Row::new(name, unit, own, &[(PLAIN, plain)])
             }
-            _ => unreachable!("so many turns"),
+            _ => unreachable!("the loop ends by its own count"),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! `homenode affinity apply`: carries plans out until nothing is left to move but what has just moved.
 
-use super::cards::{arrange, line};
+use super::card_advice::{advice, lines};
 use super::known::{JournalArgs, Known, failure, of_others, standing, unopened};
 use super::look::{Look, PeriodArgs};
 use super::plan::text::{cpus, headline, of_file};
@@ -12,20 +12,20 @@ use super::table::{Side, aligned};
 use super::words::{name, others, plain, unseen};
 use crate::failure::{Failure, Result, fail};
 use clap::Args;
-use homenode_linux::affinity::act::{Actor, Applied, CardOutcome, CardSetting, Live, Outcome};
+use homenode_linux::affinity::act::{Actor, Applied, Live, Outcome};
 use homenode_policy::affinity::{Plan, Snapshot, Stay, Why};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::signal_name;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
-/// Move what `plan` says, and what is seen only then.
+/// Carry out the moves of `plan`, and those that become visible after them.
 ///
-/// Looks at the machine for a few seconds, decides, writes what it is about to change into the journal, and changes it;
-/// then tells what became of each change. What has moved uses other queues, and what has just begun is moved when it is
-/// still there, so it looks again, three times at most, until nothing is left to move but what has just moved: that stays
-/// for `dwell_periods`, and is told. `homenode affinity revert` takes all of it back. Run again, it goes on from what it
-/// finds, and the journal keeps the first values. Exits with 1 when the kernel refused something, and when it could not go
-/// on, or SIGINT (Ctrl-C) or SIGTERM ended it: then it tells how many changes stand.
+/// The command observes the machine for a few seconds, decides, records each change in the journal, makes it, and reports
+/// the outcome. Moved threads use other queues, and new threads are moved only if they are still there, so the command
+/// repeats this, at most three times, until only targets that have just moved are left: these stay for `dwell_periods`, and
+/// are reported. `homenode affinity revert` restores all values. A second `apply` continues from the state it finds, and the
+/// journal keeps the first values. Exit code 1 means that the kernel refused a change, the command could not continue, or
+/// SIGINT (Ctrl-C) or SIGTERM ended it; the command then prints how many changes stand.
 #[derive(Args, Debug)]
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
@@ -34,8 +34,7 @@ pub(crate) struct ApplyArgs {
     settings: SettingsArgs,
     #[command(flatten)]
     journal: JournalArgs,
-    /// Print JSON: the outcome of each setting of cards, and each look. A look has the fields of `plan --json`, and
-    /// the outcome of each action.
+    /// Print JSON: each round, with the fields of `plan --json`, and the outcome of each action.
     #[arg(long)]
     json: bool,
 }
@@ -46,10 +45,8 @@ const LOOKS_MAX: usize = 3;
 /// Attempts so far. Text is printed as it comes; JSON at the end, also after a failure.
 #[derive(Default)]
 struct Told {
-    arranged: Vec<(CardSetting, CardOutcome)>,
     looks: Vec<serde_json::Value>,
     changes: usize,
-    /// Changes made to threads, interrupts and queues.
     made: usize,
     refused: usize,
 }
@@ -62,8 +59,7 @@ pub(super) fn run(args: &ApplyArgs) -> Result<()> {
     let mut told = Told::default();
     let looked = looks(args, &settings, &mut actor, &signals, &mut told);
     let printed = if args.json {
-        let cards: Vec<_> = told.arranged.iter().map(json::arranged).collect();
-        crate::print_json(&serde_json::json!({"output_version": 1, "cards": cards, "looks": told.looks}))
+        crate::print_json(&serde_json::json!({"output_version": 1, "looks": told.looks}))
     } else {
         Ok(())
     };
@@ -99,12 +95,6 @@ fn looks(
     signals: &Receiver<i32>,
     told: &mut Told,
 ) -> Result<()> {
-    told.arranged = arrange(actor, settings)?;
-    told.changes = told.arranged.len();
-    told.refused = told.arranged.iter().filter(|(_, outcome)| !outcome.is_done()).count();
-    if !args.json {
-        crate::print_text(&told.arranged.iter().map(|one| line(one) + "\n").collect::<String>())?;
-    }
     let mut look = Look::begin()?;
     let mut known = Known {
         previous: actor.previous().map_err(failure)?,
@@ -136,7 +126,7 @@ fn looks(
         told.refused += files.iter().filter(|moved| moved.is_err()).count();
         let is_last = number == LOOKS_MAX || is_settled(&plan);
         let decided = Decided {
-            asked: String::new(),
+            advice: advice(&sensed, &plan),
             sensed,
             plan,
             conflicts: if is_last { known.conflicts.clone() } else { Vec::new() },
@@ -189,7 +179,7 @@ fn text(heading: &str, decided: &Decided, done: &Done<'_>, is_last: bool, revert
     if !is_last {
         return text;
     }
-    let notes = others(&decided.conflicts) + &unseen(&decided.sensed.unseen);
+    let notes = lines(&decided.advice) + &others(&decided.conflicts) + &unseen(&decided.sensed.unseen);
     if !notes.is_empty() {
         text += &format!("\n{notes}");
     }
@@ -246,7 +236,7 @@ mod tests {
     use homenode_policy::affinity::{Cost, Target};
 
     #[test]
-    fn a_failure_tells_what_stands_and_how_it_is_taken_back() {
+    fn a_failure_tells_how_many_changes_stand_and_how_to_revert_them() {
         let failed = failure(Error::Journal {
             what: "write",
             path: "/x".into(),
@@ -266,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_moved_lately_is_counted() {
+    fn targets_moved_lately_are_counted() {
         let stay = |number, why| Stay {
             target: Target::Interrupt(number),
             why,

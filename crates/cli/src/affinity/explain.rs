@@ -3,6 +3,7 @@
 mod json;
 mod story;
 
+use super::card_advice::advice;
 use super::known::JournalArgs;
 use super::look::LookArgs;
 use super::settings::{Settings, SettingsArgs};
@@ -14,7 +15,7 @@ use homenode_policy::affinity::Target;
 use std::path::Path;
 use story::Story;
 
-/// Tell why a thread, an interrupt or a queue is where it is: what moves through it, and whether it moves or stays.
+/// Explain the placement of a thread, an interrupt or a queue: its traffic, and why it moves or stays.
 #[derive(Args, Debug)]
 pub(crate) struct ExplainArgs {
     /// 4711 (a thread or process), irq:38 (an interrupt), eth0/tx-0, eth0/rx-0 or nvme0n1/0 (a queue), or a name (of a
@@ -27,7 +28,7 @@ pub(crate) struct ExplainArgs {
     settings: SettingsArgs,
     #[command(flatten)]
     journal: JournalArgs,
-    /// Print JSON: all that was seen of each target, and its action or the reason why it stays.
+    /// Print JSON: all observations of each target, and its action or the reason why it stays.
     /// Actions and reasons are as in `plan --json`.
     #[arg(long)]
     json: bool,
@@ -43,6 +44,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
     let story = Story {
         snapshot,
         cards: &sensed.cards,
+        advice: &advice(&sensed, &plan),
         plan: &plan,
         known: &known,
         is_live: args.look.is_live(),
@@ -80,7 +82,7 @@ fn of_unseen(asked: &Asked, story: &Story<'_>, is_live: bool) -> Result<()> {
             let changed = story.known.changed.iter().map(|changed| &changed.target).find(of_it);
             let set = changed.map(|target| story.set(target)).unwrap_or_default();
             crate::print_text(&format!(
-                "thread {id} did nothing in {period}, or is the kernel's: nothing of it is placed\n{set}"
+                "thread {id} did nothing in {period}, or is a kernel thread: homenode does not place it\n{set}"
             ))
         }
         Asked::Thread(id) => fail!("no thread or process {id} did anything in {period}: does it run, and is it busy?"),
@@ -89,7 +91,7 @@ fn of_unseen(asked: &Asked, story: &Story<'_>, is_live: bool) -> Result<()> {
             let known = snapshot.queues.iter().filter(|queue| queue.device == *device);
             let known: Vec<String> = known.map(story::queue_name).collect();
             if known.is_empty() {
-                fail!("{device} has no queues that are seen");
+                fail!("{device} has no visible queues");
             }
             fail!("{device} has no such queue; it has {}", known.join(", "))
         }

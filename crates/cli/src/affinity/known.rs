@@ -22,7 +22,7 @@ const FILE: &str = "affinity.journal";
 /// Where changes are written down before they are made.
 #[derive(Args, Clone, Debug)]
 pub(super) struct JournalArgs {
-    /// The journal: what has been changed, and what it was before. Default: affinity.journal in /var/lib/homenode, or in
+    /// Journal of changes with the values before. Default: affinity.journal in /var/lib/homenode, or in
     /// systemd's $STATE_DIRECTORY.
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
@@ -54,7 +54,7 @@ impl JournalArgs {
         tell_others(&others);
         if actor.has_rebooted() {
             complain!(
-                "homenode: the journal {} was of an earlier boot: nothing of it is in force, and it is gone",
+                "homenode: the journal {} was of an earlier boot: its changes are no longer in force, and it is removed",
                 self.path().display()
             );
         }
@@ -92,7 +92,7 @@ pub(super) fn tell_others(others: &[(PathBuf, usize)]) {
             if *changes == 1 { "stands" } else { "stand" },
         );
         complain!(
-            "homenode: another journal, {}, has {changes} that {verb}: {} takes back what is in it",
+            "homenode: another journal, {}, has {changes} that {verb}: {} reverts that journal",
             shown(path),
             revert_of(path)
         );
@@ -106,9 +106,9 @@ fn revert_of(journal: &Path) -> String {
 /// All that is known of what is not taken back.
 fn of_cut(journal: &Path, cut: &str) -> String {
     format!(
-        "the last line of the journal {} is cut, and is not used; all before it is. A program that was killed while it \
+        "the last line of the journal {} is cut, and is not used; earlier lines are. A program that was killed while it \
          wrote the line has changed nothing by it. If the file was cut later, what the line names may still be as it was \
-         set: look at it, and set it by hand. What there is of the line: {}",
+         set: check it, and set it by hand. The line as far as it goes: {}",
         journal.display(),
         plain(cut)
     )
@@ -133,10 +133,9 @@ pub(super) fn unopened(error: Error) -> Failure {
 /// How many changes are in a journal and stand; all of them, where that cannot be told.
 pub(super) fn standing<S: Store>(actor: &Actor<Live, S>) -> usize {
     let stands = |standing: &Standing| matches!(standing, Standing::InForce | Standing::Pending);
-    let targets = actor.verify().map_or(actor.changed().len(), |all| {
+    actor.verify().map_or(actor.changed().len(), |all| {
         all.iter().filter(|(_, standing)| stands(standing)).count()
-    });
-    targets + actor.changed_cards().len()
+    })
 }
 
 /// Knowledge about this machine; empty for a recorded machine.
@@ -156,7 +155,7 @@ impl Known {
         let read = actor.and_then(|actor| Ok((actor.previous()?, actor.changed(), actor.moved_files())));
         let (previous, changed, files) = read.unwrap_or_else(|error| {
             let said = plain(&failure(error).to_string());
-            complain!("homenode: {said}; what was set before is taken for somebody else's");
+            complain!("homenode: {said}; values set before count as another program's");
             Default::default()
         });
         let conflicts = of_others(settings);

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Machine to look at, and for how long.
 #[derive(Args, Debug)]
 pub(crate) struct LookArgs {
-    /// Take the machine that `homenode affinity record` put into DIR, instead of this one.
+    /// Use the recording that `homenode affinity record` wrote to DIR instead of this machine.
     #[arg(long, value_name = "DIR", conflicts_with = "period")]
     pub(crate) from: Option<PathBuf>,
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub(crate) struct LookArgs {
 /// For how long it is looked at.
 #[derive(Args, Debug)]
 pub(crate) struct PeriodArgs {
-    /// Look at the machine for so many seconds: what moves no bytes meanwhile is not seen.
+    /// Seconds to observe the machine. Threads and queues that move no bytes in this time are not seen.
     #[arg(long, value_name = "SECONDS", value_parser = period, default_value = "3")]
     pub(crate) period: Duration,
 }

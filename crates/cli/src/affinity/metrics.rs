@@ -34,19 +34,11 @@ pub(super) struct Metrics {
 impl Metrics {
     fn registry(&self) -> Arc<Registry> {
         let mut registry = Registry::with_prefix("homenode_affinity");
-        registry.register(
-            "periods",
-            "Periods that were looked at, by what came of them",
-            self.periods.clone(),
-        );
-        registry.register(
-            "actions",
-            "Changes, by what was changed and what became of it",
-            self.actions.clone(),
-        );
+        registry.register("periods", "Observed periods, by outcome", self.periods.clone());
+        registry.register("actions", "Changes, by target and outcome", self.actions.clone());
         registry.register(
             "files",
-            "Files of pools that were to come to their threads, by what became of them",
+            "Files of pools to move to their threads, by outcome",
             self.files.clone(),
         );
         registry.register_with_unit(
@@ -58,7 +50,7 @@ impl Metrics {
         );
         registry.register(
             "threads",
-            "Threads that ran in the last period, by what they did",
+            "Threads that ran in the last period, by activity",
             self.threads.clone(),
         );
         registry.register(

@@ -4,7 +4,7 @@ pub(super) mod codes;
 pub(super) mod json;
 pub(super) mod text;
 
-use super::cards::asked;
+use super::card_advice::{Advice, advice};
 use super::known::JournalArgs;
 use super::look::LookArgs;
 use super::settings::{Settings, SettingsArgs};
@@ -14,11 +14,12 @@ use homenode_linux::affinity::Sensed;
 use homenode_linux::affinity::act::conflicts::Conflict;
 use homenode_policy::affinity::Plan;
 
-/// Tell what `apply` would move, and why; change nothing.
+/// Show what `apply` would move, and why; change nothing.
 ///
-/// Looks at interrupts, queues and threads for a few seconds and decides which CPUs they should use; the servers of mounted pools tell where
-/// threads' buffers are, but not what a mount's page cache serves. Without root it decides by what it may read, and says what it could not see. Cost and gain are in MB/s that travel as far again as to
-/// the local node; work that CPUs have no time for counts too.
+/// The command observes interrupts, queues and threads for a few seconds and decides which CPUs they should use. The servers of mounted pools report where
+/// threads' buffers are, but not which reads a mount's page cache serves. Without root the command uses the data it may read, and lists the data it could not read. Cost and gain are in MB/s that travel
+/// twice the local distance; work that CPUs have no time for counts too. If a busy card has too few queues, or leaves some unused, the output ends with the
+/// `ethtool` command to type: homenode changes no card.
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
@@ -27,10 +28,10 @@ pub(crate) struct PlanArgs {
     settings: SettingsArgs,
     #[command(flatten)]
     journal: JournalArgs,
-    /// List all that stays, each with the reason.
+    /// Also list what stays, each with the reason.
     #[arg(long)]
     all: bool,
-    /// Print JSON, always with all that stays.
+    /// Print JSON; implies --all.
     #[arg(long)]
     json: bool,
 }
@@ -41,8 +42,7 @@ pub(super) struct Decided {
     pub(super) sensed: Sensed,
     pub(super) plan: Plan,
     pub(super) conflicts: Vec<Conflict>,
-    /// Text about the card settings to be made before the plan.
-    pub(super) asked: String,
+    pub(super) advice: Vec<Advice>,
 }
 
 pub(super) fn run(args: &PlanArgs) -> Result<()> {
@@ -52,9 +52,8 @@ pub(super) fn run(args: &PlanArgs) -> Result<()> {
     let mut known = args.look.known(&args.journal, &settings);
     let plan = known.decide(&sensed.snapshot, &settings);
     let conflicts = known.conflicts;
-    let asked = asked(&settings, &sensed.cards);
     let decided = Decided {
-        asked,
+        advice: advice(&sensed, &plan),
         sensed,
         plan,
         conflicts,

@@ -128,7 +128,7 @@ impl Server {
             _ => {
                 let version = env!("CARGO_PKG_VERSION");
                 Err(io::Error::other(format!(
-                    "its server's answer is not of this version ({version})"
+                    "its server's answer does not fit this version ({version})"
                 )))
             }
         }
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn users_server_is_believed_about_its_users_threads_only() {
+    fn a_users_server_may_report_only_threads_of_that_user() {
         // Thread 1 is root's, 2 and 3 are of user 1000, 4 of user 1001; 5 has ended.
         let owner = |thread: u32| [0, 1000, 1000, 1001].get(thread as usize - 1).copied();
         let numbers = |tasks: &PoolTasks| tasks.threads.iter().map(|task| task.thread).collect::<Vec<_>>();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_that_comes_late_is_taken_by_the_next_question() {
+    fn a_late_answer_is_used_by_the_next_question() {
         let own = std::process::id();
         let (go, goes) = std::sync::mpsc::channel::<()>();
         let (_directory, mut server) = server(move |mut stream| {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_tells_nonsense_or_does_not_end_is_an_error() {
+    fn a_server_that_sends_nonsense_or_never_stops_is_an_error() {
         for nonsense in [&b"{}\n"[..], b"\xff\n", b"{\"done\":\"down\"}\n", b""] {
             let (_directory, mut server) = server(move |mut stream| stream.write_all(nonsense).unwrap());
             server.tasks(soon()).unwrap_err();

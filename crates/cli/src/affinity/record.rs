@@ -11,13 +11,13 @@ use homenode_linux::topology::Source;
 use homenode_policy::affinity::QueueKind;
 use std::path::{Path, PathBuf};
 
-/// Record a period of this machine into DIR: all that `plan` and `explain` look at.
+/// Record a period of this machine into DIR: all data that `plan` and `explain` use.
 ///
-/// What they decide for the recording with --from DIR, on any machine, is what they would have decided here. It has names
-/// of processes, threads and devices, and numbers of files of pools; no command lines or environments.
+/// With --from DIR, `plan` and `explain` decide on any machine as they would have decided here. The recording holds names
+/// of processes, threads and devices, and inode numbers of pools' files, but no command lines or environments.
 #[derive(Args, Debug)]
 pub(crate) struct RecordArgs {
-    /// Made if it does not exist; else it must be empty.
+    /// Output directory: created if missing, else it must be empty.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     #[command(flatten)]

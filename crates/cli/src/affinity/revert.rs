@@ -6,15 +6,15 @@ use super::words::{count, plain};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
 use clap::Args;
-use homenode_linux::affinity::act::{CardRestore, Restore, Reverted};
+use homenode_linux::affinity::act::{Restore, Reverted};
 use homenode_policy::affinity::Target;
 use std::fs;
 use std::io;
 
-/// Give back every value that `apply` or a killed `run` has left.
+/// Restore every value that `apply` or a killed `run` changed.
 ///
-/// What somebody else has changed since is left alone, and told. A file that was moved stays where it is. Threads and processes that have inherited a mask are
-/// restored too. `run` reverts by itself when it ends.
+/// Values that another program has changed since stay as they are, and are reported. Moved files stay where they are. Threads and processes that inherited a mask are
+/// restored too. `run` reverts its changes when it ends.
 #[derive(Args, Debug)]
 pub(crate) struct RevertArgs {
     #[command(flatten)]
@@ -38,16 +38,16 @@ pub(super) fn run(args: &RevertArgs) -> Result<()> {
 
 /// Fails unless everything was restored and the journal is gone.
 pub(super) fn end(reverted: &Reverted) -> Result<()> {
-    let left = "not everything could be restored; what could not is still in the journal: `homenode affinity revert` tries \
+    let left = "some values could not be restored and are still in the journal: `homenode affinity revert` tries \
                 again";
     match (reverted.is_complete(), &reverted.stale) {
         (true, None) => Ok(()),
         (true, Some(stale)) => fail!(
-            "everything is as it was, but {stale}. Nothing that it names is in force any more; once that is mended, \
+            "all values are restored, but {stale}. The journal's changes are no longer in force; fix that, and \
              `homenode affinity revert` removes it"
         ),
         (false, None) => fail!("{left}"),
-        (false, Some(stale)) => fail!("{left}. It names what was restored too, as {stale}"),
+        (false, Some(stale)) => fail!("{left}. The journal also lists restored changes, because {stale}"),
     }
 }
 
@@ -63,17 +63,20 @@ pub(super) fn lines(reverted: &Reverted) -> Vec<String> {
         .chain(inherited)
         .filter(|(_, restore)| **restore != Restore::Vanished);
     let there = there.map(|(name, restore)| format!("{name}: {restore}"));
-    let cards = reverted
-        .cards
-        .iter()
-        .filter(|(_, restore)| *restore != CardRestore::Vanished);
-    let cards = cards.map(|(setting, restore)| plain(&format!("{setting}: {restore}")));
+    let cards = reverted.cards.iter();
+    let cards = cards.map(|command| {
+        plain(&format!(
+            "a network card, changed by an earlier version: type `{command}`"
+        ))
+    });
     let unread = reverted.unread.map(|errno| {
         let why = io::Error::from_raw_os_error(errno);
-        format!("threads that have inherited a mask: not restored, as the threads of the machine cannot be read: {why}")
+        format!(
+            "threads that have inherited a mask: not restored, because the threads of the machine cannot be read: {why}"
+        )
     });
-    let unsure = "threads that have inherited a mask: all that were found; but at every look some thread ended before it was \
-                  looked at, and may have started another";
+    let unsure = "threads that have inherited a mask: all that were found; but in every pass a thread ended before it was \
+                  read, and may have started another";
     let unsure = reverted.is_unsure.then(|| unsure.to_owned());
     let files = reverted.files.iter();
     let files = files.map(|(file, node)| {
@@ -97,7 +100,7 @@ fn named(target: &Target) -> String {
     )
 }
 
-/// `3 values restored; 1 left alone, as somebody else has changed it; 2 are of what is not there any more`.
+/// `3 values restored; 1 left alone, because another program has changed it since; 2 with the target gone`.
 pub(super) fn summary(reverted: &Reverted) -> String {
     let [mut restored, mut same, mut left, mut gone, mut failed] = [0; 5];
     let targets = reverted.targets.iter().map(|(_, restore)| restore);
@@ -110,25 +113,17 @@ pub(super) fn summary(reverted: &Reverted) -> String {
             _ => failed += 1,
         }
     }
-    for (_, restore) in &reverted.cards {
-        match restore {
-            CardRestore::Restored => restored += 1,
-            CardRestore::Same => same += 1,
-            CardRestore::Left(_) => left += 1,
-            CardRestore::Vanished => gone += 1,
-            _ => failed += 1,
-        }
-    }
-    let files = reverted.files.len();
-    if restored + same + left + gone + failed + files == 0 {
+    let (files, cards) = (reverted.files.len(), reverted.cards.len());
+    if restored + same + left + gone + failed + files + cards == 0 {
         return "nothing was to be restored".to_owned();
     }
     let mut text = format!("{} restored", count(restored, "value"));
     for (number, what) in [
         (same, "already as before"),
-        (left, "left alone, as somebody else has changed it since"),
-        (gone, "of what is not there any more"),
+        (left, "left alone, because another program has changed it since"),
+        (gone, "with the target gone"),
         (failed, "not restored"),
+        (cards, "of network cards for you to put back"),
     ] {
         if number > 0 {
             text += &format!("; {number} {what}");
@@ -148,7 +143,7 @@ mod tests {
     use homenode_policy::{CpuId, NodeId};
 
     #[test]
-    fn a_summary_counts_what_became_of_everything() {
+    fn revert_summary_counts_every_outcome() {
         let of = |restores: &[Restore]| {
             let targets = restores
                 .iter()
@@ -169,8 +164,8 @@ mod tests {
             Restore::Failed(5),
             Restore::Restored,
         ]);
-        let expected = "1 value restored; 1 already as before; 1 left alone, as somebody else has changed it since; 1 of what \
-                        is not there any more; 1 not restored";
+        let expected = "1 value restored; 1 already as before; 1 left alone, because another program has changed it since; 1 with \
+                        the target gone; 1 not restored";
         assert_eq!(summary(&all), expected);
         assert_eq!(lines(&all).len(), 4);
         let file = FileId {
@@ -190,29 +185,37 @@ mod tests {
             lines(&with_file)[1],
             "file 17 of pool 4095:45: was moved to node 2, and stays there"
         );
+        let with_card = Reverted {
+            cards: vec!["ethtool -L eth0 combined 4".to_owned()],
+            ..Reverted::default()
+        };
         assert_eq!(
-            lines(&all)[1],
-            "interrupt 2: left alone: somebody else has given it CPU 0"
+            (summary(&with_card), lines(&with_card)),
+            (
+                "0 values restored; 1 of network cards for you to put back".to_owned(),
+                vec!["a network card, changed by an earlier version: type `ethtool -L eth0 combined 4`".to_owned()]
+            )
         );
+        assert_eq!(lines(&all)[1], "interrupt 2: left alone: another program has set CPU 0");
     }
 
     #[test]
-    fn what_went_wrong_at_the_end_is_told_as_that() {
+    fn failures_at_the_end_of_a_revert_have_their_own_message() {
         let told = |reverted: &Reverted| end(reverted).unwrap_err().to_string();
         let mut reverted = Reverted::default();
         assert!(end(&reverted).is_ok());
         reverted.stale = Some("cannot remove /x: Read-only file system".to_owned());
         let said = told(&reverted);
         assert!(
-            said.starts_with("everything is as it was, but cannot remove /x: Read-only file system. ")
+            said.starts_with("all values are restored, but cannot remove /x: Read-only file system. ")
                 && !said.contains("nothing is changed"),
             "{said}"
         );
         reverted.unread = Some(5);
         let said = told(&reverted);
         assert!(
-            said.starts_with("not everything could be restored; ")
-                && said.ends_with("as cannot remove /x: Read-only file system"),
+            said.starts_with("some values could not be restored ")
+                && said.ends_with("because cannot remove /x: Read-only file system"),
             "{said}"
         );
         assert!(lines(&reverted)[0].contains("cannot be read: Input/output error"));

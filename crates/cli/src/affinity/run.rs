@@ -21,21 +21,21 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// Plan and move once a second, until SIGINT (Ctrl-C) or SIGTERM, which takes all of it back.
+/// Plan and move once a second until SIGINT (Ctrl-C) or SIGTERM, then revert all changes.
 ///
-/// What `apply` or a killed run has left is taken back first. SIGHUP reads the configuration anew; one that is not understood is told
-/// of, and the old one stays. Each move is logged with its reason; HOMENODE_LOG sets the level. homenode-affinity.service
-/// runs it under systemd.
+/// Changes that `apply` or a killed `run` left are reverted first. SIGHUP reloads the configuration; if the new one has a mistake, the
+/// mistake is logged and the old configuration stays. Each move is logged with its reason; HOMENODE_LOG sets the level.
+/// homenode-affinity.service runs this command under systemd.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     settings: SettingsArgs,
     #[command(flatten)]
     journal: JournalArgs,
-    /// Look at the machine every so many seconds. Default: 1, or as configured.
+    /// Seconds between two plans. Default: 1, or as configured.
     #[arg(long, value_name = "SECONDS", value_parser = period)]
     period: Option<Duration>,
-    /// Serve Prometheus metrics: unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. Default: as configured, else nowhere.
+    /// Serve Prometheus metrics: unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. Default: as configured, else no metrics.
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<Address>,
 }
@@ -83,7 +83,7 @@ fn watch(
         let left = next.saturating_duration_since(Instant::now());
         match signals.recv_timeout(watchdog.map_or(left, |within| within.min(left))) {
             Ok(SIGHUP) => match reload(args, &mut daemon, &mut server, metrics) {
-                Ok(()) => tracing::info!("the configuration was read anew"),
+                Ok(()) => tracing::info!("the configuration was reloaded"),
                 Err(failure) => tracing::error!("{failure}: the configuration stays as it was"),
             },
             Ok(signal) => {

@@ -9,7 +9,6 @@ use crate::failure::{Failure, Result, fail};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use file::File;
-use homenode_linux::affinity::act::CardWish;
 use homenode_policy::affinity::{Config, Policy, Snapshot};
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,11 +23,11 @@ const RUN_PERIOD: Duration = Duration::from_secs(1);
 /// Where the configuration comes from.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SettingsArgs {
-    /// The configuration. Default: /etc/homenode/affinity.toml, if there is one.
+    /// Configuration file. Default: /etc/homenode/affinity.toml, if it exists.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Policy for all that the configuration does not name: local puts what works together near each other and near the
-    /// device, spread and pack give everything a CPU of its own or as few as the load needs, single-core gives all one.
+    /// Policy for devices and processes that the configuration does not name: local places threads and queues that work
+    /// together near their device, spread uses a CPU for each, pack as few CPUs as the load needs, single-core one CPU for all.
     #[arg(long, value_name = "POLICY", value_parser = policies())]
     policy: Option<Policy>,
 }
@@ -37,8 +36,6 @@ pub(crate) struct SettingsArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) decide: Config,
-    /// Numbers of queues and RSS tables that cards are to have; by name.
-    pub(crate) cards: Vec<CardWish>,
     /// Period of `run`.
     pub(crate) period: Duration,
     /// Where `run` serves metrics.
@@ -90,7 +87,7 @@ impl Settings {
 
 fn cannot_read(path: &Path, error: &io::Error) -> Failure {
     let remedy = match error.kind() {
-        io::ErrorKind::NotFound => ": name a file that is there, or leave --config away for the defaults",
+        io::ErrorKind::NotFound => ": name an existing file, or leave --config out for the defaults",
         io::ErrorKind::PermissionDenied => ": run it as root, or make it readable",
         io::ErrorKind::IsADirectory => ": name a file in it",
         _ => "",
@@ -131,7 +128,7 @@ fn period_of(seconds: f64) -> Option<Duration> {
 
 fn policies() -> impl TypedValueParser<Value = Policy> {
     PossibleValuesParser::new(Policy::ALL.map(Policy::name))
-        .map(|name| Policy::named(&name).expect("these are the names of policies"))
+        .map(|name| Policy::named(&name).expect("the parser admits names of policies only"))
 }
 
 #[cfg(test)]

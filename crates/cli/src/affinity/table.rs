@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table() {
+    fn a_table_has_aligned_columns() {
         let rows = [["a", "b", "c"], ["long", "10", ""], ["", "7", "last one"]].map(|row| row.map(str::to_owned));
         let text = aligned([Side::Left, Side::Right, Side::Left], &rows);
         assert_eq!(text, "a      b  c\nlong  10\n       7  last one\n");

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_person_guesses() {
+    fn targets_parse_in_all_usual_spellings() {
         let queue = |kind, index| Asked::Queue("eth0".to_owned(), kind, index);
         let table = [
             ("4711", Asked::Thread(4711)),

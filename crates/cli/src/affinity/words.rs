@@ -4,7 +4,6 @@ pub(crate) use crate::failure::plain;
 use homenode_linux::affinity::Unseen;
 use homenode_linux::affinity::act::conflicts::Conflict;
 use homenode_policy::affinity::{Snapshot, Target, Thread};
-use serde::Serialize;
 
 /// `1 thread`, `2 threads`.
 pub(crate) fn count(count: usize, name: &str) -> String {
@@ -73,21 +72,6 @@ pub(crate) fn unseen(unseen: &[Unseen]) -> String {
     }
     let lines = unseen.iter().map(|one| format!("  {}\n", plain(&one.to_string())));
     "could not be seen:\n".to_owned() + &lines.collect::<String>()
-}
-
-/// Data that could not be seen, in reports as JSON.
-#[derive(Serialize)]
-pub(crate) struct UnseenReport<'a> {
-    what: &'a str,
-    why: &'a str,
-}
-
-pub(crate) fn unseen_reports(unseen: &[Unseen]) -> Vec<UnseenReport<'_>> {
-    let reports = unseen.iter().map(|one| UnseenReport {
-        what: &one.what,
-        why: &one.why,
-    });
-    reports.collect()
 }
 
 #[cfg(test)]

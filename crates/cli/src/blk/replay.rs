@@ -23,28 +23,28 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use trace::Trace;
 
-/// Submits the requests of a trace again, to a device of your choice.
+/// Submit the requests of a trace again, to any device.
 ///
-/// Each core's requests are submitted by a thread of its own, when the trace says or as fast as the device takes them. What was written is
-/// not in a trace: writes write zeros. A trace that changes nothing asks no permission to write to FILE. Ctrl-C ends it, and tells what was
-/// done so far.
+/// A thread for each core submits that core's requests, at the times in the trace or as fast as the device takes them. A trace does not hold
+/// the written bytes, so writes write zeros. A trace without changes needs no permission to write to FILE. Ctrl-C ends the replay and prints
+/// the results so far.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The trace.
+    /// Trace file.
     trace: PathBuf,
-    /// `null` does nothing, `ram` is memory of the device's size, anything else is a file or a disk.
+    /// Target of the requests: `null` does nothing, `ram` is memory of the device's size, any other value is a file or disk.
     #[arg(long, value_name = "null|ram|FILE", default_value = "null")]
     device: String,
-    /// Let writes, discards and zeros of the trace destroy what is on FILE.
+    /// Allow the trace's writes, discards and zeros to overwrite the contents of FILE.
     #[arg(long)]
     overwrite: bool,
-    /// Go past the page cache of FILE.
+    /// Bypass the page cache of FILE.
     #[arg(long)]
     direct: bool,
-    /// Do not wait for the times of the trace.
+    /// Submit requests as fast as possible instead of at the times in the trace.
     #[arg(long)]
     asap: bool,
-    /// The order of what waits.
+    /// Order of waiting requests.
     #[arg(long, value_enum, default_value_t = SchedulerName::None)]
     scheduler: SchedulerName,
     /// Print JSON.
@@ -56,9 +56,9 @@ pub(crate) struct Args {
 enum SchedulerName {
     /// First come, first served.
     None,
-    /// Order of offsets, reads first, within deadlines.
+    /// Offset order, reads first, within deadlines.
     Deadline,
-    /// Streams share alike.
+    /// Equal shares for all streams.
     Fair,
 }
 
@@ -73,8 +73,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let depth = (BUFFERS_MAX / u64::from(trace.bytes_max) / cores as u64).min(u64::from(DEPTH));
     if depth == 0 {
         fail!(
-            "{}: its longest request has {} bytes of data, and one for each of its {cores} cores takes more than the {} MiB there are \
-             for that: it cannot be played",
+            "{}: its longest request has {} bytes of data, and one for each of its {cores} cores takes more than the limit of {} MiB \
+             for buffers: it cannot be replayed",
             shown(&args.trace),
             trace.longest,
             BUFFERS_MAX >> 20,
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         file => {
             let name = shown(file.as_ref());
             if trace.has_changes && !args.overwrite {
-                fail!("{name}: the trace writes to its device: say --overwrite if what is on {name} may be lost");
+                fail!("{name}: the trace writes to its device: give --overwrite if the contents of {name} may be lost");
             }
             let options = UringOptions {
                 direct: args.direct,
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let opened = opened.map_err(|error| Failure::new(plain(&chain(&error))))?;
             let (bytes, needed) = (opened.limits().device_bytes, trace.device_bytes);
             if bytes < needed {
-                fail!("{name} has {bytes} bytes, and the device of the trace {needed}: take one that is as large");
+                fail!("{name} has {bytes} bytes, and the device of the trace {needed}: name one as large");
             }
             play(&opened, &trace, args, depth)?
         }
@@ -126,13 +126,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         print_text(&outcome.to_string())?;
     }
     if outcome.is_interrupted() {
-        complain!("homenode: interrupted: what was done before is told above");
+        complain!("homenode: interrupted: the results so far are above");
         std::process::exit(INTERRUPTED_EXIT_CODE);
     }
     match outcome.not_done() {
         0 => Ok(()),
         count => fail!(
-            "{}: {count} of its requests were not done, as told above",
+            "{}: {count} of its requests failed, as listed above",
             shown(&args.trace)
         ),
     }

@@ -4,10 +4,12 @@ use super::protocol::{Outcome, Refusal, Reply, Request, StatusReport};
 use super::{log_path, root_hint, socket_path};
 use crate::directory::{fate, is_dead};
 use crate::failure::{Failure, Result, fail};
-use crate::mountinfo::{Device, Located, locate, mounts, shown};
+use crate::mountinfo::{Device, Located, MountEntry, first_homenode_mount, locate, mounts, shown};
+use homenode_linux::process::Stat;
 use rustix::process::Pid;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -50,6 +52,8 @@ impl Connection {
             }),
             Err(error) => match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Err(ConnectError::Dead),
+                // Only root may connect.
+                io::ErrorKind::PermissionDenied if !is_listened_on(&socket_path(device)) => Err(ConnectError::Dead),
                 _ => Err(ConnectError::Other(error)),
             },
         }
@@ -60,21 +64,13 @@ impl Connection {
         let located = on_homenode(path)?;
         match Self::open(located.mount.device) {
             Ok(connection) => Ok((connection, located)),
-            Err(ConnectError::Dead) if is_dead(&located) => fail!(
-                "the server of {0} is dead: `homenode down {0}` clears the mount; {1}",
-                shown(&located.mount.mount_point),
-                fate(&located.mount)
-            ),
+            Err(ConnectError::Dead) if is_dead(&located) => Err(dead_server(&located.mount)),
             Err(ConnectError::Dead) => fail!(
                 "the server of {} does not answer on {}: was it started in another container, or is it ending?",
                 shown(&located.mount.mount_point),
                 socket_path(located.mount.device).display(),
             ),
-            Err(ConnectError::Other(error)) => fail!(
-                "cannot talk to the server of {}: {error}{}",
-                shown(&located.mount.mount_point),
-                root_hint(&error)
-            ),
+            Err(ConnectError::Other(error)) => Err(cannot_talk(&shown(&located.mount.mount_point), &error)),
         }
     }
 
@@ -113,7 +109,7 @@ impl Connection {
                 Ok(Reply::Failed(refusal)) => return Err(RequestError::Refused(refusal)),
                 Err(error) => {
                     let version = env!("CARGO_PKG_VERSION");
-                    let text = format!("the server's answer is not of this version ({version}): {error}");
+                    let text = format!("the server's answer does not fit this version ({version}): {error}");
                     return Err(RequestError::Broken(Failure::new(text)));
                 }
             }
@@ -122,7 +118,7 @@ impl Connection {
 
     /// Whether the server is there and gives no answer in this time (not zero). The connection is of no further use then.
     pub(crate) fn is_silent(&mut self, timeout: Duration) -> bool {
-        let mut line = serde_json::to_vec(&Request::Status).expect("a request is JSON");
+        let mut line = serde_json::to_vec(&Request::Status).expect("a request always serializes to JSON");
         line.push(b'\n');
         let stream = self.stream.get_mut();
         let asked = stream.set_read_timeout(Some(timeout));
@@ -145,7 +141,7 @@ impl Connection {
     fn silent(&self, request: &Request) -> Failure {
         let seconds = QUICK_TIMEOUT.as_secs();
         let unknown = if request.changes_something() {
-            ". It drops what it has not begun when it goes on; whether it has begun this is not known"
+            ". When it continues, it drops requests not begun; whether it has begun this one is not known"
         } else {
             ""
         };
@@ -153,12 +149,12 @@ impl Connection {
             return Failure::new(format!("the server has not answered for {seconds} s{unknown}"));
         };
         let state = if self.is_stopped() {
-            format!("is stopped, as are all calls to its mount: `kill -CONT {pid}` lets them go on")
+            format!("is stopped, and calls to its mount wait: `kill -CONT {pid}` resumes it")
         } else {
             format!("has not answered for {seconds} s: it is frozen, or the machine is overloaded")
         };
         Failure::new(format!(
-            "the server (process {pid}) {state}; `kill -KILL {pid}` ends it, and what a pool of memory holds is lost{unknown}"
+            "the server (process {pid}) {state}; `kill -KILL {pid}` ends it and loses the contents of a pool of memory{unknown}"
         ))
     }
 
@@ -167,9 +163,8 @@ impl Connection {
         let Some(pid) = self.server().map(Pid::as_raw_nonzero) else {
             return false;
         };
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let state = stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next());
-        matches!(state, Some('T' | 't'))
+        let line = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+        Stat::parse(&line).is_some_and(|stat| matches!(stat.state, 'T' | 't'))
     }
 
     /// The server's process; `None` where it is none of this PID namespace.
@@ -197,24 +192,94 @@ impl Connection {
 
 /// The connection to a server that was there has ended.
 fn broken_off(device: Device, error: &io::Error) -> Failure {
+    Failure::new(format!(
+        "the server of {} closed the connection: {error}: `homenode status` shows whether it runs; its log is {}, or its standard error \
+         if it was started in the foreground",
+        pool_of(device),
+        log_path(device).display()
+    ))
+}
+
+/// Names the pool of a server for messages: by its directory, or by the socket where no mount is seen.
+pub(crate) fn pool_of(device: Device) -> String {
     let mounts = mounts().unwrap_or_default();
-    let pool = mounts
+    let mount = mounts
         .iter()
         .find(|mount| mount.device == device && mount.is_homenode());
-    let pool = pool.map_or_else(
-        || format!("behind {}", socket_path(device).display()),
-        |mount| format!("of {}", shown(&mount.mount_point)),
-    );
+    mount.map_or_else(
+        || format!("the pool behind {}", socket_path(device).display()),
+        |mount| shown(&mount.mount_point),
+    )
+}
+
+/// Whether a process of this network namespace may listen on a socket. Used where connecting is not permitted.
+fn is_listened_on(socket: &Path) -> bool {
+    let Ok(sockets) = fs::read("/proc/net/unix") else {
+        return true;
+    };
+    let name = socket.as_os_str().as_bytes();
+    sockets.split(|byte| *byte == b'\n').any(|line| line.ends_with(name))
+}
+
+/// The server of a mount was killed: what to do, and what became of the bytes.
+pub(crate) fn dead_server(mount: &MountEntry) -> Failure {
     Failure::new(format!(
-        "the server {pool} broke off: {error}: `homenode status` tells whether it lives; its log is {}, or its standard error \
-         where it was started in the foreground",
-        log_path(device).display()
+        "the server of {0} is dead: `homenode down {0}` clears the mount; {1}",
+        shown(&mount.mount_point),
+        fate(mount)
     ))
 }
 
 /// An answer that belongs to another request.
 pub(crate) fn unexpected(outcome: &Outcome) -> Failure {
-    Failure::new(format!("the server answered something else than asked: {outcome:?}"))
+    Failure::new(format!("the server gave an unexpected answer: {outcome:?}"))
+}
+
+/// Mount whose server does not serve this command, and the message about it.
+#[derive(Debug)]
+pub(crate) enum Unserved {
+    /// The server was killed.
+    Dead(MountEntry, Failure),
+    /// The server does not answer.
+    Silent(MountEntry, Failure),
+    /// The user may not ask the server, so it may be stopped.
+    Refused(Failure),
+}
+
+/// Finds the mount on the way to `path` whose server does not serve this command. The path is not opened: where the server is stopped that would keep
+/// this process, which not even SIGKILL ends while its request is in a ring.
+pub(crate) fn unserved(path: &Path) -> Option<Unserved> {
+    let mount = first_homenode_mount(path)?;
+    let name = shown(&mount.mount_point);
+    match Connection::open(mount.device) {
+        Ok(mut server) => server.is_silent(QUICK_TIMEOUT).then(|| {
+            let why = server.silent(&Request::Status);
+            let failure = format!("the server of {name} does not answer: {why}");
+            Unserved::Silent(mount, Failure::new(failure))
+        }),
+        // Nobody listens, so the mount can be asked.
+        Err(ConnectError::Dead) => locate(&mount.mount_point).is_ok_and(|top| is_dead(&top)).then(|| {
+            let failure = dead_server(&mount);
+            Unserved::Dead(mount, failure)
+        }),
+        Err(ConnectError::Other(error)) => Some(Unserved::Refused(cannot_talk(&name, &error))),
+    }
+}
+
+/// Refuses a path on a mount whose server is dead or does not answer, as far as the user may ask the server.
+pub(crate) fn refuse_unserved(path: &Path) -> Result<()> {
+    match unserved(path) {
+        Some(Unserved::Dead(_, failure) | Unserved::Silent(_, failure)) => Err(failure),
+        Some(Unserved::Refused(_)) | None => Ok(()),
+    }
+}
+
+/// Message about a server that cannot be connected to.
+pub(crate) fn cannot_talk(name: &str, error: &io::Error) -> Failure {
+    Failure::new(format!(
+        "cannot talk to the server of {name}: {error}{}",
+        root_hint(error)
+    ))
 }
 
 /// Finds the homenode mount that `path` lies on.
@@ -231,7 +296,7 @@ pub(crate) fn on_homenode(path: &Path) -> Result<Located> {
     };
     if !located.mount.is_homenode() {
         fail!(
-            "{} is not on a homenode mount: it lies on {} ({}); `homenode status` lists the mounts there are",
+            "{} is not on a homenode mount: it lies on {} ({}); `homenode status` lists the mounts",
             shown(path),
             shown(&located.mount.mount_point),
             located.mount.filesystem_type

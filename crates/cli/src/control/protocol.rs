@@ -1,14 +1,17 @@
 //! The lines between a command and a server.
 
 use crate::bodies::Answers;
-use homenode::NodeId;
-use homenode::mover::{MoverStatus, ReachedBytes, Reason, Told};
+use homenode::mover::MoverStatus;
 use homenode::tasks::PoolTasks;
+use homenode::{CacheStatus, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Version of everything that is printed as JSON. Grows when a field changes its meaning or goes.
+/// Version of most that is printed as JSON. Grows when a field changes its meaning or goes.
 pub(crate) const OUTPUT_VERSION: u32 = 1;
+
+/// Version of what `homenode status` prints as JSON.
+pub(crate) const STATUS_VERSION: u32 = 2;
 
 /// Longest line of a request.
 pub(crate) const REQUEST_BYTES_MAX: u64 = 64 << 10;
@@ -160,13 +163,6 @@ impl Refusal {
     }
 }
 
-/// Memory of names, attributes and block maps that a user owns.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct UserReport {
-    pub(crate) uid: u32,
-    pub(crate) bytes: u64,
-}
-
 /// A pool and its mount, as `homenode status --json` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StatusReport {
@@ -175,49 +171,30 @@ pub(crate) struct StatusReport {
     pub(crate) directory: String,
     /// Else it was detached from under open files, and goes when they are closed.
     pub(crate) mounted: bool,
+    /// Options it was mounted with, spelled as mount options, those that were left out with their defaults where they have some.
+    #[serde(default)]
+    pub(crate) options: Vec<String>,
     /// The server.
     pub(crate) pid: u32,
     pub(crate) version: String,
+    /// Faults of the pool, each in a few words; none where all is well.
+    #[serde(default)]
+    pub(crate) problems: Vec<String>,
+    /// Percent of the bytes read and written that were on the node of the CPU; null where that is not seen, or nothing was read or written yet.
+    #[serde(default)]
+    pub(crate) local_percent: Option<f64>,
     /// Set for a durable pool.
     #[serde(default)]
     pub(crate) durable: Option<DurableReport>,
-    pub(crate) capacity_bytes: u64,
-    pub(crate) used_bytes: u64,
-    /// Bytes of `used_bytes` that files of the kernel hold, on no member.
     #[serde(default)]
-    pub(crate) kernel_bytes: u64,
-    /// Bytes of `kernel_bytes` in files that were looked at: the nodes' `used_bytes` have them.
+    pub(crate) server_memory: ServerMemory,
+    #[serde(flatten)]
+    pub(crate) pool: Status,
+    /// Cache that a pool with disks has.
+    #[serde(flatten)]
+    pub(crate) cache: CacheStatus,
     #[serde(default)]
-    pub(crate) kernel_located_bytes: u64,
-    /// Promised by fallocate and not placed yet.
-    pub(crate) reserved_bytes: u64,
-    pub(crate) free_bytes: u64,
-    /// Memory of names, attributes and block maps, besides the members.
-    pub(crate) metadata_used_bytes: u64,
-    /// The limit of that memory.
-    pub(crate) metadata_limit_bytes: u64,
-    /// Changes of names and attributes, and writes, that were refused for want of that memory.
-    #[serde(default)]
-    pub(crate) metadata_refused: u64,
-    /// Number of users who own some of it.
-    #[serde(default)]
-    pub(crate) metadata_users: usize,
-    /// The sixteen users who own most of it, the greatest first.
-    #[serde(default)]
-    pub(crate) metadata_by_user: Vec<UserReport>,
-    pub(crate) nodes: Vec<NodeReport>,
-    pub(crate) members: Vec<MemberReport>,
-    /// Slices of the cache that a pool with disks has.
-    #[serde(default)]
-    pub(crate) cache: Vec<SliceReport>,
-    /// Memory of the cache's tables, besides its frames and at most.
-    #[serde(default)]
-    pub(crate) cache_table_bytes: u64,
-    /// The access matrix without its empty cells.
-    pub(crate) accesses: Vec<AccessReport>,
-    pub(crate) spills: Vec<SpillReport>,
-    #[serde(default)]
-    pub(crate) mover: MoverReport,
+    pub(crate) mover: MoverStatus,
     /// How bytes are copied on this processor, and why.
     #[serde(default)]
     pub(crate) copies: String,
@@ -225,6 +202,17 @@ pub(crate) struct StatusReport {
     /// Answers by kind of body and operation: `yes`, or the name of the errno that refuses it.
     #[serde(default)]
     pub(crate) bodies: Answers,
+}
+
+/// Memory of the server's process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ServerMemory {
+    /// All of it, members that are memory included.
+    pub(crate) resident_bytes: u64,
+    /// Its own: what is neither members nor other files that it has mapped.
+    pub(crate) own_bytes: u64,
+    /// Names, attributes and block maps, which are part of its own.
+    pub(crate) metadata_bytes: u64,
 }
 
 /// A durable pool, as `homenode status --json` prints it.
@@ -246,6 +234,9 @@ pub(crate) enum Access {
     ReadOnly,
     /// A member could not be written. Only reading goes on until the pool is opened again.
     Failed,
+    /// A server of a later version told it.
+    #[serde(other)]
+    Unknown,
 }
 
 impl StatusReport {
@@ -255,59 +246,6 @@ impl StatusReport {
             .as_ref()
             .is_some_and(|durable| durable.access == Access::Failed)
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct NodeReport {
-    pub(crate) node: u16,
-    pub(crate) state: State,
-    pub(crate) capacity_bytes: u64,
-    pub(crate) populated_bytes: u64,
-    pub(crate) used_bytes: u64,
-    /// Written by this node's CPUs to other nodes because members here were fat.
-    pub(crate) spilled_bytes: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct MemberReport {
-    pub(crate) member: u16,
-    /// `dram`, `pmem`, `file` or `block`.
-    #[serde(default)]
-    pub(crate) kind: String,
-    pub(crate) home: u16,
-    pub(crate) state: State,
-    /// Fault of a durable member.
-    #[serde(default)]
-    pub(crate) problem: Option<String>,
-    pub(crate) backing: String,
-    pub(crate) capacity_bytes: u64,
-    pub(crate) populated_bytes: u64,
-    pub(crate) used_bytes: u64,
-    /// Requests to a disk that failed.
-    #[serde(default)]
-    pub(crate) errors: u64,
-}
-
-/// Slice of a cache.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SliceReport {
-    pub(crate) node: u16,
-    pub(crate) bytes: u64,
-    /// Holds nothing.
-    pub(crate) free_bytes: u64,
-    /// Newer than the disks.
-    pub(crate) dirty_bytes: u64,
-    /// Copies to and from its frames, those of blocks that had to be read first among them.
-    pub(crate) copies: u64,
-    /// Read from disks: misses, and what was read ahead.
-    pub(crate) fetched_bytes: u64,
-    /// Written to disks.
-    pub(crate) saved_bytes: u64,
-    /// Frames given to blocks that other nodes asked for.
-    pub(crate) stolen_bytes: u64,
-    /// Read for the node though they had left the cache not long before: a larger one would have had them.
-    #[serde(default)]
-    pub(crate) returned_bytes: u64,
 }
 
 /// A volume, as `homenode volume list --json` prints it.
@@ -330,117 +268,6 @@ pub(crate) struct VolumeReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NodeBytes {
     pub(crate) node: u16,
-    pub(crate) bytes: u64,
-}
-
-/// Counts and decisions of the mover.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct MoverReport {
-    /// `off`, `plan` or `on`.
-    pub(crate) mode: String,
-    /// Why nothing is counted.
-    pub(crate) not_seen: Option<String>,
-    /// Reads and writes of files of the kernel, by node of the CPUs; mappings are not seen.
-    pub(crate) reached: Vec<ReachedReport>,
-    /// Bytes that found no room among the counts.
-    pub(crate) missed_bytes: u64,
-    pub(crate) moves: u64,
-    pub(crate) moved_bytes: u64,
-    /// The latest decisions, the last one at the end.
-    pub(crate) decisions: Vec<DecisionReport>,
-}
-
-impl From<&MoverStatus> for MoverReport {
-    fn from(status: &MoverStatus) -> Self {
-        let reached = |(node, bytes): (&NodeId, &ReachedBytes)| ReachedReport {
-            node: node.0,
-            read_bytes: bytes.read,
-            written_bytes: bytes.written,
-        };
-        let decision = |told: &Told| {
-            let decision = &told.decision;
-            let reason = match &told.moved {
-                Some(Err(why)) => format!("cannot move: {why}"),
-                _ => decision.reason.to_string(),
-            };
-            DecisionReport {
-                inode: decision.file,
-                node: decision.to.0,
-                bytes: decision.bytes,
-                saved_rate: decision.saved_rate,
-                outcome: outcome(told).to_owned(),
-                reason,
-            }
-        };
-        Self {
-            mode: status.mode.name().to_owned(),
-            not_seen: status.not_seen.clone(),
-            reached: status.reached.iter().map(reached).collect(),
-            missed_bytes: status.missed_bytes,
-            moves: status.moves,
-            moved_bytes: status.moved_bytes,
-            decisions: status.told.iter().map(decision).collect(),
-        }
-    }
-}
-
-fn outcome(told: &Told) -> &'static str {
-    match (&told.moved, told.decision.reason) {
-        (Some(Ok(_)), _) => "moved",
-        (None, Reason::Pays) => "would move",
-        _ => "stays",
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ReachedReport {
-    pub(crate) node: u16,
-    pub(crate) read_bytes: u64,
-    pub(crate) written_bytes: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct DecisionReport {
-    pub(crate) inode: u64,
-    /// Node whose CPUs reach most of its bytes.
-    pub(crate) node: u16,
-    /// Bytes of the file on other nodes.
-    pub(crate) bytes: u64,
-    /// Bytes a second that would no longer be remote.
-    pub(crate) saved_rate: u64,
-    /// `moved`, `would move` or `stays`.
-    pub(crate) outcome: String,
-    pub(crate) reason: String,
-}
-
-/// State of a member, or of all members of a node, as the monitor sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum State {
-    Candidate,
-    Fat,
-    Draining,
-    /// Draining is over: the member holds nothing.
-    Drained,
-    /// The pool was opened without the member.
-    Missing,
-    /// The node has no member in the pool, only CPUs that write to it.
-    NoMember,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct AccessReport {
-    pub(crate) from: u16,
-    pub(crate) home: u16,
-    pub(crate) operations: u64,
-    pub(crate) read_bytes: u64,
-    pub(crate) written_bytes: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct SpillReport {
-    pub(crate) from: u16,
-    pub(crate) home: u16,
     pub(crate) bytes: u64,
 }
 
@@ -467,26 +294,15 @@ pub(crate) struct FuseReport {
     pub(crate) by_operation: BTreeMap<String, u64>,
 }
 
-impl State {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Candidate => "candidate",
-            Self::Fat => "fat",
-            Self::Draining => "draining",
-            Self::Drained => "drained",
-            Self::Missing => "missing",
-            Self::NoMember => "no member",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use homenode::mover::{MoverMode, Outcome as MoveOutcome};
     use homenode::tasks::{FilePlace, TaskBytes};
+    use homenode::{MemberId, MemberKind, MemberState, MemberStatus, NodeId};
 
     #[test]
-    fn requests_read_back() {
+    fn requests_survive_serialization() {
         let requests = [
             (Request::Status, r#"{"request":"status"}"#),
             (Request::Tasks, r#"{"request":"tasks"}"#),
@@ -562,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused() {
+    fn malformed_requests_are_refused() {
         let refused = [
             "",
             "{}",
@@ -582,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_read_back() {
+    fn replies_survive_serialization() {
         let replies = [
             Reply::Progress {
                 done_bytes: 1,
@@ -618,5 +434,76 @@ mod tests {
             assert!(!line.contains('\n'), "{line}");
             assert_eq!(serde_json::from_str::<Reply>(&line).unwrap(), reply);
         }
+    }
+
+    #[test]
+    fn status_survives_serialization_and_has_flat_keys() {
+        let member = MemberStatus {
+            id: MemberId(3),
+            kind: MemberKind::Block,
+            home: NodeId(1),
+            state: MemberState::Fat,
+            problem: Some("is missing".to_owned()),
+            backing: "/a".to_owned(),
+            capacity_bytes: u64::MAX,
+            populated_bytes: 0,
+            used_bytes: 1,
+            errors: 2,
+        };
+        let report = StatusReport {
+            output_version: STATUS_VERSION,
+            directory: "/mnt".to_owned(),
+            mounted: true,
+            pid: 1,
+            version: "0".to_owned(),
+            options: vec!["nosuid".to_owned()],
+            problems: vec!["node 1 is full".to_owned()],
+            local_percent: Some(99.5),
+            durable: None,
+            server_memory: ServerMemory::default(),
+            pool: Status {
+                members: vec![member],
+                ..Status::default()
+            },
+            cache: CacheStatus::default(),
+            mover: MoverStatus::default(),
+            copies: String::new(),
+            fuse: FuseReport {
+                errors_by_errno: BTreeMap::from([(28, 3)]),
+                ..FuseReport::default()
+            },
+            bodies: Answers::default(),
+        };
+        let reply = Reply::Done(Outcome::Status(Box::new(report)));
+        let line = serde_json::to_string(&reply).unwrap();
+        assert_eq!(serde_json::from_str::<Reply>(&line).unwrap(), reply);
+        let told: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let told = &told["done"]["status"];
+        for key in [
+            "capacity_bytes",
+            "nodes",
+            "accesses",
+            "cache",
+            "cache_table_bytes",
+            "pid",
+        ] {
+            assert!(!told[key].is_null(), "{key} is missing: {told}");
+        }
+        let member = &told["members"][0];
+        assert_eq!((&member["member"], &member["home"]), (&3.into(), &1.into()));
+        assert_eq!((&member["kind"], &member["state"]), (&"block".into(), &"fat".into()));
+        assert_eq!(told["mover"]["mode"], "off");
+    }
+
+    #[test]
+    fn words_of_a_later_server_are_read_as_unknown() {
+        let later = r#""of a later version""#;
+        fn read<T: serde::de::DeserializeOwned>(json: &str) -> T {
+            serde_json::from_str(json).expect("any word is read")
+        }
+        assert_eq!(read::<MemberState>(later), MemberState::Unknown);
+        assert_eq!(read::<MoverMode>(later), MoverMode::Unknown);
+        assert_eq!(read::<MoveOutcome>(later), MoveOutcome::Unknown);
+        assert_eq!(read::<Access>(later), Access::Unknown);
     }
 }

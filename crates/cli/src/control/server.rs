@@ -216,7 +216,7 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler) -> io::Result<
         .ok();
     // This process may have been stopped for long.
     if has_gone(stream) {
-        tracing::info!("dropped, as the command that asked has gone: {request:?}");
+        tracing::info!("dropped a request, because its command has ended: {request:?}");
         return Ok(());
     }
     let mut told = Instant::now();
@@ -250,7 +250,7 @@ fn refusal_of(panic: &(dyn Any + Send)) -> Refusal {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     let message = format!(
-        "the server met a bug of its own ({}); its log is beside its socket",
+        "a bug in the server broke this request ({}); see the server's log",
         text.unwrap_or("it panicked")
     );
     Refusal::new(message)

@@ -31,7 +31,7 @@ mod tests {
     use homenode_linux::affinity::{FilePlace, TaskBytes};
 
     #[test]
-    fn user_learns_of_his_own_threads_only() {
+    fn users_see_only_their_own_threads() {
         let task = |thread, file| TaskBytes {
             thread,
             files: vec![(file, 1)],
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_are_there_have_an_owner() {
+    fn existing_threads_have_an_owner() {
         let own = rustix::process::geteuid().as_raw();
         assert_eq!(super::owner(std::process::id()), Some(own));
         assert_eq!(super::owner(u32::MAX), None);

@@ -1,15 +1,20 @@
 //! Findings as sentences, all computed from the numbers.
 
-use super::case::{Contestant, Operation, Section};
+use super::contestants::{Contestant, Operation, Section};
 use super::outcome::{Outcome, PoolReport, Row};
 use crate::topology::human_bytes;
 use homenode_policy::topology::NodeKind;
 
 /// Some rows' ratios, ascending.
-struct Ratios<'a>(Vec<(f64, &'a Row)>);
+pub(super) struct Ratios<'a>(Vec<(f64, &'a Row)>);
 
 impl<'a> Ratios<'a> {
-    fn of(outcome: &'a Outcome, sections: &[Section], contestants: &[Contestant], peer: Contestant) -> Option<Self> {
+    pub(super) fn of(
+        outcome: &'a Outcome,
+        sections: &[Section],
+        contestants: &[Contestant],
+        peer: Contestant,
+    ) -> Option<Self> {
         let rows = outcome.rows.iter().filter(|row| sections.contains(&row.case.section));
         Self::of_rows(rows, contestants, peer)
     }
@@ -33,14 +38,14 @@ impl<'a> Ratios<'a> {
     }
 
     /// The mean of factors: the root of their product.
-    fn mean(&self) -> f64 {
+    pub(super) fn mean(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "there are a few dozen rows")]
         let count = self.0.len() as f64;
         (self.0.iter().map(|(ratio, _)| ratio.ln()).sum::<f64>() / count).exp()
     }
 
     /// `0.42× to 3.1×`.
-    fn range(&self) -> String {
+    pub(super) fn range(&self) -> String {
         let (least, most) = (times(self.least().0), times(self.most().0));
         if least == most {
             least
@@ -61,7 +66,7 @@ pub(super) fn times(ratio: f64) -> String {
 }
 
 /// The peer of sentences: the tmpfs that was the faster one here.
-fn peer(outcome: &Outcome) -> Contestant {
+pub(super) fn peer(outcome: &Outcome) -> Contestant {
     let huge = Ratios::of_rows(outcome.rows.iter(), &[Contestant::TmpfsHuge], Contestant::Tmpfs);
     if huge.is_some_and(|huge| huge.mean() > 1.0) {
         Contestant::TmpfsHuge
@@ -120,52 +125,6 @@ pub(super) fn headline(outcome: &Outcome) -> String {
     sentence + "."
 }
 
-/// All rows of a kind in one number.
-#[derive(Debug, PartialEq)]
-pub(super) struct Glance {
-    pub(super) what: &'static str,
-    pub(super) contestant: Contestant,
-    /// Its mean rate as a multiple of the peer's; `None` where it did not take part.
-    pub(super) mean: Option<f64>,
-}
-
-/// Returns the glances, and the peer whose rate is 1.
-pub(super) fn glances(outcome: &Outcome) -> (Contestant, Vec<Glance>) {
-    const MOUNT_KINDS: [(&str, Section, Operation); 4] = [
-        ("mount: reads that the page cache holds", Section::Fio, Operation::Read),
-        ("mount: buffered writes", Section::Fio, Operation::Write),
-        (
-            "mount: 4k reads past the page cache",
-            Section::FioDirect,
-            Operation::Read,
-        ),
-        (
-            "mount: 4k writes past the page cache",
-            Section::FioDirect,
-            Operation::Write,
-        ),
-    ];
-    let peer = peer(outcome);
-    let library = [
-        ("library calls: reads", Section::InProcess, Operation::Read),
-        ("library calls: writes", Section::InProcess, Operation::Write),
-    ];
-    let kinds = library.iter().map(|kind| (kind, &[Contestant::Library][..]));
-    let kinds = kinds.chain(MOUNT_KINDS.iter().map(|kind| (kind, &Contestant::MOUNTS[..])));
-    let mut glances = Vec::new();
-    for (&(what, section, operation), contestants) in kinds {
-        for &contestant in contestants {
-            let rows = outcome
-                .rows
-                .iter()
-                .filter(|row| (row.case.section, row.case.operation) == (section, operation));
-            let mean = Ratios::of_rows(rows, &[contestant], peer).map(|ratios| ratios.mean());
-            glances.push(Glance { what, contestant, mean });
-        }
-    }
-    (peer, glances)
-}
-
 /// Returns the findings besides the headline.
 pub(super) fn all(outcome: &Outcome) -> Vec<String> {
     let peer = peer(outcome);
@@ -196,6 +155,13 @@ pub(super) fn all(outcome: &Outcome) -> Vec<String> {
         ));
     }
     findings.extend(kernel_absent(outcome));
+    if outcome.machine.enable_uring == "N" {
+        findings.push(
+            "Rings (FUSE over io_uring) are off, so each call that reaches a server costs two switches of threads: `echo Y > \
+             /sys/module/fuse/parameters/enable_uring`, or `make run RING=1`, allows them."
+                .to_owned(),
+        );
+    }
     findings.extend(copies(outcome));
     findings.push(places(outcome));
     let spilled: u64 = outcome.pools.iter().map(|pool| pool.state.spilled_bytes()).sum();
@@ -310,7 +276,7 @@ mod tests {
     use crate::demo::page::sample;
 
     #[test]
-    fn factors_and_shares_are_not_more_exact_than_they_are() {
+    fn factors_and_shares_are_rounded() {
         assert_eq!(
             [0.042, 0.996, 2.34, 9.96, 123.4].map(times),
             ["0.04×", "1.0×", "2.3×", "10×", "123×"]
@@ -322,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headline_follows_the_numbers() {
+    fn headline_depends_on_the_numbers() {
         let outcome = sample::outcome("node:2 pu:2");
         let text = headline(&outcome);
         // 8.0 by 4.0 in one row and 2.0 by 4.0 in the other: the mean of 2 and 0.5 is 1.
@@ -332,7 +298,7 @@ mod tests {
         );
         assert!(
             text.contains("any program gets 0.25× to 0.50× of it where the server does;"),
-            "no read that the page cache holds: {text}"
+            "no read from the page cache: {text}"
         );
         assert!(
             text.starts_with("Inside") && text.contains("of the bytes copied, 75.0\u{a0}% (mount, pool) were local"),
@@ -343,18 +309,6 @@ mod tests {
             one_node.contains("there is one node") && !one_node.contains('%'),
             "{one_node}"
         );
-        let (peer, glances) = glances(&outcome);
-        let pool = |what| {
-            glances
-                .iter()
-                .find(|one| one.what == what && one.contestant == Contestant::Pool)
-                .unwrap()
-        };
-        assert_eq!(
-            (peer, pool("mount: buffered writes").mean),
-            (Contestant::TmpfsHuge, Some(0.5))
-        );
-        assert_eq!(pool("mount: reads that the page cache holds").mean, None, "no such row");
         let findings = all(&outcome).join("\n");
         assert!(findings.contains("2 MiB spilled"), "{findings}");
         assert!(
@@ -364,7 +318,17 @@ mod tests {
     }
 
     #[test]
-    fn what_the_page_cache_answers_is_told_apart() {
+    fn a_single_round_is_not_compared() {
+        let mut outcome = sample::outcome("node:1 pu:2");
+        for samples in outcome.rows.iter_mut().flat_map(|row| row.cells.values_mut()) {
+            *samples = Samples::first(samples.median());
+        }
+        let text = headline(&outcome) + &all(&outcome).join("\n");
+        assert!(!text.contains('×') && text.contains("one node"), "{text}");
+    }
+
+    #[test]
+    fn page_cache_reads_are_reported_apart() {
         let mut outcome = sample::outcome("node:2 pu:2");
         let direct = outcome.rows.last_mut().unwrap();
         (direct.case.section, direct.case.operation) = (Section::Fio, Operation::Read);
@@ -374,11 +338,16 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_the_tmpfs_that_was_faster() {
+    fn the_faster_tmpfs_is_the_peer() {
         let mut outcome = sample::outcome("node:1 pu:2");
         assert_eq!(peer(&outcome), Contestant::TmpfsHuge);
-        for row in &mut outcome.rows {
-            row.cells.insert(Contestant::TmpfsHuge, Samples::first(1.0));
+        for samples in outcome
+            .rows
+            .iter_mut()
+            .filter_map(|row| row.cells.get_mut(&Contestant::TmpfsHuge))
+        {
+            *samples = Samples::first(1.0);
+            samples.push(1.0);
         }
         assert_eq!(peer(&outcome), Contestant::Tmpfs);
         for row in &mut outcome.rows {

@@ -1,13 +1,13 @@
 //! fio as an outside judge of what goes through the kernel.
 
-use super::case::{Case, Contestant, Operation};
-use super::interrupt::Interrupt;
+use super::contestants::{Case, Contestant, Operation};
 use super::program;
 use crate::failure::{Failure, Result};
 use crate::run::preload;
 use crate::topology::ranges;
 use homenode_policy::CpuId;
 use serde_json::Value;
+use std::iter;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -15,17 +15,20 @@ use std::process::Command;
 #[derive(Clone, Debug)]
 pub(super) struct Entrant {
     pub(super) contestant: Contestant,
-    pub(super) directory: PathBuf,
+    pub(super) directory: &'static str,
     /// Whether fio uses O_DIRECT.
     pub(super) direct: bool,
-    /// Library to preload. The files are another entrant's then.
-    pub(super) library: Option<PathBuf>,
 }
 
 impl Entrant {
     /// Direct writes throw out what the page cache has of a file, so they get files of their own.
     fn files(&self) -> &'static str {
         FILES[usize::from(self.direct)]
+    }
+
+    /// Whether fio has the library of `homenode run`. The files are another entrant's then.
+    fn is_preloaded(&self) -> bool {
+        self.contestant == Contestant::Run
     }
 }
 
@@ -35,38 +38,35 @@ pub(super) const FILES: [&str; 2] = ["buffered.", "direct."];
 /// Runs fio. Each job keeps to its CPUs, if it has some.
 #[derive(Debug)]
 pub(super) struct Fio {
+    /// Library of `homenode run`, if there is one.
+    pub(super) library: Option<PathBuf>,
+    /// Directory of all entrants' directories.
+    pub(super) above: PathBuf,
     pub(super) file_bytes: u64,
     pub(super) cpus_by_job: Vec<Option<Vec<CpuId>>>,
 }
 
 impl Fio {
     /// Writes the files of every entrant, once, in order.
-    pub(super) fn lay_out(&self, entrants: &[Entrant], interrupt: &Interrupt) -> Result<()> {
+    pub(super) fn lay_out(&self, entrants: &[Entrant]) -> Result<()> {
         let mut command = self.command();
         command.args(["--rw=write", "--bs=1M"]);
-        for entrant in entrants.iter().filter(|one| one.library.is_none()) {
+        for entrant in entrants.iter().filter(|one| !one.is_preloaded()) {
             // By the page cache, so that it holds what is read later.
             self.add_jobs(&mut command, entrant, self.cpus_by_job.len(), false);
         }
-        program::run(&mut command, None, interrupt).map(drop)
+        program::run(&mut command).map(drop)
     }
 
     /// Runs `case` on every entrant in turn, `seconds` each: in one process, and in one more for those that have the library. Gives the
     /// rates in the order of `entrants`.
-    pub(super) fn measure(
-        &self,
-        case: &Case,
-        entrants: &[&Entrant],
-        seconds: f64,
-        interrupt: &Interrupt,
-    ) -> Result<Vec<f64>> {
+    pub(super) fn measure(&self, case: &Case, entrants: &[&Entrant], seconds: f64) -> Result<Vec<f64>> {
         let mut measured = vec![0.0; entrants.len()];
-        for has_library in [false, true] {
-            let is_one = |place: &usize| entrants[*place].library.is_some() == has_library;
+        for library in iter::once(None).chain(self.library.iter().map(Some)) {
+            let is_one = |place: &usize| entrants[*place].is_preloaded() == library.is_some();
             let places: Vec<usize> = (0..entrants.len()).filter(is_one).collect();
-            let Some(first) = places.first() else { continue };
             let mut command = self.command();
-            if let Some(library) = &entrants[*first].library {
+            if let Some(library) = library {
                 preload(&mut command, library, false, None);
             }
             command.arg(match case.operation {
@@ -78,7 +78,7 @@ impl Fio {
             for place in &places {
                 self.add_jobs(&mut command, entrants[*place], case.jobs, entrants[*place].direct);
             }
-            let ended = program::run(&mut command, None, interrupt)?;
+            let ended = program::run(&mut command)?;
             let output = String::from_utf8_lossy(&ended.output);
             let rates = rates(&output, case, places.len())
                 .ok_or_else(|| Failure::new(format!("fio's output is not understood: {}", output.trim())))?;
@@ -101,6 +101,8 @@ impl Fio {
             "--output-format=json",
         ]);
         command.arg(format!("--size={}", self.file_bytes));
+        // fio takes a path with a colon for two.
+        command.current_dir(&self.above);
         command
     }
 
@@ -112,7 +114,7 @@ impl Fio {
             if job == 0 {
                 command.arg("--stonewall");
             }
-            command.arg(format!("--directory={}", entrant.directory.display()));
+            command.arg(format!("--directory={}", entrant.directory));
             command.arg(format!("--filename={file}"));
             command.arg(format!("--direct={}", u8::from(direct)));
             if let Some(cpus) = cpus {
@@ -141,7 +143,7 @@ fn rates(output: &str, case: &Case, jobs: usize) -> Option<Vec<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::case::Section;
+    use crate::demo::contestants::Section;
 
     #[test]
     fn rates_from_json() {

@@ -1,6 +1,6 @@
 //! The loop inside one process: the library's files, and those of tmpfs by pread and pwrite, in the same way.
 
-use super::case::{Case, Operation};
+use super::contestants::{Case, Operation};
 use crate::failure::{Failure, Result, fail};
 use homenode::{OpenOptions, Pool};
 use homenode_linux::cpu::pin_to_node_cpus;
@@ -12,27 +12,21 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A file that is read and written at offsets.
-#[derive(Debug)]
-pub(super) enum AnyFile {
-    Library(homenode::File),
-    Tmpfs(File),
+/// Reads or writes a file at an offset; gives the bytes that it did.
+pub(super) type Call = Box<dyn Fn(Operation, &mut [u8], u64) -> io::Result<usize> + Send + Sync>;
+
+fn library_call(file: homenode::File) -> Call {
+    Box::new(move |operation, buffer, offset| match operation {
+        Operation::Read => Ok(file.read_at(buffer, offset)?),
+        Operation::Write => Ok(file.write_at(buffer, offset)?),
+    })
 }
 
-impl AnyFile {
-    fn read_at(&self, to: &mut [u8], offset: u64) -> io::Result<usize> {
-        match self {
-            Self::Library(file) => Ok(file.read_at(to, offset)?),
-            Self::Tmpfs(file) => file.read_at(to, offset),
-        }
-    }
-
-    fn write_at(&self, from: &[u8], offset: u64) -> io::Result<usize> {
-        match self {
-            Self::Library(file) => Ok(file.write_at(from, offset)?),
-            Self::Tmpfs(file) => file.write_at(from, offset),
-        }
-    }
+fn system_call(file: File) -> Call {
+    Box::new(move |operation, buffer, offset| match operation {
+        Operation::Read => file.read_at(buffer, offset),
+        Operation::Write => file.write_at(buffer, offset),
+    })
 }
 
 /// The loop. A thread for each file; each keeps to its CPUs, if it has some.
@@ -47,18 +41,14 @@ const BYTES_PER_LOOK: usize = 64 << 10;
 
 impl Loop {
     /// Makes a file for each job in the pool, filled by its thread.
-    pub(super) fn lay_out(&self, pool: &Pool) -> Result<Vec<AnyFile>> {
+    pub(super) fn lay_out(&self, pool: &Pool) -> Result<Vec<Call>> {
         let options = OpenOptions::new().read(true).write(true).create_new(true);
-        let open = |job: usize| Ok(AnyFile::Library(pool.open(file_name(job), &options)?));
+        let open = |job: usize| Ok(library_call(pool.open(file_name(job), &options)?));
         let files = (0..self.cpus_by_job.len()).map(open).collect::<Result<Vec<_>>>()?;
-        let bytes = vec![1; 1 << 20];
-        let fill = |_, file: &AnyFile| {
-            let mut offset = 0;
-            while offset < self.file_bytes {
-                whole(file.write_at(&bytes, offset)?, bytes.len())?;
-                offset += bytes.len() as u64;
-            }
-            Ok(())
+        let fill = |_, call: &Call| {
+            let mut bytes = vec![1; 1 << 20];
+            let mut offsets = (0..self.file_bytes).step_by(bytes.len());
+            offsets.try_for_each(|offset| whole(call(Operation::Write, &mut bytes, offset)?, bytes.len()))
         };
         match self.on_each(&files, fill) {
             Ok(_) => Ok(files),
@@ -67,25 +57,21 @@ impl Loop {
     }
 
     /// The files that fio laid out in `directory`.
-    pub(super) fn open(&self, directory: &Path) -> Result<Vec<AnyFile>> {
+    pub(super) fn open(&self, directory: &Path) -> Result<Vec<Call>> {
         let open = |job: usize| {
             let path = directory.join(file_name(job));
             let opened = File::options().read(true).write(true).open(&path);
             let opened = opened.map_err(|error| Failure::new(format!("cannot open {}: {error}", path.display())))?;
-            Ok(AnyFile::Tmpfs(opened))
+            Ok(system_call(opened))
         };
         (0..self.cpus_by_job.len()).map(open).collect()
     }
 
     /// Runs `case` for `seconds`; gives the rate of all its threads together.
-    pub(super) fn measure(&self, case: &Case, files: &[AnyFile], seconds: f64, seed: u64) -> Result<f64> {
-        let work = |job: usize, file: &AnyFile| {
-            let seed = seed.wrapping_add(job as u64);
-            let mut call = |buffer: &mut [u8], offset: u64| match case.operation {
-                Operation::Read => file.read_at(buffer, offset),
-                Operation::Write => file.write_at(buffer, offset),
-            };
-            run(case, self.file_bytes, seconds, seed, &mut call)
+    pub(super) fn measure(&self, case: &Case, files: &[Call], seconds: f64, seed: u64) -> Result<f64> {
+        let work = |job: usize, file: &Call| {
+            let mut call = |buffer: &mut [u8], offset| file(case.operation, buffer, offset);
+            run(case, self.file_bytes, seconds, seed.wrapping_add(job as u64), &mut call)
         };
         match self.on_each(&files[..case.jobs], work) {
             Ok(rates) => Ok(rates.iter().sum()),
@@ -96,8 +82,8 @@ impl Loop {
     /// Does `work` on every file at a time.
     fn on_each<T: Send>(
         &self,
-        files: &[AnyFile],
-        work: impl Fn(usize, &AnyFile) -> io::Result<T> + Sync,
+        files: &[Call],
+        work: impl Fn(usize, &Call) -> io::Result<T> + Sync,
     ) -> io::Result<Vec<T>> {
         thread::scope(|scope| {
             let work = &work;
@@ -170,11 +156,11 @@ fn random(state: &mut u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::case::Section;
+    use crate::demo::contestants::Section;
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_loop_stays_in_the_file_and_counts_its_calls() {
+    fn the_loop_stays_within_the_file_and_counts_its_calls() {
         let case = &Case::all(Section::InProcess)[0];
         let mut offsets = BTreeSet::new();
         let mut calls = 0_u32;

@@ -2,36 +2,32 @@
 
 use crate::failure::{Failure, Result, fail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 /// The last signal that arrived; 0 for none.
-#[derive(Clone, Debug)]
-pub(super) struct Interrupt(Arc<AtomicUsize>);
+static ARRIVED: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-impl Interrupt {
-    /// From now on signals are only noted.
-    pub(super) fn watch() -> Result<Self> {
-        let arrived = Arc::new(AtomicUsize::new(0));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            let number = usize::try_from(signal).expect("signals have small positive numbers");
-            signal_hook::flag::register_usize(signal, Arc::clone(&arrived), number)
-                .map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
-        }
-        Ok(Self(arrived))
+/// From now on signals are only noted.
+pub(super) fn watch() -> Result<()> {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let number = usize::try_from(signal).expect("signal numbers are positive");
+        signal_hook::flag::register_usize(signal, Arc::clone(&ARRIVED), number)
+            .map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
     }
+    Ok(())
+}
 
-    /// The number of the signal that arrived, if one did.
-    pub(super) fn signal(&self) -> Option<usize> {
-        // Relaxed: nothing else is told by it.
-        Some(self.0.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
-    }
+/// The number of the signal that arrived, if one did.
+pub(super) fn signal() -> Option<usize> {
+    // Relaxed: nothing else is told by it.
+    Some(ARRIVED.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
+}
 
-    /// A failure once a signal has arrived.
-    pub(super) fn check(&self) -> Result<()> {
-        match self.signal() {
-            Some(signal) => fail!("interrupted by signal {signal}"),
-            None => Ok(()),
-        }
+/// A failure once a signal has arrived.
+pub(super) fn check() -> Result<()> {
+    match signal() {
+        Some(signal) => fail!("interrupted by signal {signal}"),
+        None => Ok(()),
     }
 }

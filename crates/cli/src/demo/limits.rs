@@ -66,7 +66,7 @@ pub(super) fn of(outcome: &Outcome) -> Vec<String> {
                 .to_owned(),
         );
     }
-    limits.push("What a pool holds goes when it is unmounted, as with tmpfs.".to_owned());
+    limits.push("Unmounting a pool discards its contents, as with tmpfs.".to_owned());
     limits
 }
 
@@ -79,7 +79,7 @@ pub(super) fn distrust(outcome: &Outcome) -> Option<String> {
     (busy > 0).then(|| {
         format!(
             "The machine is busy: in {busy} of {} rows values differed by more than {:.0}\u{a0}% between rounds, by up to \
-             {:.0}\u{a0}%. Numbers of those rows mean little; run it again when nothing else runs.",
+             {:.0}\u{a0}%. Numbers of those rows mean little; run the demo again when nothing else runs.",
             outcome.rows.len(),
             BUSY_SPREAD * 100.0,
             largest * 100.0
@@ -114,7 +114,7 @@ mod tests {
     use crate::demo::page::sample;
 
     #[test]
-    fn what_holds_for_this_machine_and_run_is_said() {
+    fn limits_of_machine_and_run_are_listed() {
         let mut outcome = sample::outcome("node:2 pu:2");
         outcome.settings.rounds = 1;
         let text = of(&outcome).join("\n");

@@ -1,18 +1,16 @@
 //! The rounds: who takes part takes turns, and who begins changes from round to round.
 
-use super::case::{Case, Contestant, Operation, Section};
+use super::contestants::{Case, Contestant, Operation, Section};
 use super::fio::{Entrant, Fio};
 use super::in_process::Loop;
-use super::interrupt::Interrupt;
-use super::outcome::{Outcome, Row, Samples, Tree};
+use super::interrupt;
+use super::outcome::{Outcome, Row, Tree};
 use super::placement::cpus_by_job;
 use super::stage::{Stage, tree_name};
-use super::steps::Step;
-use super::trees::{Original, extent};
+use super::trees::Original;
 use crate::failure::{Failure, Result};
 use crate::mountinfo::shown;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use crate::progress::Progress;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -20,23 +18,20 @@ use std::path::{Path, PathBuf};
 const TREE_SHARE: u64 = 3;
 
 /// Copies every tree in every round to everyone with directories, and has the last copies on the mounts compared.
-pub(super) fn copies(
-    originals: &[Original],
-    stage: &Stage,
-    outcome: &mut Outcome,
-    interrupt: &Interrupt,
-) -> Result<()> {
-    let (roots, _attached) = stage.places_of_trees()?;
+pub(super) fn copies(originals: &[Original], stage: &Stage, outcome: &mut Outcome) -> Result<()> {
+    let roots: Vec<_> = stage
+        .roots()
+        .filter(|(one, _)| Section::Copy.contestants().contains(one))
+        .collect();
     for original in originals {
         let name = shown(&original.path);
-        let cannot = |error: std::io::Error| Failure::new(format!("cannot look at {name}: {error}"));
-        if original.bytes().map_err(cannot)? > stage.size_per_node / TREE_SHARE {
+        if original.bytes > stage.size_per_node / TREE_SHARE {
             complain!("homenode: {name} is left out: too large for members of this size (--size-per-node)");
             continue;
         }
-        let step = Step::begin(&format!("copying {name}"), outcome.settings.rounds * roots.len());
+        let step = Progress::step(&format!("copying {name}"), outcome.settings.rounds * roots.len());
         let directory = tree_name(outcome.trees.len());
-        let (tree, row) = copy(original, &directory, &roots, outcome.settings.rounds, &step, interrupt)?;
+        let (tree, row) = copy(original, &directory, &roots, outcome.settings.rounds, &step)?;
         step.say(&format!(
             "copied {name}: {} entries, {:.1} MB; rsync finds no difference",
             tree.entries,
@@ -53,8 +48,7 @@ fn copy(
     directory: &str,
     roots: &[(Contestant, PathBuf)],
     rounds: usize,
-    step: &Step,
-    interrupt: &Interrupt,
+    step: &Progress,
 ) -> Result<(Tree, Row)> {
     let name = original.path.to_string_lossy().into_owned();
     let mut row = Row::new(Case {
@@ -64,49 +58,42 @@ fn copy(
         jobs: 1,
         tree: Some(name.clone()),
     });
-    let mut found = None;
-    for round in 0..=rounds {
+    // The first copy does not count: it brings the original into the page cache, for all.
+    for (_, root) in roots.iter().take(1) {
+        original.copy(&root.join(directory))?;
+    }
+    for round in 0..rounds {
         for (contestant, root) in in_turn(roots, round) {
             let to = root.join(directory);
             remove(&to)?;
-            let elapsed = original.copy(&to, interrupt)?;
-            let found = match found {
-                Some(found) => found,
-                None => *found.insert(extent(&to).map_err(|error| cannot_look(&to, &error))?),
-            };
-            if round == 0 {
-                // Only so that the original is in the page cache for all.
-                break;
-            }
-            push(
-                &mut row.cells,
-                *contestant,
-                megabytes(found.bytes) / elapsed.as_secs_f64(),
-            );
+            let seconds = original.copy(&to)?.as_secs_f64();
+            let samples = row.cells.entry(*contestant).or_default();
+            samples.push(megabytes(original.bytes) / seconds);
             step.advance();
         }
     }
     let mut verified_on = Vec::new();
     for (contestant, root) in roots.iter().filter(|(contestant, _)| contestant.is_ours()) {
-        original.verify(&root.join(directory), interrupt)?;
+        original.verify(&root.join(directory))?;
         verified_on.push(*contestant);
     }
-    let found = found.unwrap_or_default();
     let tree = Tree {
         path: name,
-        entries: found.entries,
-        bytes: found.bytes,
+        entries: original.entries,
+        bytes: original.bytes,
         verified_on,
     };
     Ok((tree, row))
 }
 
 /// Measures every case of the other sections in every round.
-pub(super) fn rates(stage: &mut Stage, outcome: &mut Outcome, interrupt: &Interrupt) -> Result<()> {
+pub(super) fn rates(stage: &Stage, outcome: &mut Outcome) -> Result<()> {
     let entrants = stage.entrants();
-    let step = Step::begin("writing the files that are measured", 1);
+    let step = Progress::step("writing the files that are measured", 1);
     let (file_bytes, cpus_by_job) = (stage.file_bytes, cpus_by_job(&outcome.topology, super::JOBS_MAX));
     let fio = Fio {
+        library: stage.preloaded.clone(),
+        above: stage.directory.path.clone(),
         file_bytes,
         cpus_by_job: cpus_by_job.clone(),
     };
@@ -114,9 +101,9 @@ pub(super) fn rates(stage: &mut Stage, outcome: &mut Outcome, interrupt: &Interr
         file_bytes,
         cpus_by_job,
     };
-    fio.lay_out(&entrants, interrupt)?;
+    fio.lay_out(&entrants)?;
     let loop_files = stage.loop_files(&within)?;
-    stage.settle(interrupt)?;
+    stage.settle()?;
     drop(step);
 
     let rounds = outcome.settings.rounds;
@@ -128,7 +115,7 @@ pub(super) fn rates(stage: &mut Stage, outcome: &mut Outcome, interrupt: &Interr
         .collect();
     let fio_cases = Case::all(Section::Fio);
     let loop_cases = Case::all(Section::InProcess);
-    let step = Step::begin("measuring", rounds * (fio_cases.len() + loop_cases.len()));
+    let step = Progress::step("measuring", rounds * (fio_cases.len() + loop_cases.len()));
     for round in 0..rounds {
         for case in &fio_cases {
             // Small blocks by O_DIRECT too, in the same run.
@@ -136,7 +123,7 @@ pub(super) fn rates(stage: &mut Stage, outcome: &mut Outcome, interrupt: &Interr
             let turn: Vec<&Entrant> = in_turn(&entrants, round)
                 .filter(|one| with_direct || !one.direct)
                 .collect();
-            let rates = fio.measure(case, &turn, seconds, interrupt)?;
+            let rates = fio.measure(case, &turn, seconds)?;
             for (entrant, rate) in turn.into_iter().zip(rates) {
                 let sections: &[Section] = match (entrant.direct, entrant.contestant.is_ours()) {
                     (true, _) => &[Section::FioDirect],
@@ -152,7 +139,7 @@ pub(super) fn rates(stage: &mut Stage, outcome: &mut Outcome, interrupt: &Interr
         }
         for case in &loop_cases {
             for (contestant, files) in in_turn(&loop_files, round) {
-                interrupt.check()?;
+                interrupt::check()?;
                 let rate = within.measure(case, files, seconds, round as u64)?;
                 add(&mut rows, Section::InProcess, case, *contestant, rate);
             }
@@ -176,14 +163,7 @@ fn add(rows: &mut [Row], section: Section, case: &Case, contestant: Contestant, 
         ..case.clone()
     };
     if let Some(row) = rows.iter_mut().find(|row| row.case == case) {
-        push(&mut row.cells, contestant, value);
-    }
-}
-
-fn push(cells: &mut BTreeMap<Contestant, Samples>, contestant: Contestant, value: f64) {
-    match cells.entry(contestant) {
-        Entry::Vacant(entry) => drop(entry.insert(Samples::first(value))),
-        Entry::Occupied(mut entry) => entry.get_mut().push(value),
+        row.cells.entry(contestant).or_default().push(value);
     }
 }
 
@@ -194,10 +174,6 @@ fn remove(directory: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-fn cannot_look(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(format!("cannot look at {}: {error}", shown(path)))
 }
 
 #[expect(
@@ -213,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everyone_has_a_turn_and_the_first_changes() {
+    fn every_contestant_has_a_turn_and_the_starter_rotates() {
         let order = |round| in_turn(&[1, 2, 3], round).copied().collect::<Vec<_>>();
         assert_eq!(
             (order(0), order(1), order(5)),

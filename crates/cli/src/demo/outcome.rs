@@ -1,9 +1,8 @@
 //! Outcome of a demo: plain data, from which the table, the page and the JSON are made.
 
-use super::case::{Case, Contestant, Unit};
-use crate::control::protocol::{AccessReport, SpillReport};
+use super::contestants::{Case, Contestant, Unit};
 use homenode_policy::topology::Topology;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Everything.
@@ -104,16 +103,16 @@ impl Row {
         spreads.map(Samples::spread).max_by(f64::total_cmp)
     }
 
-    /// How many times `peer`'s rate a contestant reaches.
+    /// How many times `peer`'s rate a contestant reaches; `None` after one round, which nobody should trust.
     pub(super) fn ratio(&self, contestant: Contestant, peer: Contestant) -> Option<f64> {
-        let peer = self.cells.get(&peer)?.median();
-        let own = self.cells.get(&contestant)?.median();
-        (peer > 0.0).then(|| own / peer)
+        let (own, peer) = (self.cells.get(&contestant)?, self.cells.get(&peer)?);
+        let is_known = own.0.len() > 1 && peer.median() > 0.0;
+        is_known.then(|| own.median() / peer.median())
     }
 }
 
-/// The values of one contestant in one case, one for each round. At least one.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// The values of one contestant in one case, one for each round. At least one, once it is in a cell.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(into = "SamplesReport")]
 pub(super) struct Samples(Vec<f64>);
 
@@ -122,11 +121,14 @@ struct SamplesReport {
     median: f64,
     min: f64,
     max: f64,
-    spread: f64,
+    /// `None` after one round.
+    spread: Option<f64>,
     rounds: Vec<f64>,
 }
 
 impl Samples {
+    /// The value of a single round.
+    #[cfg(test)]
     pub(super) fn first(value: f64) -> Self {
         Self(vec![value])
     }
@@ -166,7 +168,7 @@ impl From<Samples> for SamplesReport {
             median: samples.median(),
             min: samples.min(),
             max: samples.max(),
-            spread: samples.spread(),
+            spread: (samples.0.len() > 1).then(|| samples.spread()),
             rounds: samples.0,
         }
     }
@@ -177,7 +179,7 @@ impl From<Samples> for SamplesReport {
 pub(super) struct PoolReport {
     pub(super) contestant: Contestant,
     #[serde(flatten)]
-    pub(super) state: PoolState,
+    pub(super) state: homenode::Status,
     pub(super) files: Vec<Files>,
 }
 
@@ -190,67 +192,10 @@ pub(super) struct Files {
     pub(super) bytes_by_node: BTreeMap<u16, u64>,
 }
 
-/// Members, accesses and spills of a pool.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct PoolState {
-    pub(super) members: Vec<Member>,
-    pub(super) accesses: Vec<AccessReport>,
-    pub(super) spills: Vec<SpillReport>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Member {
-    pub(super) home: u16,
-    pub(super) backing: String,
-    pub(super) capacity_bytes: u64,
-    pub(super) used_bytes: u64,
-    pub(super) populated_bytes: u64,
-}
-
-impl PoolState {
-    pub(super) fn of(status: &homenode::Status) -> Self {
-        let member = |member: &homenode::MemberStatus| Member {
-            home: member.home.0,
-            backing: member.backing.clone(),
-            capacity_bytes: member.capacity_bytes,
-            used_bytes: member.used_bytes,
-            populated_bytes: member.populated_bytes,
-        };
-        let access = |cell: &homenode::Access| AccessReport {
-            from: cell.from.0,
-            home: cell.home.0,
-            operations: cell.operations,
-            read_bytes: cell.read_bytes,
-            written_bytes: cell.written_bytes,
-        };
-        let spill = |spill: &homenode::Spill| SpillReport {
-            from: spill.from.0,
-            home: spill.home.0,
-            bytes: spill.bytes,
-        };
-        Self {
-            members: status.members.iter().map(member).collect(),
-            accesses: status.accesses.iter().map(access).collect(),
-            spills: status.spills.iter().map(spill).collect(),
-        }
-    }
-
-    /// Bytes that moved to and from a CPU's own node, and all that moved.
-    pub(super) fn local_and_all_bytes(&self) -> (u64, u64) {
-        let bytes = |cell: &AccessReport| cell.read_bytes + cell.written_bytes;
-        let local = self.accesses.iter().filter(|cell| cell.from == cell.home);
-        (local.map(bytes).sum(), self.accesses.iter().map(bytes).sum())
-    }
-
-    pub(super) fn spilled_bytes(&self) -> u64 {
-        self.spills.iter().map(|spill| spill.bytes).sum()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::case::{Operation, Section};
+    use crate::demo::contestants::{Operation, Section};
 
     fn samples(values: &[f64]) -> Samples {
         Samples(values.to_vec())
@@ -282,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_need_both() {
+    fn ratios_need_two_contestants_and_two_rounds() {
         let mut row = Row::new(Case {
             section: Section::Fio,
             operation: Operation::Read,
@@ -290,38 +235,18 @@ mod tests {
             jobs: 1,
             tree: None,
         });
-        row.cells.insert(Contestant::Tmpfs, samples(&[2.0]));
+        row.cells.insert(Contestant::Tmpfs, samples(&[2.0, 2.0, 2.0]));
         assert_eq!(row.ratio(Contestant::Pool, Contestant::Tmpfs), None);
+        row.cells.insert(Contestant::Pool, samples(&[1.0]));
+        assert_eq!(row.ratio(Contestant::Pool, Contestant::Tmpfs), None, "of one round");
         row.cells.insert(Contestant::Pool, samples(&[1.0, 3.0, 0.5]));
         assert_eq!(row.ratio(Contestant::Pool, Contestant::Tmpfs), Some(0.5));
         assert_eq!(row.ratio(Contestant::Pool, Contestant::TmpfsHuge), None);
-        row.cells.insert(Contestant::TmpfsHuge, samples(&[0.0]));
+        row.cells.insert(Contestant::TmpfsHuge, samples(&[0.0, 0.0, 0.0]));
         assert_eq!(
             row.ratio(Contestant::Pool, Contestant::TmpfsHuge),
             None,
             "nothing to divide by"
         );
-    }
-
-    #[test]
-    fn local_bytes_are_those_of_the_own_node() {
-        let cell = |from, home, read_bytes, written_bytes| AccessReport {
-            from,
-            home,
-            operations: 1,
-            read_bytes,
-            written_bytes,
-        };
-        let state = PoolState {
-            members: Vec::new(),
-            accesses: vec![cell(0, 0, 10, 20), cell(0, 1, 1, 2), cell(1, 1, 100, 0)],
-            spills: vec![SpillReport {
-                from: 0,
-                home: 1,
-                bytes: 2,
-            }],
-        };
-        assert_eq!(state.local_and_all_bytes(), (130, 133));
-        assert_eq!(state.spilled_bytes(), 2);
     }
 }

@@ -1,152 +1,101 @@
 //! The report: one HTML page that needs nothing but itself. No script; well-formed XML too, so that tests can read it.
 
-mod bars;
 mod markup;
-mod picture;
+mod nodes;
+mod rates;
 #[cfg(test)]
 pub(super) mod sample;
 
-use super::case::Section;
-use super::findings::percent;
+use super::contestants::{Contestant, Section};
+use super::findings::{Ratios, one_node, peer, percent, times};
+use super::limits;
 use super::outcome::Outcome;
-use super::table::homes;
 use crate::topology::human_bytes;
-use markup::escape;
-use std::fmt::{self, Write};
+use markup::{escape, prose};
 
 /// The page, whole.
 pub(super) fn of(outcome: &Outcome) -> String {
-    let mut page = String::new();
-    write_page(&mut page, outcome).expect("writing to a string cannot fail");
-    page
-}
-
-fn write_page(page: &mut String, outcome: &Outcome) -> fmt::Result {
-    writeln!(
-        page,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" \
-         content=\"width=device-width, initial-scale=1\"/>\n<title>Homenode on this machine</title>\n<style>\n{}</style>\n\
-         </head>\n<body>",
-        include_str!("page/style.css")
-    )?;
     let machine = &outcome.machine;
-    writeln!(
-        page,
-        "<h1>Homenode on this machine</h1>\n<p class=\"headline\">{}</p>\n<p class=\"meta\">{} · {} · {} CPUs · {} · Linux {}</p>",
-        escape(&outcome.headline),
-        escape(&machine.date),
-        escape(&machine.cpu_model),
-        machine.cpus,
-        escape(&human_bytes(machine.memory_bytes)),
-        escape(&machine.kernel)
-    )?;
-    list(page, &outcome.findings)?;
-    bars::glance(page, outcome)?;
-
-    writeln!(
-        page,
-        "<h2>How fast</h2>\n<p class=\"note\">Each group of bars has a scale of its own; longer is faster.</p>"
-    )?;
-    for section in Section::ALL {
-        bars::section(page, outcome, section)?;
-    }
-    writeln!(page, "<h2>Where</h2>")?;
-    picture::of(page, outcome)?;
-    places(page, outcome)?;
-    accesses(page, outcome)?;
-
-    writeln!(page, "<h2>What this does not say</h2>")?;
-    list(page, &outcome.limits)?;
-    writeln!(page, "<h2>The machine and the run</h2>\n<dl>")?;
-    for (name, value) in description(outcome) {
-        writeln!(page, "<dt>{}</dt><dd>{}</dd>", escape(&name), escape(&value))?;
-    }
-    writeln!(
-        page,
-        "</dl>\n<footer>Made by <code>homenode demo</code>, {}.</footer>\n</body>\n</html>",
-        escape(&machine.homenode)
+    let warning = limits::distrust(outcome).map(|text| format!("<p class=\"warning\">{}</p>\n", prose(&text)));
+    let description = description(outcome).into_iter();
+    format!(
+        include_str!("page/page.html"),
+        style = include_str!("page/style.css"),
+        machine = escape(&format!(
+            "{} · {} · {} CPUs · {} · Linux {}",
+            machine.date,
+            machine.cpu_model,
+            machine.cpus,
+            human_bytes(machine.memory_bytes),
+            machine.kernel
+        )),
+        figures = figures(outcome),
+        warning = warning.unwrap_or_default(),
+        nodes = nodes::cards(outcome),
+        example = if one_node(outcome) {
+            include_str!("page/example.html")
+        } else {
+            ""
+        },
+        headline = prose(&outcome.headline),
+        findings = list(&outcome.findings),
+        rates = Section::ALL.map(|section| rates::of(outcome, section)).concat(),
+        places = nodes::places(outcome),
+        accesses = nodes::accesses(outcome),
+        distances = nodes::distances(&outcome.topology),
+        limits = list(&outcome.limits),
+        description = description
+            .map(|(name, value)| format!("<dt>{}</dt><dd>{}</dd>\n", escape(&name), escape(&value)))
+            .collect::<String>(),
+        version = escape(&machine.homenode)
     )
 }
 
-fn list(page: &mut String, sentences: &[String]) -> fmt::Result {
-    writeln!(page, "<ul>")?;
-    for sentence in sentences.iter().filter(|sentence| !sentence.is_empty()) {
-        writeln!(page, "<li>{}</li>", escape(sentence))?;
-    }
-    writeln!(page, "</ul>")
+/// Three large numbers. Where a run gives no ratios, the files that were compared and the bytes that spilled take their place.
+fn figures(outcome: &Outcome) -> String {
+    let figure = |number: &str, label: &str, note: &str| {
+        let (number, label, note) = (escape(number), escape(label), escape(note));
+        format!("<li><b>{number}</b><span>{label}</span><span class=\"quiet\">{note}</span></li>\n")
+    };
+    let peer = peer(outcome);
+    let ratio = |what: &str, sections: &[Section], contestant: Contestant| {
+        let ratios = Ratios::of(outcome, sections, &[contestant], peer)?;
+        let label = format!("{what}, to {}", peer.name());
+        Some(figure(
+            &times(ratios.mean()),
+            &label,
+            &format!("geometric mean; rows from {}", ratios.range()),
+        ))
+    };
+    let pools = outcome.pools.iter().map(|pool| &pool.state);
+    let (local, all) = pools.clone().fold((0, 0), |sum, state| {
+        let (local, all) = state.local_and_all_bytes();
+        (sum.0 + local, sum.1 + all)
+    });
+    let note = if one_node(outcome) {
+        "one node: there is nothing to place".to_owned()
+    } else {
+        format!("of {} copied in and out of pools", human_bytes(all))
+    };
+    let compared: usize = outcome.trees.iter().map(|tree| tree.entries).sum();
+    let no_difference = "copied by rsync, which found no difference";
+    let spilled = human_bytes(pools.map(|state| state.spilled_bytes()).sum());
+    let figures = [
+        (all > 0).then(|| figure(&percent(local, all), "local to the CPU that copied", &note)),
+        ratio("library", &[Section::InProcess], Contestant::Library),
+        ratio("mount", &[Section::Fio], Contestant::Kernel)
+            .or_else(|| ratio("mount, pool", &[Section::Fio, Section::FioDirect], Contestant::Pool)),
+        (compared > 0).then(|| figure(&compared.to_string(), "files, directories and links", no_difference)),
+        Some(figure(&spilled, "spilled", "to another node, as the writer’s was full")),
+    ];
+    figures.into_iter().flatten().take(3).collect()
 }
 
-fn places(page: &mut String, outcome: &Outcome) -> fmt::Result {
-    let homes = homes(outcome);
-    writeln!(
-        page,
-        "<h3>Where bytes lie</h3>\n<div class=\"scroll\"><table>\n<tr><th>pool</th><th>files</th>"
-    )?;
-    for home in &homes {
-        writeln!(page, "<th class=\"number\">node {home}</th>")?;
-    }
-    writeln!(page, "</tr>")?;
-    for pool in &outcome.pools {
-        for files in &pool.files {
-            writeln!(
-                page,
-                "<tr><td>{}</td><td>{}</td>",
-                escape(pool.contestant.name()),
-                escape(&files.what)
-            )?;
-            for home in &homes {
-                let bytes = files.bytes_by_node.get(home).copied().unwrap_or(0);
-                let place = match files.written_from {
-                    Some(node) if node == *home => " local",
-                    Some(_) if bytes > 0 => " remote",
-                    _ => "",
-                };
-                writeln!(page, "<td class=\"number{place}\">{}</td>", escape(&human_bytes(bytes)))?;
-            }
-            writeln!(page, "</tr>")?;
-        }
-    }
-    writeln!(page, "</table></div>")
-}
-
-fn accesses(page: &mut String, outcome: &Outcome) -> fmt::Result {
-    writeln!(
-        page,
-        "<h3>Who reached what</h3>\n<p class=\"note\">Every copy in or out of a pool, by the node of the CPU that copied and the \
-         node that the bytes lie on. What the kernel moves in its own files is not counted.</p>\n<div class=\"scroll\"><table>\n<tr><th>pool</th><th>CPUs of</th><th>bytes on</th>\
-         <th class=\"number\">read</th><th class=\"number\">written</th><th class=\"number\">share</th><th></th></tr>"
-    )?;
-    for pool in &outcome.pools {
-        let (_, all) = pool.state.local_and_all_bytes();
-        for cell in &pool.state.accesses {
-            let place = if cell.from == cell.home { "local" } else { "remote" };
-            writeln!(
-                page,
-                "<tr><td>{}</td><td>node {}</td><td>node {}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
-                 <td class=\"number\">{}</td><td class=\"{place}\">{place}</td></tr>",
-                escape(pool.contestant.name()),
-                cell.from,
-                cell.home,
-                escape(&human_bytes(cell.read_bytes)),
-                escape(&human_bytes(cell.written_bytes)),
-                percent(cell.read_bytes + cell.written_bytes, all)
-            )?;
-        }
-    }
-    writeln!(page, "</table></div>")?;
-    for pool in &outcome.pools {
-        for spill in &pool.state.spills {
-            writeln!(
-                page,
-                "<p>{}: {} of node {}’s writers spilled to node {}.</p>",
-                escape(pool.contestant.name()),
-                escape(&human_bytes(spill.bytes)),
-                spill.from,
-                spill.home
-            )?;
-        }
-    }
-    Ok(())
+fn list(sentences: &[String]) -> String {
+    let sentences = sentences.iter().filter(|sentence| !sentence.is_empty());
+    sentences
+        .map(|sentence| format!("<li>{}</li>\n", prose(sentence)))
+        .collect()
 }
 
 fn description(outcome: &Outcome) -> Vec<(String, String)> {
@@ -198,6 +147,7 @@ fn description(outcome: &Outcome) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::outcome::Tree;
 
     /// Panics unless every element is closed where it was opened. Gives the number of elements.
     pub(super) fn elements(page: &str) -> usize {
@@ -205,21 +155,21 @@ mod tests {
         let mut count = 0;
         let body = page.strip_prefix("<!DOCTYPE html>").unwrap();
         for part in body.split('<').skip(1) {
-            let tag = &part[..part.find('>').expect("a tag ends")];
+            let tag = &part[..part.find('>').expect("a markup tag ends with >")];
             let name = tag.trim_start_matches('/').split([' ', '/', '\n']).next().unwrap();
             if tag.starts_with('/') {
-                assert_eq!(open.pop(), Some(name), "closed where it was opened: {tag}");
+                assert_eq!(open.pop(), Some(name), "the tag closes another: {tag}");
             } else if !tag.ends_with('/') {
                 open.push(name);
             }
             count += 1;
         }
-        assert!(open.is_empty(), "all are closed: {open:?}");
+        assert!(open.is_empty(), "open tags: {open:?}");
         count
     }
 
     #[test]
-    fn the_page_is_well_formed_and_needs_nothing_else() {
+    fn the_page_is_well_formed_and_self_contained() {
         for machine in ["node:1 pu:2", "node:4 pu:2"] {
             let outcome = sample::outcome(machine);
             let page = of(&outcome);
@@ -229,10 +179,36 @@ mod tests {
             }
             assert!(
                 !page.contains("<script") && page.contains("&lt;script&gt;"),
-                "what was given is text"
+                "input is not escaped"
             );
             assert!(page.contains("Headline &lt;of&gt; a test.") && page.contains("not available: the reason"));
+            assert_eq!(page.matches("</b><span>").count(), 3, "large numbers");
+            assert_eq!(
+                page.contains("recorded in the lab"),
+                machine.starts_with("node:1"),
+                "the example is for one node"
+            );
             assert!(!page.contains("http:") && !page.contains("https:") && !page.contains("url("));
         }
+    }
+
+    #[test]
+    fn a_page_without_ratios_shows_the_checks() {
+        let mut outcome = sample::outcome("node:1 pu:2");
+        for row in &mut outcome.rows {
+            row.cells.retain(|contestant, _| contestant.is_ours());
+        }
+        outcome.trees.push(Tree {
+            path: "/tree".to_owned(),
+            entries: 1234,
+            bytes: 5,
+            verified_on: vec![Contestant::Pool],
+        });
+        let page = of(&outcome);
+        assert!(
+            page.contains("<b>1234</b>") && page.contains("<b>2 MiB</b><span>spilled"),
+            "{page}"
+        );
+        assert!(!page.contains("geometric mean"), "{page}");
     }
 }

@@ -1,67 +1,81 @@
-//! The directory that the demo's mounts lie in, and what a demo that was killed left of its own.
+//! The directory that the demo's mounts lie in, in a mount table of the demo's own: the kernel takes down what is in it when
+//! the demo and its servers are gone, however they end.
 
-use crate::directory::clear_dead;
-use crate::failure::{Failure, Result, fail};
-use crate::mountinfo::shown;
+use crate::directory::{self, MountDirectory};
+use crate::failure::{Failure, Result};
+use crate::mountinfo::{mounts, shown};
+use homenode_linux::process::own_mounts;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Start of a temporary directory's name; the process number follows.
 const TEMPORARY_PREFIX: &str = "homenode-demo-";
-/// Names of the mount points in the demo's directory.
-pub(super) const KERNEL: &str = "kernel";
-pub(super) const POOL: &str = "pool";
-pub(super) const TMPFS: &str = "tmpfs";
-/// A file, for the moment until it has no name.
-pub(super) const DISK: &str = "disk";
+/// Room for mount points.
+const COVER_BYTES: u64 = 1 << 20;
 
 /// The directory that the mounts lie in. Goes when dropped, if the demo made it.
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) path: PathBuf,
     made: bool,
+    /// No other demo and no `homenode up` takes it.
+    _lock: MountDirectory,
 }
 
 impl Directory {
     pub(super) fn prepare(wanted: Option<&Path>) -> Result<Self> {
+        let temporary = std::env::temp_dir();
         let path = wanted.map_or_else(
             || {
-                let temporary = std::env::temp_dir();
                 sweep(&temporary);
                 temporary.join(format!("{TEMPORARY_PREFIX}{}", std::process::id()))
             },
             Path::to_owned,
         );
-        let cannot = |error: io::Error| Failure::new(format!("cannot make {}: {error}", shown(&path)));
         let made = match fs::DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && wanted.is_some() => false,
-            Err(error) => return Err(cannot(error)),
+            Err(error) => return Err(Failure::new(format!("cannot make {}: {error}", shown(&path)))),
         };
-        let directory = Self {
-            path: fs::canonicalize(&path).map_err(cannot)?,
+        let lock = directory::prepare(&path, &mut |notice| complain!("homenode: {notice}"))?;
+        Ok(Self {
+            path: lock.path.clone(),
             made,
-        };
-        if !made {
-            clear_leftovers(&directory.path);
+            _lock: lock,
+        })
+    }
+
+    /// Covers it by an empty filesystem, which this thread, and the threads and programs that it starts, see alone. So they do
+    /// with whatever they mount from here on. Pools of others are no longer seen, but for those that paths in `needed` are on.
+    pub(super) fn cover(&self, needed: &[PathBuf]) -> Result<()> {
+        own_mounts().map_err(|error| Failure::new(format!("cannot get a mount table of its own: {error}")))?;
+        let is_needed = |point: &Path| needed.iter().chain([&self.path]).any(|path| path.starts_with(point));
+        for mount in mounts().unwrap_or_default() {
+            if mount.is_homenode() && !is_needed(&mount.mount_point) {
+                // Else `homenode down` would not end its server until the demo ends. It may have gone meanwhile.
+                let _ = unmount(&mount.mount_point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+            }
         }
-        match fs::read_dir(&directory.path).map(|mut entries| entries.next().is_none()) {
-            Ok(true) => Ok(directory),
-            Ok(false) if holds_only_ours(&directory.path) => fail!(
-                "{} still holds what a demo left that was killed: wait until its servers have ended, or `umount -l` what is \
-                 mounted in it",
-                shown(&path)
-            ),
-            Ok(false) => fail!("{} is not empty: give an empty directory", shown(&path)),
-            Err(error) => fail!("cannot list {}: {error}: give a directory", shown(&path)),
-        }
+        mount_tmpfs(&self.path, COVER_BYTES, "")
+            .map_err(|error| Failure::new(format!("cannot mount a tmpfs on {}: {error}", shown(&self.path))))
+    }
+
+    /// A new directory to mount on.
+    pub(super) fn make(&self, name: &str) -> Result<PathBuf> {
+        let path = self.path.join(name);
+        fs::create_dir(&path).map_err(|error| Failure::new(format!("cannot make {}: {error}", shown(&path))))?;
+        Ok(path)
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
+        // With all that is mounted in it. It is not covered when the demo failed early.
+        let _ = unmount(&self.path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         if self.made
             && let Err(error) = fs::remove_dir(&self.path)
         {
@@ -70,45 +84,25 @@ impl Drop for Directory {
     }
 }
 
-/// Removes the temporary directories of demos that were killed. Others stay: those of demos that run, and those that
-/// someone else made.
+/// Mounts a tmpfs of `bytes` with further `options`, which begin with a comma.
+pub(super) fn mount_tmpfs(path: &Path, bytes: u64, options: &str) -> rustix::io::Result<()> {
+    let options = CString::new(format!("mode=0700,size={bytes}{options}")).expect("the options hold no NUL");
+    mount("homenode-demo", path, "tmpfs", MountFlags::empty(), &*options)
+}
+
+/// Removes the temporary directories of demos that were killed. Others stay: those that a demo has locked, and those with
+/// something in them.
 fn sweep(temporary: &Path) {
-    for entry in fs::read_dir(temporary).into_iter().flatten().filter_map(io::Result::ok) {
-        let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(TEMPORARY_PREFIX));
-        let Some(process) = process.and_then(|process| process.parse::<u32>().ok()) else {
-            continue;
-        };
-        let own = rustix::process::geteuid().as_raw();
-        let is_own = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == own);
-        if is_own && !Path::new("/proc").join(process.to_string()).exists() {
-            clear_leftovers(&entry.path());
-            // With something in it, it stays.
+    for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
+        let is_ours = entry
+            .file_name()
+            .as_encoded_bytes()
+            .starts_with(TEMPORARY_PREFIX.as_bytes());
+        if is_ours && directory::prepare(&entry.path(), &mut |_| {}).is_ok() {
+            // It may have gone meanwhile.
             let _ = fs::remove_dir(entry.path());
         }
     }
-}
-
-/// Takes away the mount points that a killed demo left: empty directories, at most with dead mounts on them.
-fn clear_leftovers(directory: &Path) {
-    if !holds_only_ours(directory) {
-        return;
-    }
-    // It holds nothing that anybody wants.
-    let _ = fs::remove_file(directory.join(DISK));
-    for name in [KERNEL, POOL, TMPFS] {
-        let path = directory.join(name);
-        // Not there, as a rule.
-        let _ = clear_dead(&path, "", &mut |notice| complain!("homenode: {notice}"));
-        // Removes nothing that has something in it, or on it.
-        let _ = fs::remove_dir(&path);
-    }
-}
-
-fn holds_only_ours(directory: &Path) -> bool {
-    let ours = |name: &std::ffi::OsStr| [KERNEL, POOL, TMPFS, DISK].iter().any(|one| name == *one);
-    let mut entries = fs::read_dir(directory).into_iter().flatten();
-    entries.all(|entry| entry.is_ok_and(|entry| ours(&entry.file_name())))
 }
 
 #[cfg(test)]
@@ -116,50 +110,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_demo_left_goes_and_nothing_else() {
-        let scratch = tempfile::tempdir().unwrap();
-        for name in [KERNEL, POOL] {
-            fs::create_dir(scratch.path().join(name)).unwrap();
-        }
-        drop(Directory::prepare(Some(scratch.path())).unwrap());
-        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
-
-        fs::create_dir(scratch.path().join(KERNEL)).unwrap();
-        fs::write(scratch.path().join("file"), "mine").unwrap();
-        let message = Directory::prepare(Some(scratch.path())).unwrap_err().to_string();
-        assert!(message.contains("is not empty"), "{message}");
-        assert_eq!(
-            fs::read_dir(scratch.path()).unwrap().count(),
-            2,
-            "all is left as it was"
-        );
-
-        fs::rename(scratch.path().join("file"), scratch.path().join("kernel/file")).unwrap();
-        let message = Directory::prepare(Some(scratch.path())).unwrap_err().to_string();
-        assert!(
-            message.contains("was killed") && message.contains("umount -l"),
-            "{message}"
-        );
-        assert!(scratch.path().join("kernel/file").exists());
-    }
-
-    #[test]
-    fn only_directories_of_processes_that_are_gone_are_swept() {
+    fn only_empty_and_unlocked_directories_are_removed() {
         let scratch = tempfile::tempdir().unwrap();
         let make = |name: &str| {
             let path = scratch.path().join(name);
-            fs::create_dir_all(path.join(POOL)).unwrap();
+            fs::create_dir(&path).unwrap();
             path
         };
-        // No process has so large a number.
-        let (dead, full) = (make("homenode-demo-4000000001"), make("homenode-demo-4000000002"));
-        let (own, other) = (
-            make(&format!("homenode-demo-{}", std::process::id())),
-            make("homenode-demo-x"),
-        );
-        fs::write(full.join("pool/file"), "").unwrap();
+        let (dead, full) = (make("homenode-demo-1"), make("homenode-demo-2"));
+        let (held, other) = (make("homenode-demo-3"), make("homenode-up-1"));
+        fs::write(full.join("file"), "").unwrap();
+        let holder = Directory::prepare(Some(&held)).unwrap();
+        let taken = Directory::prepare(Some(&held)).unwrap_err().to_string();
+        assert!(taken.contains("choose another directory"), "{taken}");
         sweep(scratch.path());
         assert!(!dead.exists());
-        assert!(full.join("pool/file").exists() && own.join(POOL).exists() && other.join(POOL).exists());
+        assert!(full.join("file").exists() && held.exists() && other.exists());
+        drop(holder);
+        assert!(held.exists(), "an existing directory was removed");
     }
 }

@@ -1,7 +1,6 @@
 //! Where bytes lie: of files, and of one file for each node that a thread of that node wrote.
 
 use super::outcome::Files;
-use super::trees;
 use crate::failure::{Failure, Result};
 use crate::file::map_of;
 use crate::mountinfo::shown;
@@ -9,8 +8,8 @@ use homenode_linux::cpu;
 use homenode_policy::CpuId;
 use homenode_policy::topology::Topology;
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::{io, thread};
+use std::path::{Path, PathBuf};
+use std::{fs, io, thread};
 
 /// Bytes that each node's thread writes.
 const WRITTEN_BYTES: usize = 8 << 20;
@@ -38,14 +37,8 @@ pub(super) fn cpus_by_job(topology: &Topology, jobs: usize) -> Vec<Option<Vec<Cp
 
 /// Bytes by node of all regular files at and below `path`, on a homenode mount.
 pub(super) fn bytes_by_node(path: &Path) -> Result<BTreeMap<u16, u64>> {
-    let mut files = Vec::new();
-    let looked = trees::each(path, &mut |path, found| {
-        if found.is_file() {
-            files.push(path.to_owned());
-        }
-        Ok(())
-    });
-    looked.map_err(|error| Failure::new(format!("cannot look at what is in {}: {error}", shown(path))))?;
+    let files =
+        files_at(path).map_err(|error| Failure::new(format!("cannot read the files in {}: {error}", shown(path))))?;
     let mut sum = BTreeMap::new();
     for file in files {
         for on in map_of(&file, &shown(&file))? {
@@ -53,6 +46,20 @@ pub(super) fn bytes_by_node(path: &Path) -> Result<BTreeMap<u16, u64>> {
         }
     }
     Ok(sum)
+}
+
+/// Regular files at and below `path`. Follows no links.
+fn files_at(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let kind = fs::symlink_metadata(path)?.file_type();
+    let mut files = Vec::new();
+    if kind.is_file() {
+        files.push(path.to_owned());
+    } else if kind.is_dir() {
+        for entry in fs::read_dir(path)? {
+            files.extend(files_at(&entry?.path())?);
+        }
+    }
+    Ok(files)
 }
 
 /// From a thread pinned to each node in turn that this process may use, `write`s a file of its own, and has `locate` tell

@@ -1,9 +1,9 @@
 //! Findings of the doctor as JSON, `output_version` 1.
 
 use super::{Judged, remedy};
-use crate::affinity::words::{UnseenReport, unseen_reports};
 use crate::bodies::{Answers, answers};
 use crate::topology::machine;
+use homenode_linux::affinity::Unseen;
 use homenode_policy::affinity::Cost;
 use homenode_policy::doctor::{Finding, NodeMemory, Verdict};
 use serde::Serialize;
@@ -24,25 +24,16 @@ pub(super) struct Report<'a> {
     notices: &'a [String],
     /// Operations that files, volumes and other inodes support, as `homenode status --json` prints them.
     bodies: Answers,
-    unseen: Vec<UnseenReport<'a>>,
+    unseen: &'a [Unseen],
 }
 
 #[derive(Serialize)]
 struct MachineReport<'a> {
     kernel: Option<&'a str>,
     is_virtual: Option<bool>,
-    memory: Vec<MemoryReport>,
+    memory: &'a [NodeMemory],
     /// Topology, as `homenode topology --json` prints it.
     topology: crate::topology::Machine<'a>,
-}
-
-#[derive(Serialize)]
-struct MemoryReport {
-    node: u16,
-    bytes: u64,
-    free_bytes: u64,
-    cache_bytes: u64,
-    tmpfs_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -75,14 +66,14 @@ pub(super) fn of(judged: &Judged) -> Report<'_> {
         machine: MachineReport {
             kernel: examined.kernel.as_deref(),
             is_virtual: examined.is_virtual,
-            memory: examined.facts.memory.iter().map(memory).collect(),
+            memory: &examined.facts.memory,
             topology: machine(&sensed.snapshot.topology, &judged.source),
         },
         threads_unread: judged.unread(),
         findings: judged.findings.iter().map(|one| finding(judged, one)).collect(),
         notices: &judged.notices,
         bodies: answers(),
-        unseen: unseen_reports(&sensed.unseen),
+        unseen: &sensed.unseen,
     }
 }
 
@@ -96,16 +87,6 @@ fn finding(judged: &Judged, finding: &Finding) -> FindingReport {
         gain_mb_s: finding.gain.map(megabytes),
         command: remedy::command(judged, problem),
         is_of_nodes: problem.is_of_nodes(),
-    }
-}
-
-fn memory(memory: &NodeMemory) -> MemoryReport {
-    MemoryReport {
-        node: memory.node.0,
-        bytes: memory.bytes,
-        free_bytes: memory.free_bytes,
-        cache_bytes: memory.cache_bytes,
-        tmpfs_bytes: memory.tmpfs_bytes,
     }
 }
 

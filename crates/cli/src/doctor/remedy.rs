@@ -2,6 +2,7 @@
 //! that part is in capitals; where only its maker can know what may change, as of a cpuset, the command only looks.
 
 use super::Judged;
+use crate::affinity::card_advice;
 use crate::topology::ranges;
 use homenode_linux::affinity::act::Mask;
 use homenode_policy::affinity::{QueueKind, Snapshot, Target};
@@ -13,6 +14,9 @@ const APPLY: &str = "homenode affinity apply";
 
 pub(super) fn command(judged: &Judged, problem: &Problem) -> String {
     let snapshot = &judged.examined.sensed.snapshot;
+    if let Some(command) = card_advice::command(&judged.examined.sensed.cards, problem) {
+        return command;
+    }
     match problem {
         Problem::FarThreads { .. }
         | Problem::FarBuffers {
@@ -50,10 +54,6 @@ pub(super) fn command(judged: &Judged, problem: &Problem) -> String {
             } else {
                 "systemctl enable --now irqbalance".to_owned()
             }
-        }
-        Problem::FewQueues { device, cpus, max, .. } => {
-            let queues = max.map_or(*cpus, |max| max.min(*cpus));
-            format!("ethtool -L {device} combined {queues}")
         }
         Problem::NoXps { device, queues } | Problem::XpsCrosses { device, queues } => {
             let is_its = |target: &Target| matches!(target, Target::Transmit { device: of, .. } if of == device);
@@ -97,7 +97,7 @@ fn of_memory(judged: &Judged, problem: &Problem) -> String {
         Problem::ZoneReclaim { .. } => "sysctl -w vm.zone_reclaim_mode=0".to_owned(),
         Problem::NoRings => "echo Y >/sys/module/fuse/parameters/enable_uring".to_owned(),
         Problem::NoHugePages => "echo never >/sys/kernel/mm/transparent_hugepage/shmem_enabled".to_owned(),
-        _ => unreachable!("asked for memory and settings only"),
+        _ => unreachable!("cards, memory and settings have commands of their own"),
     }
 }
 

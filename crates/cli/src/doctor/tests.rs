@@ -125,7 +125,7 @@ fn judged(name: &str, topology: Topology) -> Judged {
 
 /// Set HOMENODE_TABLE to a file to have the text written there, after a change that is meant.
 #[test]
-fn machines_are_judged_as_in_the_text() {
+fn verdicts_match_the_golden_file() {
     let told: String = MACHINES
         .iter()
         .map(|name| format!("# {name}\n{}\n", text::of(&judged(name, topology(name)))))
@@ -144,7 +144,7 @@ fn machines_are_judged_as_in_the_text() {
 }
 
 #[test]
-fn every_machine_is_judged_and_told_alike_to_people_and_programs() {
+fn text_and_json_agree_on_every_machine() {
     for file in fs::read_dir(recorded_machines()).unwrap() {
         let path = file.unwrap().path();
         if path.extension().is_none_or(|extension| extension != "xml") {
@@ -181,7 +181,7 @@ fn every_machine_is_judged_and_told_alike_to_people_and_programs() {
 }
 
 #[test]
-fn where_all_is_local_the_first_line_says_so() {
+fn first_line_says_so_if_all_traffic_is_local() {
     let examined = Examined {
         sensed: Sensed {
             snapshot: World::new(&[2, 2], 20, 2).snapshot,

@@ -17,7 +17,7 @@ pub(super) fn of(judged: &Judged) -> String {
         .iter()
         .partition(|finding| finding.problem.is_of_nodes());
     if of_nodes.iter().filter(|finding| finding.gain.is_some()).count() > 1 {
-        text += "What findings bring does not add up: threads and their queues carry the same bytes.\n";
+        text += "Gains of findings do not add up: threads and their queues carry the same bytes.\n";
     }
     for (number, finding) in of_nodes.iter().enumerate() {
         let _ = write!(text, "\n{}. ", number + 1);
@@ -42,7 +42,7 @@ pub(super) fn of(judged: &Judged) -> String {
 fn first_line(judged: &Judged) -> String {
     let partly = match judged.examined.sensed.unseen.len() {
         0 => "",
-        _ => " (not all could be seen: the end says what)",
+        _ => " (some data could not be read: see the end)",
     };
     match judged.verdict {
         Verdict::OneNode => "nothing to gain here: there is one node, so all memory is local to all CPUs".to_owned(),

@@ -7,10 +7,10 @@ const EXIT_STATUS: [(&str, &str); 4] = [
     ("0", "It is done."),
     (
         "1",
-        "It could not be done; one message on standard error says why, and what to do.",
+        "The command failed; one message on standard error says why, and what to do.",
     ),
     ("2", "The command line was not understood."),
-    ("130", "Ctrl-C ended it; what may go on without it is told."),
+    ("130", "Ctrl-C ended it; a message names work that goes on."),
 ];
 const ENVIRONMENT: [(&str, &str); 2] = [
     (
@@ -44,11 +44,11 @@ const FILES: [(&str, &str); 9] = [
     ),
     (
         "/var/lib/homenode/affinity.journal",
-        "What homenode affinity has changed, and what it was before.",
+        "Changes of homenode affinity, with the old values.",
     ),
     (
         "/run/homenode-affinity/lock",
-        "Locked by the one homenode affinity that may act on this machine; it stays until the next boot.",
+        "Lock of the one homenode affinity that may act on this machine; stays until the next boot.",
     ),
     (
         "/dev/ublk-control, /dev/ublkcN, /dev/ublkbN",

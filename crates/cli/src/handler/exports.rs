@@ -105,10 +105,10 @@ impl Exports {
             match volume.take_up(&waiting, &shown(directory)) {
                 Ok(export) => {
                     self.add(name, export);
-                    notice(&format!("took up {device} of volume {shown_name}: its users go on"));
+                    notice(&format!("took up {device} of volume {shown_name}: its users continue"));
                 }
                 Err(error) => notice(&format!(
-                    "{}: {device} goes on waiting: `homenode volume attach` tries again, {BY_COMMAND} ends it",
+                    "{}: {device} still waits: `homenode volume attach` tries again, {BY_COMMAND} ends it",
                     chain(&error)
                 )),
             }
@@ -140,12 +140,12 @@ impl Exports {
             pool.volume(name).map_err(|error| refusal(&error))?;
             let name = name.escape_debug();
             return Err(Refusal::new(format!(
-                "the volume {name} is not attached; `homenode volume list` tells which are"
+                "the volume {name} is not attached; `homenode volume list` lists attached volumes"
             )));
         };
         // Until it has ended nobody else begins to use it.
         let claim = if force { None } else { claim(export, BY_OPTION)? };
-        let export = table.exports.remove(name).expect("it was there");
+        let export = table.exports.remove(name).expect("found above");
         drop(table);
         let detached = export.detach();
         drop(claim);
@@ -183,7 +183,7 @@ impl Exports {
         table.exports = living;
         for export in ended.into_values() {
             tracing::warn!(
-                "volume {} is attached no more: {} has ended",
+                "volume {} is no longer attached: {} has ended",
                 export.name(),
                 export.device().display()
             );
@@ -212,7 +212,7 @@ fn make_trace(path: &Path, pool_device: Device) -> Result<File, Refusal> {
         && place.mount.device == pool_device
     {
         return Err(Refusal::new(format!(
-            "the trace {name} would lie in the pool itself, which could not end then: choose another directory"
+            "the trace {name} would lie in the pool itself, which keeps the pool from ending: choose another directory"
         )));
     }
     File::create_new(path).map_err(|error| {
@@ -250,7 +250,7 @@ fn claim(export: &Export, forced: &str) -> Result<Option<Claim>, Refusal> {
         Usage::Known { users, remedy } => Refusal {
             device_busy: true,
             ..Refusal::new(format!(
-                "the volume {name} is in use: {users}: {remedy}, or take it away from under its users with {forced}"
+                "the volume {name} is in use: {users}: {remedy}, or detach it all the same with {forced}"
             ))
         },
     })

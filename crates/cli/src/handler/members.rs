@@ -6,8 +6,7 @@ use crate::failure::{Failure, Result};
 use crate::mountinfo::{Device, shown};
 use crate::pool::durable::Made;
 use crate::pool::known;
-use homenode::{Error, Health, MemberId, MemberKind, MemberStatus, NewFile, Pool, PoolError, PoolName};
-use std::io::ErrorKind;
+use homenode::{Error, MemberId, NewFile, Pool, PoolError, PoolName};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -56,39 +55,6 @@ pub(super) fn add_file(
         note.came(pool, path);
     }
     added.map_err(|error| refusal(&error))
-}
-
-/// Says what is wrong with a member of a durable pool. A file that somebody has removed or cut off is found before its bytes are missed.
-pub(super) fn problem(member: &MemberStatus) -> Option<String> {
-    let told = match member.health {
-        Health::Missing => "is missing: what lies there fails with EIO".to_owned(),
-        _ if member.kind == MemberKind::Dram => return None,
-        health => {
-            let found = std::fs::metadata(&member.backing);
-            match found {
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    "has lost its file's name: all of it goes when the pool goes down, so copy what is needed"
-                        .to_owned()
-                }
-                Ok(found) if found.is_file() && found.len() < member.capacity_bytes => format!(
-                    "was cut off: its file has {} B and needs {} B: what lay behind is lost, and fails with EIO",
-                    found.len(),
-                    member.capacity_bytes
-                ),
-                _ if member.kind == MemberKind::Block && member.errors > 0 => format!(
-                    "has failed {} times to read or write: what that was for fails with EIO; the kernel's log (dmesg) may tell why",
-                    member.errors
-                ),
-                _ if health == Health::Damaged => {
-                    "has bytes that its disk did not give: they fail with EIO until the pool is \
-                     opened again; the kernel's log (dmesg) may tell why"
-                        .to_owned()
-                }
-                _ => return None,
-            }
-        }
-    };
-    Some(told)
 }
 
 impl Note {

@@ -83,7 +83,7 @@ mod tests {
     use homenode::{NodeId, PoolOptions, Size};
 
     #[test]
-    fn data_is_cut_off_by_force_only() {
+    fn shrinking_over_data_needs_force() {
         let options = PoolOptions::new().size_per_node(Size::Bytes(4 << 20)).node(NodeId(0));
         let pool = Pool::create(&options).unwrap();
         create(&pool, "v", 8192, Placement::Local).unwrap();

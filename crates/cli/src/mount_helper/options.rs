@@ -52,9 +52,7 @@ const GIVEN_ANYWAY: [&str; 32] = [
 ];
 
 /// Options that ask for something else than what is given, and what to do.
-const REFUSED: [(&str, &str); 20] = [
-    ("noatime", ACCESS_TIMES),
-    ("nodiratime", ACCESS_TIMES),
+const REFUSED: [(&str, &str); 18] = [
     ("norelatime", ACCESS_TIMES),
     ("strictatime", ACCESS_TIMES),
     ("sync", SYNC),
@@ -84,14 +82,19 @@ const REFUSED: [(&str, &str); 20] = [
     ),
 ];
 
-const ACCESS_TIMES: &str = "access times move as with relatime: leave it out";
+const ACCESS_TIMES: &str = "access times move as with relatime, or not at all (noatime): leave it out";
 const SYNC: &str = "a volatile pool has nothing to be in step with: leave it out";
 const NO_BIND: &str = "that needs no helper: leave out `-t homenode`";
 const OWNER_AND_MODE: &str = "the mount's root gets owner and mode of the directory: chown and chmod that";
 
-/// Tells how an option (`name` or `name=value`) is treated.
+/// The name of an option (`name` or `name=value`).
+pub(crate) fn name_in(option: &str) -> &str {
+    option.split_once('=').map_or(option, |(name, _)| name)
+}
+
+/// Tells how an option is treated.
 pub(crate) fn meaning(option: &str) -> Meaning {
-    let name = option.split_once('=').map_or(option, |(name, _)| name);
+    let name = name_in(option);
     if GIVEN_ANYWAY.contains(&name) || name.starts_with("x-") || name.starts_with("X-") {
         return Meaning::GivenAnyway;
     }
@@ -107,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_told_apart_by_their_names() {
+    fn options_are_classified_by_name() {
         assert_eq!(meaning("defaults"), Meaning::GivenAnyway);
         assert_eq!(meaning("x-systemd.automount"), Meaning::GivenAnyway);
         assert_eq!(meaning("comment=ro"), Meaning::GivenAnyway);

@@ -1,11 +1,14 @@
-//! `mount -o remount`: what is the kernel's to change is handed on to it, what is the pool's is refused.
+//! `mount -o remount`: what is the kernel's to change is handed on to it; what is the pool's must be what the pool has.
 //!
 //! mount(8) runs `mount.fuse.homenode` for it, named by the type in the mount table, with what the mount has already and what
 //! is asked for in one list; for a line of /etc/fstab it runs `mount.homenode`, with the line's options in front.
 
-use super::options::{Meaning, meaning};
-use super::{HelperArgs, NAME, is_pool_option};
+use super::options::{Meaning, meaning, name_in};
+use super::{HelperArgs, NAME, argument, is_pool_option, options_of, parse};
+use crate::control::client::Connection;
 use crate::failure::{Result, fail};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
@@ -25,6 +28,8 @@ const BY_KERNEL: [&str; 13] = [
     "nosymfollow",
     "mand",
 ];
+/// Options of these that the server has to know as well, as it keeps access times.
+const OF_SERVER: [&str; 2] = ["noatime", "nodiratime"];
 /// Options of a FUSE mount in the mount table. The kernel lists these options, and a remount ignores them.
 const OF_FUSE: [&str; 3] = ["user_id", "group_id", "max_read"];
 
@@ -32,30 +37,79 @@ pub(super) fn is_asked_for(args: &HelperArgs) -> bool {
     args.written().any(|option| option == "remount")
 }
 
-/// Refuses what a mounted pool cannot change.
-pub(super) fn check(args: &HelperArgs) -> Result<()> {
+/// Options about the pool that a remount is given.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// Names of the options.
+    pub(super) options: Vec<String>,
+    /// A pool that has them, as mount options.
+    described: Vec<String>,
+}
+
+impl Wanted {
+    /// The name of an option that a pool with the options `has` would have to change.
+    pub(super) fn differs_from(&self, has: &[String]) -> Option<String> {
+        // Of several nodes the order says nothing.
+        let values = |name: &str, of: &[String]| -> BTreeSet<String> {
+            let is_named = |option: &&String| name_in(option) == name;
+            of.iter().filter(is_named).cloned().collect()
+        };
+        let differs = |name: &&String| values(name, &self.described) != values(name, has);
+        self.options.iter().find(differs).cloned()
+    }
+}
+
+/// Whether the option says something about the pool. mount(8) is not to hand such on to the kernel.
+fn is_of_pool(option: &str) -> bool {
+    let name = name_in(option);
+    !BY_KERNEL.contains(&name) && is_pool_option(name)
+}
+
+/// Refuses what no mounted pool can change, and returns what has to be compared with the pool.
+pub(super) fn check(args: &HelperArgs) -> Result<Wanted> {
+    let mut arguments: Vec<OsString> = Vec::new();
+    let mut options = Vec::new();
     for option in args.written() {
-        let name = option.split_once('=').map_or(option, |(name, _)| name);
-        if BY_KERNEL.contains(&name) || OF_FUSE.contains(&name) {
+        let name = name_in(option);
+        let is_kernels = BY_KERNEL.contains(&name) && !OF_SERVER.contains(&name);
+        if is_kernels || OF_FUSE.contains(&name) {
             continue;
         }
         match meaning(option) {
             Meaning::GivenAnyway | Meaning::ReadOnly => {}
             Meaning::Refused(remedy) => fail!("option {option}: {remedy}"),
-            Meaning::OfPool if is_pool_option(name) => fail!(
-                "option {option}: a mounted pool keeps it, remount changes no pool; its members change with `homenode pool \
-                 add`, `drain` and `remove`. `mount -i -o remount,ro DIR` (or rw) leaves the pool's options of /etc/fstab out"
-            ),
-            Meaning::OfPool if args.sloppy => {}
-            Meaning::OfPool => fail!("option {option} is not known"),
+            Meaning::OfPool => match argument(option)? {
+                Some(argument) => {
+                    arguments.push(argument.into());
+                    options.push(name.to_owned());
+                }
+                None if args.sloppy => {}
+                None => fail!("option {option} is not known"),
+            },
         }
     }
-    Ok(())
+    arguments.extend(["--".into(), args.directory.clone().into()]);
+    Ok(Wanted {
+        options,
+        described: options_of(&parse(arguments)?),
+    })
 }
 
-/// Has mount(8) do it itself, without a helper.
-pub(super) fn run(args: &HelperArgs) -> Result<()> {
-    let options = args.written().collect::<Vec<_>>().join(",");
+/// Has mount(8) do it itself, without a helper. Options of the pool may be those that it has already, as those of a line of /etc/fstab are.
+pub(super) fn run(args: &HelperArgs, wanted: &Wanted) -> Result<()> {
+    if !wanted.options.is_empty() {
+        let (mut server, _) = Connection::to_server_of(&args.directory)?;
+        if let Some(name) = wanted.differs_from(&server.status()?.options) {
+            let given = args.written().filter(|option| name_in(option) == name);
+            fail!(
+                "option {}: remount cannot change options of the pool; to change members use `homenode pool add`, `drain` \
+                 and `remove`. `mount -i -o remount,ro DIR` (or rw) leaves the pool's options of /etc/fstab out",
+                given.collect::<Vec<_>>().join(",")
+            );
+        }
+    }
+    let of_kernel = args.written().filter(|option| !is_of_pool(option));
+    let options = of_kernel.collect::<Vec<_>>().join(",");
     let done = Command::new("mount")
         .args(["-i", "-o", &options, "--"])
         .args([Path::new(&args.source), &args.directory])

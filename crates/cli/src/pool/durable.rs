@@ -29,17 +29,17 @@ const CACHE_BYTES: u64 = 64 << 20;
 /// Sources that mount(8) is given for a pool of memory, which no other pool can be called.
 pub(crate) const RESERVED: [&str; 2] = ["homenode", "none"];
 
-/// Make a durable pool on files, disks or persistent memory. It keeps what is in it when its server ends or is killed; after a power cut it shows what was synced.
+/// Create a durable pool on files, disks or persistent memory. The pool keeps its contents when its server ends or is killed; with disks, a kill loses as much as a power cut. After a power cut it keeps all synced data.
 ///
-/// `homenode up NAME DIR` mounts it. When it fails or is interrupted, files that it made are removed, and others have the room on their disks that
-/// they had. A file that it makes only its owner may open. Users who may open a member get at everything in the pool, and may lock the file
+/// `homenode up NAME DIR` mounts the pool. If the command fails or is interrupted, it removes the files it created, and releases disk space it took for
+/// existing files. Only the owner may open a file that the command creates. Users who may open a member have access to everything in the pool, and can lock the file
 /// (flock(2)), which keeps the pool from being opened.
 #[derive(Args, Debug)]
 pub(crate) struct CreateArgs {
     /// Name of the pool: letters, digits, `-`, `_` and `.`.
     #[arg(value_name = "NAME")]
     name: PoolName,
-    /// Memory of the cache that the pool has for its disks whenever it is up, in bytes, unless `homenode up --cache` says otherwise. Default: a quarter of
+    /// Size of the pool's cache for its disks, in bytes; `homenode up --cache` overrides it. Default: a quarter of
     /// each node's memory.
     #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
     cache: Option<u64>,
@@ -50,44 +50,44 @@ pub(crate) struct CreateArgs {
 /// The files of a new pool.
 #[derive(Args, Debug)]
 pub(crate) struct FilesArgs {
-    /// A file for each member. One that is there keeps its size; one that is not is made. On a disk's filesystem it is a `file` member, on
-    /// persistent memory (DAX) or a tmpfs a `pmem` member, as is a device of persistent memory (/dev/dax0.0), which is taken as a whole. So is a disk or a
-    /// partition, as a `block` member; name it as in /dev/disk/by-id, since other names may change when the machine starts.
+    /// A file, disk or device for each member. An existing file keeps its size; a missing file is created. A file on a disk's filesystem becomes a `file` member. A file on
+    /// persistent memory (DAX) or a tmpfs becomes a `pmem` member, and so does a device of persistent memory (/dev/dax0.0), taken as a whole. A disk or
+    /// partition becomes a `block` member, taken as a whole; name it as in /dev/disk/by-id, since other names may change when the machine starts.
     #[arg(required = true, value_name = "PATH")]
     members: Vec<PathBuf>,
-    /// Size of each file that is not there yet: bytes (512M, 1.5G, 2T).
+    /// Size of each file to create: bytes (512M, 1.5G, 2T).
     #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
     size: Option<u64>,
-    /// Do not write zeros to all of each file first. The pool is made at once then, and the first fsync of what is written to each place takes
+    /// Do not fill the files with zeros first. The command is then quick, but the first fsync of each block takes
     /// twice as long.
     #[arg(long)]
     unwritten: bool,
-    /// Reach the files past the page cache, as disks are: they are `block` members, and cached in the pool's own memory.
+    /// Bypass the page cache of the files, as for disks: the files become `block` members, cached in the pool's own memory.
     #[arg(long)]
     direct: bool,
-    /// Also take files and disks that hold other data, such as a filesystem or partitions or a pool that is not known here, which is lost then.
+    /// Also take files and disks that hold other data, and overwrite that data: a filesystem, partitions, or a pool that is not known here.
     #[arg(long, short)]
     force: bool,
 }
 
-/// Make a durable pool known here by its name, so that `homenode up NAME DIR` finds its members.
+/// Record a durable pool's name on this machine, so that `homenode up NAME DIR` finds its members.
 #[derive(Args, Debug)]
 pub(crate) struct ImportArgs {
-    /// The files of all members, or directories to look for them.
+    /// Files of all members, or directories to search for them.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// The name it is to be known by. Default: the one it was made with.
+    /// Name to record. Default: the name recorded already, else the name the pool was created with.
     #[arg(long, value_name = "NAME")]
     name: Option<PoolName>,
-    /// The pool's UUID, where the directories have members of several.
+    /// UUID of the pool, if the directories hold members of several pools.
     #[arg(long, value_name = "UUID")]
     uuid: Option<String>,
-    /// Also in place of another pool that is known by that name.
+    /// Replace another pool recorded under that name, or another name recorded for this pool.
     #[arg(long, short)]
     force: bool,
 }
 
-/// List the durable pools that are known here.
+/// List the durable pools recorded on this machine.
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
     /// Print JSON; sizes in bytes.
@@ -95,14 +95,14 @@ pub(crate) struct ListArgs {
     json: bool,
 }
 
-/// Put a durable pool away, so that its files can go to another machine: makes everything durable, and forgets its name here. Ends block
-/// devices of its volumes that wait for a server that was killed, unless they are in use.
+/// Export a durable pool, so that its files can go to another machine: make all data durable, and forget its name here. Also ends block
+/// devices of its volumes that a killed server left waiting, unless they are in use.
 #[derive(Args, Debug)]
 pub(crate) struct ExportArgs {
-    /// The pool.
+    /// Name of the pool.
     #[arg(value_name = "NAME")]
     name: PoolName,
-    /// Forget the name of a pool that cannot be opened. Its files are not touched. Block devices that wait end under their users.
+    /// Forget the name of a pool that cannot be opened. Its files are not changed. Waiting block devices end although they are in use.
     #[arg(long, short)]
     force: bool,
 }
@@ -120,7 +120,7 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
     let (members, bytes) = make(&args.name, &args.files)?;
     if let Err(failure) = note(&args.name, members, args.cache) {
         fail!(
-            "pool {} is made, but not known by its name: {failure}; `homenode pool import` makes it known",
+            "pool {} is made, but its name is not recorded: {failure}; `homenode pool import` records it",
             args.name
         );
     }
@@ -140,7 +140,7 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
         let is_there = refuse_data(path, args.force)?;
         if let Ok(found) = homenode::member_of(path)
             && args.force
-            && !known::has(found.uuid)?
+            && known::name_of(found.uuid)?.is_none()
         {
             takes_from.push(found.uuid);
         }
@@ -167,14 +167,19 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
     let progress = Progress::new("writing each place of the files once");
     let pool = Pool::create_on(&members, &options);
     drop(progress);
-    let pool = match pool {
-        Err(_) if interrupt.is_set.load(Ordering::Relaxed) => interrupt.give_up(&made),
-        pool => pool?,
-    };
-    let bytes = pool.status().free_bytes();
+    if pool.is_err() && interrupt.is_set.load(Ordering::Relaxed) {
+        interrupt.give_up(&made);
+    }
     // Closed, it is on the disk.
-    drop(pool);
+    drop(pool?);
     made.keep();
+    let on_memory = members.iter().filter(|path| is_on_memory(path));
+    let on_memory: Vec<String> = on_memory.map(|path| shown(path)).collect();
+    if !on_memory.is_empty() {
+        complain!("homenode: {} memory: this pool lasts until reboot", are(&on_memory));
+    }
+    // As `homenode pool list` tells it.
+    let bytes = homenode::find_members(&members)?.bytes;
     Ok((members, bytes))
 }
 
@@ -205,12 +210,13 @@ impl Interrupt {
             [] => String::new(),
             names => format!(", and {} removed, made by this command", are(names)),
         };
-        complain!("homenode: interrupted: no pool was made{removed}; files that were there stay as they were");
+        complain!("homenode: interrupted: no pool was made{removed}; existing files are unchanged");
         let signal = i32::try_from(self.number.load(Ordering::Relaxed)).unwrap_or(SIGINT);
         std::process::exit(128 + signal)
     }
 }
 
+/// Names things, with a verb: `/a is`, `/a, /b are`.
 fn are(names: &[String]) -> String {
     format!("{} {}", names.join(", "), if names.len() == 1 { "is" } else { "are" })
 }
@@ -250,11 +256,11 @@ fn complain_of_size(path: &Path, size: u64) {
     let name = shown(path);
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => {
-            complain!("homenode: {name} is a device: all of it is taken, whatever --size says");
+            complain!("homenode: {name} is a device: the pool takes all of it and ignores --size");
         }
         Ok(found) if found.len() != size => {
             let bytes = human_bytes(found.len());
-            complain!("homenode: {name} is there and keeps its {bytes}, whatever --size says");
+            complain!("homenode: {name} exists and keeps its {bytes}; --size is ignored");
         }
         _ => {}
     }
@@ -276,7 +282,7 @@ impl Made {
         }
         let Some(size) = size else {
             fail!(
-                "there is no {}: give --size to have it made, or make it (truncate -s 10G)",
+                "{} does not exist: give --size to create it, or create it yourself (truncate -s 10G)",
                 shown(path)
             );
         };
@@ -311,7 +317,7 @@ pub(crate) fn is_open_to_others(path: &Path) -> bool {
 /// Says of such a file what they can do with it as a member.
 pub(crate) fn open_to_others(path: &Path) -> String {
     format!(
-        "users who may open {0} get at everything in the pool, and may lock it, which keeps the pool down: `chmod 600 {0}` keeps them out",
+        "users who may open {0} have access to everything in the pool, and can keep it down by a lock: `chmod 600 {0}` prevents both",
         shown(path)
     )
 }
@@ -332,7 +338,7 @@ fn refuse_data(path: &Path, force: bool) -> Result<bool> {
         && let Some(data) = homenode::holds_data(path)?
     {
         fail!(
-            "{} holds {data}: --force makes it a member all the same, and what it holds is lost",
+            "{} holds {data}: --force makes it a member and overwrites its data",
             shown(path)
         );
     }
@@ -347,6 +353,16 @@ fn absolute(path: &Path) -> Result<PathBuf> {
         fs::canonicalize(path)
     };
     resolved.map_err(|error| Failure::new(format!("cannot look at {}: {error}", shown(path))))
+}
+
+/// Whether a file lies on a filesystem that loses its files with the power: a tmpfs, as /dev/shm is, or a ramfs.
+fn is_on_memory(path: &Path) -> bool {
+    const TMPFS: u32 = 0x0102_1994;
+    const RAMFS: u32 = 0x8584_58F6;
+    let found = rustix::fs::statfs(path);
+    let is_memory = found.is_ok_and(|found| [TMPFS, RAMFS].map(i64::from).contains(&found.f_type));
+    // A device's node lies on such a filesystem, and its bytes elsewhere.
+    is_memory && path.is_file()
 }
 
 fn is_disk(path: &Path) -> bool {
@@ -393,7 +409,7 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
     if found.len() > 1 {
         let all = found.iter().map(|(uuid, (name, _))| format!("{uuid:032x} ({name})"));
         let all = all.collect::<Vec<_>>().join(", ");
-        fail!("members of several pools were found: say by --uuid which is meant: {all}");
+        fail!("members of several pools were found: choose one by --uuid: {all}");
     }
     let Some((_, (_, mut files))) = found.pop_first() else {
         fail!("no member of a pool was found there");
@@ -401,28 +417,42 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
     files.sort_unstable();
     files.dedup();
     let pool = homenode::find_members(&files)?;
-    let name = args.name.unwrap_or(pool.name);
+    let known_as = unless_forced(known::name_of(pool.uuid), args.force)?;
+    let name = args.name.or(known_as).unwrap_or(pool.name);
     refuse_reserved(&name)?;
     if name == PoolName::default() {
         fail!("the pool was made without a name: give one by --name");
     }
     let uuid = format!("{:032x}", pool.uuid);
-    if let Some(known) = known::find(&name).or_else(|failure| if args.force { Ok(None) } else { Err(failure) })?
+    if let Some(known) = unless_forced(known::find(&name), args.force)?
         && known.uuid != uuid
         && !args.force
     {
-        fail!("another pool is known as {name} already: give this one a name by --name, or take its place by --force");
+        fail!("another pool is known as {name} already: give this one a name by --name, or replace it by --force");
+    }
+    let earlier = known_as.filter(|known_as| *known_as != name);
+    if let (Some(earlier), false) = (earlier, args.force) {
+        fail!("the pool is known as {earlier} already: --force gives it the name {name} instead");
     }
     let told = named(&pool.members, &names(&pool.kinds)).join(", ");
     let known = Known {
         uuid,
         members: pool.members,
-        cache_bytes: None,
+        cache_bytes: known_as.and_then(|known_as| known::cache_of(&known_as)),
     };
     known::put(&name, &known)?;
+    if let Some(earlier) = earlier {
+        known::forget(&earlier)?;
+    }
+    let earlier = earlier.map_or_else(String::new, |earlier| format!(", and no longer as {earlier}"));
     crate::print_line(&format!(
-        "pool {name} is known: `homenode up {name} DIR` mounts it; its members are {told}"
+        "pool {name} is known{earlier}: `homenode up {name} DIR` mounts it; its members are {told}"
     ))
+}
+
+/// Takes a note that cannot be read for none: by force it is written anew.
+fn unless_forced<T>(found: Result<Option<T>>, force: bool) -> Result<Option<T>> {
+    if force { Ok(found.unwrap_or(None)) } else { found }
 }
 
 fn files_in(directory: &Path) -> Result<Vec<PathBuf>> {
@@ -550,7 +580,7 @@ pub(crate) fn list(args: &ListArgs) -> Result<()> {
 fn look_at(known: &Known) -> Result<Found> {
     let found = homenode::find_members(&known.members)?;
     if format!("{:032x}", found.uuid) != known.uuid {
-        fail!("its files are of pool {:032x}", found.uuid);
+        fail!("its files belong to pool {:032x}", found.uuid);
     }
     Ok(found)
 }
@@ -566,7 +596,7 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
             fail!("{failure}");
         }
         if !args.force {
-            fail!("{failure}; --force forgets the name all the same");
+            fail!("{failure}; --force forgets the name anyway");
         }
         complain!("homenode: {failure}");
     }
@@ -577,7 +607,7 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
     drop(opened);
     known::forget(&args.name)?;
     crate::print_line(&format!(
-        "pool {} is put away; `homenode pool import` takes it up again, here or elsewhere",
+        "exported pool {}; `homenode pool import` records it again, on this or another machine",
         args.name
     ))
 }

@@ -34,7 +34,7 @@ impl Known {
                 && format!("{:032x}", found.uuid) != self.uuid
             {
                 fail!(
-                    "{} is no member of pool {name} any more, but of pool {:032x}: `homenode pool import` makes known what is there now",
+                    "{} is no longer a member of pool {name}, but of pool {:032x}: `homenode pool import` records the present pool",
                     shown(path),
                     found.uuid
                 );
@@ -59,7 +59,7 @@ pub(crate) fn find(name: &PoolName) -> Result<Option<Known>> {
         Ok(text) => match toml::from_str(&text) {
             Ok(known) => Ok(Some(known)),
             Err(error) => fail!(
-                "cannot understand {}: {}: `homenode pool import --force` writes it anew",
+                "cannot understand {}: {}: `homenode pool import --force` writes it again",
                 path.display(),
                 error.message()
             ),
@@ -87,7 +87,7 @@ pub(crate) fn members_of(name: &PoolName) -> Result<Vec<PathBuf>> {
             Ok(known.members)
         }
         None => fail!(
-            "no pool {name} is known here: `homenode pool list` shows which are, `homenode pool import PATH...` makes one known"
+            "no pool {name} is known here: `homenode pool list` lists known pools, `homenode pool import PATH...` records one"
         ),
     }
 }
@@ -110,15 +110,15 @@ pub(crate) fn names() -> Result<Vec<PoolName>> {
     Ok(names)
 }
 
-/// Whether a pool is known, by any name.
-pub(crate) fn has(uuid: u128) -> Result<bool> {
+/// Name that a pool is known by, if it is.
+pub(crate) fn name_of(uuid: u128) -> Result<Option<PoolName>> {
     let uuid = format!("{uuid:032x}");
     for name in names()? {
         if find(&name)?.is_some_and(|known| known.uuid == uuid) {
-            return Ok(true);
+            return Ok(Some(name));
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Notes a pool, in place of what was noted under its name.

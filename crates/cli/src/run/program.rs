@@ -144,16 +144,16 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn programs_scripts_and_other_files_are_told_apart() {
-        let directory = tempfile::tempdir().expect("there is room");
+    fn programs_scripts_and_other_files_are_distinguished() {
+        let directory = tempfile::tempdir().expect("the file can be written");
         let path = |name: &str| directory.path().join(name);
         let look = |name: &str| look_at(path(name).as_os_str());
         let own = std::env::current_exe().expect("a test has a file");
         assert_eq!(look_at(own.as_os_str()), Some(Fit::Fits));
         assert_eq!(look_at(OsStr::new("sh")), Some(Fit::Fits));
-        fs::write(path("script"), "#! /bin/sh -e\nexit\n").expect("there is room");
+        fs::write(path("script"), "#! /bin/sh -e\nexit\n").expect("the file can be written");
         assert_eq!(look("script"), Some(Fit::Fits));
-        fs::write(path("text"), "echo").expect("there is room");
+        fs::write(path("text"), "echo").expect("the file can be written");
         assert_eq!(look("text"), Some(Fit::Fits));
         assert_eq!(look("absent"), None);
 
@@ -168,23 +168,23 @@ mod tests {
         let name = usize::from(bytes[interp + 8]) | usize::from(bytes[interp + 9]) << 8;
         let mut short = bytes.clone();
         short[4] = 1;
-        fs::write(path("short"), &short).expect("there is room");
+        fs::write(path("short"), &short).expect("the file can be written");
         assert!(matches!(look("short"), Some(Fit::Other(reason)) if reason.contains("64 bits")));
         let mut foreign = bytes.clone();
         foreign[18] = 0xF3;
-        fs::write(path("foreign"), &foreign).expect("there is room");
+        fs::write(path("foreign"), &foreign).expect("the file can be written");
         assert!(matches!(look("foreign"), Some(Fit::Other(reason)) if reason.contains("another kind")));
         let mut other = bytes.clone();
         let at = (name..)
             .find(|at| other[*at..].starts_with(b"ld-linux"))
-            .expect("glibc's");
+            .expect("the program's linker is glibc's");
         other[at..at + 8].copy_from_slice(b"ld-musl-");
-        fs::write(path("other"), &other).expect("there is room");
+        fs::write(path("other"), &other).expect("the file can be written");
         assert!(matches!(look("other"), Some(Fit::Other(reason)) if reason.contains("ld-musl")));
         bytes[interp] = 0;
-        fs::write(path("static"), &bytes).expect("there is room");
+        fs::write(path("static"), &bytes).expect("the file can be written");
         assert!(matches!(look("static"), Some(Fit::Unfit(reason)) if reason.contains("statically")));
-        fs::write(path("cut"), &bytes[..80]).expect("there is room");
+        fs::write(path("cut"), &bytes[..80]).expect("the file can be written");
         assert!(matches!(look("cut"), Some(Fit::Unfit(reason)) if reason.contains("cut off")));
     }
 }

@@ -1,9 +1,8 @@
 //! The topology as a tree for a person.
 
-use super::json::{device_kind, kind};
 use homenode_linux::topology::Source;
 use homenode_policy::CpuId;
-use homenode_policy::topology::{Cache, CacheKind, Device, LatencySource, Node, Topology};
+use homenode_policy::topology::{Cache, CacheKind, Device, DeviceKind, LatencySource, Node, NodeKind, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -131,6 +130,24 @@ fn places(topology: &Topology, node: &Node) -> String {
     }
 }
 
+fn kind(kind: NodeKind) -> &'static str {
+    match kind {
+        NodeKind::Dram => "dram",
+        NodeKind::MemoryOnly => "memory-only",
+        NodeKind::CpuOnly => "cpu-only",
+        NodeKind::Empty => "empty",
+    }
+}
+
+fn device_kind(kind: DeviceKind) -> &'static str {
+    match kind {
+        DeviceKind::Block => "block",
+        DeviceKind::Pmem => "pmem",
+        DeviceKind::Network => "network",
+        DeviceKind::Accelerator => "accelerator",
+    }
+}
+
 /// `0-3,8`; the numbers ascend.
 pub(crate) fn ranges(cpus: &[CpuId]) -> String {
     let runs = cpus.chunk_by(|a, b| a.0 + 1 == b.0);
@@ -235,7 +252,7 @@ mod tests {
     use homenode_linux::topology::read;
 
     #[test]
-    fn sizes_a_person_reads() {
+    fn sizes_are_shown_in_readable_units() {
         for (bytes, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -258,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_and_a_table() {
+    fn topology_is_shown_as_a_tree_and_a_table() {
         let source: Source = "pack:2 [numa(memory=1GiB)] l3:1(size=2MiB) core:2 pu:1"
             .parse()
             .unwrap();

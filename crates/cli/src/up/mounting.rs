@@ -11,39 +11,39 @@ use std::time::Duration;
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 #[command(next_help_heading = "Mounting")]
 pub(crate) struct MountingArgs {
-    /// How requests travel between kernel and server: `uring` (a ring for each CPU, faster; Linux 6.14 and newer with
-    /// enable_uring of the fuse module set), `classic` (/dev/fuse, everywhere), or `auto`: uring where it can be had.
+    /// Transport of requests between kernel and server: `uring` (a ring for each CPU, faster; needs Linux 6.14 or newer with
+    /// enable_uring of the fuse module set), `classic` (/dev/fuse, on every kernel), or `auto`: uring if available.
     #[arg(long, value_name = "auto|uring|classic", value_parser = argument::transport(), default_value = "auto")]
     #[arg(hide_possible_values = true)]
     transport: Transport,
     /// Storage of the bytes of regular files: `kernel`, `pool` or `auto`. `kernel` means files of a private tmpfs, which the
     /// kernel reads, writes and maps itself at the speed of a tmpfs (Linux 6.9 and newer). `pool` means blocks of the pool:
-    /// all bytes go through the server. `auto` takes `kernel` where it can be had.
+    /// all bytes go through the server. `auto` takes `kernel` if available.
     #[arg(long, value_name = "auto|kernel|pool", value_parser = argument::data(), default_value = "auto")]
     #[arg(hide_possible_values = true)]
     pub(crate) data: Data,
-    /// Move files to the node that uses them most: `off`, `plan` (`status` tells which), or `on`. Counts reads and writes by BPF programs;
-    /// only on machines of several nodes, and for data of the kernel.
+    /// Move files to the node that uses them most: `off`, `plan` (`status` lists the moves), or `on`. BPF programs count reads and writes;
+    /// works only on machines with several nodes, and if the kernel holds the bytes (--data).
     #[arg(long, value_name = "off|plan|on", value_parser = argument::mover(), default_value = "plan")]
     #[arg(hide_possible_values = true)]
     pub(crate) mover: MoverMode,
-    /// Most memory for the payloads of all rings together, besides the pool: bytes (64M, 1G). It decides how many requests
-    /// each CPU may have under way. Default: 256M. Classic has no rings.
+    /// Limit of memory for the payloads of all rings together, in addition to the pool: bytes (64M, 1G). The limit decides how many
+    /// requests each CPU may have in flight. Default: 256M. The classic transport has no rings.
     #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
     buffers: Option<u64>,
-    /// Microseconds that a ring's thread looks for the next request before it sleeps. Gains a few percent for small requests
-    /// that follow each other at once, and burns up to that much time of the CPU after each. Default: 0, it sleeps at once.
-    /// Classic has no rings.
+    /// Microseconds that a ring's thread polls for the next request before it sleeps. Polling gains a few percent for small
+    /// back-to-back requests, and costs up to N microseconds of CPU time after each. Default: 0, the thread sleeps at once.
+    /// The classic transport has no rings.
     #[arg(long, value_name = "N", value_parser = argument::microseconds)]
     spin_us: Option<u64>,
-    /// Seconds for which the kernel may keep names and attributes (0, 0.5, 60). Default: for ever, which is right, because
-    /// everything that changes files goes through this kernel. Less costs a trip to the server for each stat and each name
-    /// that is older, and gains nothing but to find out whether something odd comes from what the kernel keeps.
+    /// Seconds for which the kernel may cache names and attributes (0, 0.5, 60). Default: for ever, which is safe because
+    /// every change to files goes through this kernel. A shorter time costs a request to the server for each stat and each
+    /// name that is older. It helps only to find out whether a problem comes from the kernel's cache.
     #[arg(long, value_name = "SECONDS", value_parser = argument::seconds)]
     cache_attr: Option<Duration>,
-    /// Make a directory for each node that gives a member, DIR/node0, DIR/node1 and so on, with DIR's owner and mode. What
-    /// is written there lies on that node, whoever writes it, while the node has room. (Its user.homenode.policy is node:N,
-    /// and what is made in it inherits that.)
+    /// Create a directory for each node with a member, DIR/node0, DIR/node1 and so on, with DIR's owner and mode. Bytes
+    /// written there lie on that node, on whichever CPU the writer runs, while the node has room. (The directory's
+    /// user.homenode.policy is node:N, and new files in it inherit the policy.)
     #[arg(long)]
     pub(crate) per_node: bool,
     /// Set-uid and set-gid programs on the mount run with their caller's rights.
@@ -55,6 +55,12 @@ pub(crate) struct MountingArgs {
     /// Programs on the mount cannot be run.
     #[arg(long)]
     noexec: bool,
+    /// Reading a file does not change its access time.
+    #[arg(long)]
+    noatime: bool,
+    /// Reading a directory does not change its access time.
+    #[arg(long)]
+    nodiratime: bool,
     /// Name of the mounted thing in the mount table.
     #[arg(long, value_name = "NAME", hide = true)]
     pub(crate) source: Option<String>,
@@ -72,7 +78,7 @@ impl MountingArgs {
         for (name, value) in for_rings {
             if self.transport == Transport::Classic && value.is_some() {
                 let (option, transport) = (spelled(name), spelled("transport"));
-                fail!("{option} is for rings, which {transport}=classic has not: leave {option} or {transport} out");
+                fail!("{option} is for rings, and {transport}=classic has none: leave {option} or {transport} out");
             }
         }
         Ok(())
@@ -86,6 +92,7 @@ impl MountingArgs {
         options.buffer_bytes = self.buffers.unwrap_or(options.buffer_bytes);
         options.spin = self.spin_us.map_or(options.spin, Duration::from_micros);
         (options.nosuid, options.nodev, options.noexec) = (self.nosuid, self.nodev, self.noexec);
+        (options.noatime, options.nodiratime) = (self.noatime, self.nodiratime);
         options.attribute_timeout = self.cache_attr.unwrap_or(options.attribute_timeout);
         options.source = self.source.clone().unwrap_or(options.source);
         options
@@ -98,6 +105,8 @@ impl MountingArgs {
             ("--nosuid", self.nosuid),
             ("--nodev", self.nodev),
             ("--noexec", self.noexec),
+            ("--noatime", self.noatime),
+            ("--nodiratime", self.nodiratime),
         ];
         let switches = switches.into_iter().filter(|(_, given)| *given);
         let mut arguments: Vec<String> = switches.map(|(switch, _)| switch.to_owned()).collect();
@@ -141,7 +150,7 @@ mod tests {
 
     /// Checks that the server which `up` starts gets every argument that a person gave.
     #[test]
-    fn arguments_read_back() {
+    fn arguments_survive_a_round_trip() {
         let all = MountingArgs {
             transport: Transport::Uring,
             data: Data::Kernel,
@@ -153,6 +162,8 @@ mod tests {
             nosuid: true,
             nodev: true,
             noexec: true,
+            noatime: true,
+            nodiratime: true,
             source: Some("a b".to_owned()),
         };
         assert_eq!(parse(&all.arguments()), all);
@@ -161,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_what_was_given_or_the_librarys() {
+    fn options_are_given_values_or_library_defaults() {
         let mut defaults = MountOptions::default();
         defaults.data = Data::Auto;
         assert_eq!(parse(&[]).options(), defaults);
@@ -176,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_rings_have_is_refused_without_them() {
+    fn ring_options_are_refused_for_the_classic_transport() {
         for flag in ["--buffers=64M", "--spin-us=0"] {
             let given = [flag, "--transport=classic"].map(str::to_owned);
             let message = parse(&given).check(as_flag).unwrap_err().to_string();

@@ -9,34 +9,34 @@ use crate::waiting;
 use clap::Args;
 use std::path::PathBuf;
 
-/// Make a volume a block device, and print its path.
+/// Attach a volume as a block device, and print the device's path.
 ///
-/// The kernel's ublk driver (Linux 6.9 and newer, `modprobe ublk_drv`) hands each request to the pool's server, where a thread of the
-/// CPU that asked carries it out: there is a queue for each CPU. The device ends with `homenode volume detach`, and with the server.
-/// If that is killed, users of a device of a pool of memory get I/O errors, and the next `homenode up` clears what is left. Users of a durable
-/// pool's device wait until `homenode up` has brought the pool back, and go on then as if nothing had happened: what they had under way is carried
-/// out again. `homenode volume detach --force` ends a device that waits. What was discarded (fstrim, mkfs) is free in the pool at once. Flushes
-/// and forced writes of a durable pool's device are durable when they are answered; a pool of memory has no cache to flush.
+/// The kernel's ublk driver (Linux 6.9 and newer, `modprobe ublk_drv`) hands each request to the pool's server. Each CPU has a queue and a
+/// thread that carries out its requests. The device ends with `homenode volume detach`, or with the server.
+/// If the server of a pool of memory is killed, users of the device get I/O errors, and the next `homenode up` removes the device. If the server of a
+/// durable pool is killed, users of the device wait until `homenode up` brings the pool back, and then continue: their requests in flight are carried
+/// out again. `homenode volume detach --force` ends a waiting device. Discarded space (fstrim, mkfs) is free in the pool at once. Flushes
+/// and forced writes to a durable pool's device are durable when they complete; a pool of memory has no cache to flush.
 #[derive(Args, Debug)]
 pub(crate) struct AttachArgs {
-    /// Where its pool is mounted, a slash, and its name.
+    /// Mount point of the pool, a slash, and the volume's name.
     #[arg(value_name = "POOL/NAME")]
     volume: PathBuf,
-    /// Write each request to this file, which must not exist yet, until the volume is detached; `homenode blk replay` asks for all of
-    /// them again. It must not lie in the pool.
+    /// Record each request in this file until the volume is detached; `homenode blk replay` submits the requests again. The file must
+    /// not exist yet, and must not lie in the pool.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
 
-/// End the block device of a volume. What was asked for before is carried out first.
+/// Detach the block device of a volume, after its earlier requests are carried out.
 ///
-/// A device whose server was killed has nobody to carry it out: it is ended with `--force` only, and its users, who wait, get I/O errors.
+/// A device whose server was killed cannot carry out requests: only `--force` ends it, and its waiting users get I/O errors.
 #[derive(Args, Debug)]
 pub(crate) struct DetachArgs {
-    /// Where its pool is mounted, a slash, and its name; or the device itself (/dev/ublkb0) when its server was killed.
+    /// Mount point of the pool, a slash, and the volume's name; or the device itself (/dev/ublkb0) if its server was killed.
     #[arg(value_name = "POOL/NAME")]
     volume: PathBuf,
-    /// Also while the device is in use, mounted for example: its users get I/O errors from then on.
+    /// Detach a device that is in use, for example mounted: its users get I/O errors from then on.
     #[arg(long)]
     force: bool,
 }

@@ -2,12 +2,12 @@
 
 use super::Listed;
 use crate::control::protocol::{NodeBytes, OUTPUT_VERSION, VolumeReport};
-use crate::mountinfo::{MountEntry, shown};
-use crate::status::{mount_points, names};
+use crate::mountinfo::{Device, MountEntry, shown};
+use crate::status::{mount_points, sockets};
 use indicatif::HumanBytes;
 use serde::Serialize;
 use std::fmt::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Json {
@@ -27,13 +27,13 @@ struct InPool {
     volume: VolumeReport,
 }
 
-pub(super) fn json(volumes: Vec<Listed>, dead: &[MountEntry], silent: &[PathBuf]) -> Json {
+pub(super) fn json(volumes: Vec<Listed>, dead: &[MountEntry], silent: &[Device]) -> Json {
     let in_pool = |Listed { pool, volume }| InPool { pool, volume };
     Json {
         output_version: OUTPUT_VERSION,
         volumes: volumes.into_iter().map(in_pool).collect(),
         dead: mount_points(dead),
-        silent: names(silent),
+        silent: sockets(silent),
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_for_each_volume() {
+    fn the_table_has_a_line_for_each_volume() {
         let volume = |name: &str, nodes: &[(u16, u64)]| Listed {
             pool: "/srv/pool".to_owned(),
             volume: VolumeReport {

@@ -17,7 +17,7 @@ fn applied(load: &Load) -> String {
 }
 
 #[test]
-fn what_is_applied_is_explained_and_reverted() {
+fn applied_changes_are_explained_and_reverted() {
     let Some(load) = Load::start() else { return };
     let (before, id) = (load.mask(), load.id());
     let text = applied(&load);
@@ -63,7 +63,7 @@ fn what_is_applied_is_explained_and_reverted() {
 }
 
 #[test]
-fn json_has_what_became_of_each_action() {
+fn json_has_the_outcome_of_each_action() {
     let Some(load) = Load::start() else { return };
     let mut text = String::new();
     load::wait_until("moved", || {
@@ -92,7 +92,7 @@ fn json_has_what_became_of_each_action() {
 }
 
 #[test]
-fn what_somebody_else_has_set_since_is_left() {
+fn values_that_another_program_changed_are_not_reverted() {
     let Some(load) = Load::start() else { return };
     applied(&load);
     let other = if load.mask() == "0" { "1" } else { "0" };
@@ -102,14 +102,14 @@ fn what_somebody_else_has_set_since_is_left() {
     assert!(status.unwrap().status.success());
     let text = shown(&mut load.affinity(&["revert"]));
     assert!(
-        text.starts_with("0 values restored; 1 left alone") && text.contains("somebody else has given it"),
+        text.starts_with("0 values restored; 1 left alone") && text.contains("another program has set"),
         "{text}"
     );
     assert_eq!(load.mask(), other);
 }
 
 #[test]
-fn a_journal_that_is_not_ours_or_damaged_is_refused_and_kept() {
+fn a_foreign_or_damaged_journal_is_refused_and_kept() {
     let Some(load) = Load::start() else { return };
     let before = load.mask();
     applied(&load);
@@ -129,7 +129,7 @@ fn a_journal_that_is_not_ours_or_damaged_is_refused_and_kept() {
         assert!(output.status.success(), "{output:?}");
         let said = super::harness::text(output.stderr);
         assert!(
-            said.contains(problem) && said.contains("taken for somebody else's"),
+            said.contains(problem) && said.contains("count as another program's"),
             "{said}"
         );
         assert_eq!(fs::read_to_string(&journal).unwrap(), text);
@@ -140,7 +140,7 @@ fn a_journal_that_is_not_ours_or_damaged_is_refused_and_kept() {
 }
 
 #[test]
-fn a_journal_whose_last_line_was_cut_is_told_of() {
+fn a_journal_with_a_cut_last_line_is_reported() {
     let Some(load) = Load::start() else { return };
     let before = load.mask();
     applied(&load);
@@ -162,7 +162,7 @@ fn a_journal_whose_last_line_was_cut_is_told_of() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_written_is_told_before_anything_is_done() {
+fn an_unwritable_journal_fails_before_any_change() {
     let _alone = alone();
     refused(
         &mut affinity(["apply", BRIEFLY, "--journal=/proc/journal"]),
@@ -220,7 +220,7 @@ fn on_a_full_disk_nothing_is_moved() {
 
 /// A read-only file system, as after an error of its disk.
 #[test]
-fn with_a_journal_that_can_only_be_read_all_is_given_back() {
+fn a_read_only_journal_is_reverted() {
     let Some(load) = Load::start() else { return };
     let before = load.mask();
     let script = "for i in 1 2 3 4 5; do apply; test -e journal && break; done\n\
@@ -231,21 +231,21 @@ fn with_a_journal_that_can_only_be_read_all_is_given_back() {
         "{said}{warned}"
     );
     let parts = [
-        "everything is as it was, but cannot remove",
+        "all values are restored, but cannot remove",
         "Read-only file system",
         "make that file system writable",
     ];
     assert!(parts.iter().all(|part| warned.contains(part)), "{warned}");
     assert!(
         !warned.contains("nothing is changed") && !warned.contains("--journal"),
-        "another journal does not help: {warned}"
+        "the message offers another journal: {warned}"
     );
     assert_eq!(load.mask(), before);
 }
 
 /// Whatever bears its name: here a process that sleeps.
 #[test]
-fn irqbalance_is_told_of_unless_it_is_overridden() {
+fn irqbalance_is_reported_unless_overridden() {
     let Some(load) = Load::start() else { return };
     let fake = load.path().join("irqbalance");
     fs::copy("/bin/sleep", &fake).unwrap();
@@ -274,7 +274,7 @@ fn irqbalance_is_told_of_unless_it_is_overridden() {
 
 /// Bytes of root's threads are shown to root only, so there is nothing that nobody would move.
 #[test]
-fn nobody_moves_nothing_and_is_told_why() {
+fn apply_without_rights_moves_nothing_and_tells_why() {
     let Some(load) = Load::start() else { return };
     let directory = tempfile::tempdir().unwrap();
     let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();

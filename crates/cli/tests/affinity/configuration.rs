@@ -27,7 +27,7 @@ impl File {
 }
 
 #[test]
-fn what_is_configured_is_done() {
+fn the_configuration_is_followed() {
     let file = File::new("[devices]\neth0 = \"off\"\n[processes]\nfio = \"single-core\"\n");
     let text = shown(&mut file.plan());
     assert!(
@@ -40,7 +40,7 @@ fn what_is_configured_is_done() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_told() {
+fn a_missing_configured_device_is_reported() {
     let output = File::new("[devices]\neht0 = \"off\"\n").plan().output().unwrap();
     assert!(output.status.success() && !output.stdout.is_empty());
     let said = text(output.stderr);
@@ -48,7 +48,7 @@ fn a_device_that_is_not_there_is_told() {
 }
 
 #[test]
-fn mistakes_are_told_with_file_line_and_what_is_expected() {
+fn configuration_errors_name_file_line_and_expected_value() {
     let file = File::new("# mine\npolicy = \"locl\"\n");
     let path = file.path();
     let path = path.to_str().unwrap();

@@ -16,7 +16,7 @@ fn tells(target: &str, parts: &[&str]) {
 }
 
 #[test]
-fn a_thread() {
+fn explain_shows_a_thread() {
     let parts = [
         "thread 701 (fio-job of fio)\n",
         "on CPU 6 (node 3); may run on 0-7, all of its cpuset",
@@ -42,7 +42,7 @@ fn a_thread() {
 }
 
 #[test]
-fn buffers_of_a_thread_and_files_that_come_to_it() {
+fn explain_shows_buffers_of_a_thread_and_files_that_move_to_it() {
     let explained = |target: &str, more: &[&str]| {
         let arguments = ["explain", target].into_iter().chain(machine::with_pool());
         shown(&mut affinity(arguments.chain(more.iter().copied())))
@@ -71,7 +71,7 @@ fn buffers_of_a_thread_and_files_that_come_to_it() {
 }
 
 #[test]
-fn all_threads_of_a_process_and_of_a_name() {
+fn explain_lists_all_threads_of_a_process_or_name() {
     let threads = [
         "thread 700 (fio)\n",
         "thread 701 (fio-job of fio)\n",
@@ -83,7 +83,7 @@ fn all_threads_of_a_process_and_of_a_name() {
 }
 
 #[test]
-fn an_interrupt() {
+fn explain_shows_an_interrupt() {
     let parts = [
         "interrupt 51 (virtio2-input.0)\n",
         "device    eth0 (node 3)",
@@ -103,7 +103,7 @@ fn an_interrupt() {
 }
 
 #[test]
-fn queues_and_devices() {
+fn explain_shows_queues_and_devices() {
     let sends = [
         "eth0/tx-0 (transmit queue)\n",
         "CPUs 0-7 (nodes 0, 1, 2, 3) send through it (XPS)",
@@ -115,6 +115,8 @@ fn queues_and_devices() {
         &[
             "processed where the interrupt arrives",
             "53, arrives on 0 (node 0)",
+            "4 of the table's 4 entries send packets here",
+            "advice    eth0: busy, and its RSS table sends packets to 1 of its 2 queues: type `ethtool -X eth0 default`",
             "stays: ",
         ],
     );
@@ -130,7 +132,7 @@ fn queues_and_devices() {
 }
 
 #[test]
-fn json_has_what_is_told() {
+fn explain_json_has_the_same_facts_as_the_text() {
     let explained = |target: &str| -> serde_json::Value {
         let text = shown(explain(target).arg("--json"));
         serde_json::from_str(&text).unwrap()
@@ -180,7 +182,7 @@ fn json_has_what_is_told() {
 }
 
 #[test]
-fn what_is_not_there() {
+fn explain_refuses_missing_targets() {
     for (target, parts) in [
         ("4711", ["no thread or process 4711", "in 2.0 s"]),
         ("irq:4711", ["no interrupt 4711", "/proc/interrupts"]),
@@ -199,7 +201,7 @@ fn what_is_not_there() {
 }
 
 #[test]
-fn an_idle_thread_of_this_machine() {
+fn explain_shows_an_idle_thread_of_this_machine() {
     let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_millis(200));
     let text = shown(&mut affinity(["explain", &sleeper.id().to_string(), BRIEFLY]));

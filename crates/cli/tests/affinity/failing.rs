@@ -3,17 +3,10 @@
 use super::harness::*;
 use super::load::{self, Load};
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::fs::{self, File};
 use std::process::{Child, Command, Output, Stdio};
 
 const PERIOD: &str = "--period=1";
-
-/// A wish for a card that there is not: told without touching one.
-fn wish_for_a_card(load: &Load) {
-    let mut config = OpenOptions::new().append(true).open(load.config()).unwrap();
-    config.write_all(b"[cards.hn-no-card]\nqueues = 2\n").unwrap();
-}
 
 /// `apply`, in a namespace of mounts that nobody else sees.
 fn apart(load: &Load, arguments: &[&str]) -> Child {
@@ -90,7 +83,7 @@ fn ended(load: &Load, arguments: &[&str], signal: Option<Signal>, output: fn() -
 }
 
 #[test]
-fn what_stands_is_told_when_a_signal_ends_it() {
+fn apply_ended_by_a_signal_tells_how_many_changes_stand() {
     let Some(load) = Load::start() else { return };
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let output = ended(&load, &["apply", PERIOD, "--json"], Some(signal), Stdio::piped);
@@ -108,7 +101,7 @@ fn what_stands_is_told_when_a_signal_ends_it() {
 }
 
 #[test]
-fn what_stands_is_told_when_the_output_cannot_be_written() {
+fn apply_with_unwritable_output_tells_how_many_changes_stand() {
     let Some(load) = Load::start() else { return };
     let full = || File::create("/dev/full").unwrap().into();
     for arguments in [&["apply", PERIOD][..], &["apply", PERIOD, "--json"]] {
@@ -125,7 +118,7 @@ fn what_stands_is_told_when_the_output_cannot_be_written() {
 
 /// Threads that begin in the first period are left for the second.
 #[test]
-fn what_has_just_begun_is_looked_at_again() {
+fn threads_that_have_just_begun_are_looked_at_again() {
     let Some(load) = Load::start() else { return };
     let mut moved = false;
     load::wait_until("moved", || {
@@ -147,20 +140,12 @@ fn what_has_just_begun_is_looked_at_again() {
 }
 
 #[test]
-fn what_was_changed_is_told_when_a_later_look_fails() {
+fn a_failed_later_look_tells_the_earlier_changes() {
     let Some(load) = Load::start() else { return };
-    wish_for_a_card(&load);
     let before = load.mask();
     let (said, warned) = failed_later(&load, &["apply", PERIOD, "--json"]);
     assert!(warned.ends_with(&one_stands(&load)), "{warned}");
     let told: serde_json::Value = serde_json::from_str(&said).unwrap();
-    let card = serde_json::json!({
-        "what": "number of queues of hn-no-card",
-        "code": "vanished",
-        "text": "not done: there is no such card",
-        "is_done": false,
-    });
-    assert_eq!(told["cards"], serde_json::json!([card]), "{warned}");
     let looks = told["looks"].as_array().unwrap();
     let action = &looks.last().unwrap()["actions"][0];
     assert_eq!(
@@ -170,47 +155,8 @@ fn what_was_changed_is_told_when_a_later_look_fails() {
     );
     let (said, warned) = failed_later(&load, &["apply", PERIOD]);
     assert!(
-        said.starts_with("number of queues of hn-no-card: not done: there is no such card\n")
-            && said.contains("\n1 of 1 changes made; ")
-            && warned.ends_with(&one_stands(&load)),
+        said.contains("\n1 of 1 changes made; ") && warned.ends_with(&one_stands(&load)),
         "{said}{warned}"
     );
     assert_eq!(load.mask(), before);
-}
-
-#[test]
-fn cards_are_told_of_before_the_first_look_and_what_failed_is_found_where_it_is_said_to_be() {
-    let Some(load) = Load::start() else { return };
-    wish_for_a_card(&load);
-    let mut apply = load.affinity(&["apply", "--period=60"]);
-    let mut apply = apply.stdout(Stdio::piped()).spawn().unwrap();
-    let mut first = String::new();
-    BufReader::new(apply.stdout.as_mut().unwrap())
-        .read_line(&mut first)
-        .unwrap();
-    let has_ended = apply.try_wait().unwrap().is_some();
-    apply.kill().unwrap();
-    apply.wait().unwrap();
-    assert!(
-        first == "number of queues of hn-no-card: not done: there is no such card\n" && !has_ended,
-        "{first}"
-    );
-
-    fs::write(load.config(), "policy = \"off\"\n[cards.hn-no-card]\nqueues = 2\n").unwrap();
-    for (arguments, place) in [
-        (&["apply", BRIEFLY][..], "the lines above tell why"),
-        (
-            &["apply", BRIEFLY, "--json"],
-            "`is_done` is false in what is told of them",
-        ),
-    ] {
-        let output = load.affinity(arguments).output().unwrap();
-        let (said, warned) = (text(output.stdout), text(output.stderr));
-        assert_eq!(output.status.code(), Some(1), "{warned}");
-        assert!(
-            warned.contains("1 of 1 changes could not be made") && warned.contains(place),
-            "{warned}"
-        );
-        assert!(said.contains("there is no such card"), "{said}");
-    }
 }

@@ -54,7 +54,7 @@ impl Drop for Group {
 
 /// The cpuset is narrowed to CPUs that the thread was not given.
 #[test]
-fn a_cpuset_that_is_narrowed_meanwhile_is_seen_all_the_same() {
+fn a_cpuset_narrowed_meanwhile_is_seen() {
     let Some(load) = Load::start() else { return };
     let Some(group) = Group::of(&load) else { return };
     let (id, journal) = (load.id().to_string(), load.journal());

@@ -1,5 +1,5 @@
 //! A recording of a machine with four nodes of two CPUs. A disk is at home on node 1; a card on node 3, whose interrupts
-//! arrive on CPU 0. fio reads from the disk on CPU 6; one of its threads may be nowhere else.
+//! arrive on CPU 0, and whose RSS table names one of its two queues. fio reads from the disk on CPU 6; one of its threads may be nowhere else.
 
 use homenode_linux::affinity::record;
 use homenode_linux::topology::Source;
@@ -122,6 +122,14 @@ impl Machine {
             self.file(&format!("{directory}/rx-{queue}/rps_cpus"), "00\n");
             self.file(&format!("{directory}/tx-{queue}/xps_cpus"), "ff\n");
         }
+        let none = serde_json::json!({"now": 0, "max": 0});
+        let spread = serde_json::json!({
+            "device": "eth0",
+            "queues": {"combined": {"now": 2, "max": 8}, "receive": none, "transmit": none},
+            "table": {"queues": 2, "entries": [1, 1, 1, 1]},
+            "filters": null,
+        });
+        self.file("proc/ethtool/eth0", &spread.to_string());
     }
 
     /// The counts when the period begins, and when it ends two seconds later.

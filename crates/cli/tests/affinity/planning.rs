@@ -15,7 +15,7 @@ fn planned(more: &[&str]) -> String {
 }
 
 #[test]
-fn a_plan_begins_with_what_is_gained() {
+fn a_plan_begins_with_the_gain() {
     let text = planned(&[]);
     let first = text.lines().next().unwrap();
     let expected = "1 of 4 threads, 4 of 12 interrupts and 2 of 4 queues move: 231.0 MB/s less remote traffic \
@@ -39,10 +39,13 @@ fn a_plan_begins_with_what_is_gained() {
     assert!(line("transmit queue 0 of eth0").contains("  6-7 "));
     assert!(line("  8 interrupts").contains("the kernel spreads"), "{text}");
     assert!(line("could not be seen:").ends_with(':'));
+    let advice = "commands for you to run:\n  eth0: busy, and its RSS table sends packets to 1 of its 2 queues: type \
+                  `ethtool -X eth0 default`\n";
+    assert!(text.contains(advice), "{text}");
 }
 
 #[test]
-fn all_that_stays_is_listed_when_asked() {
+fn unmoved_targets_are_listed_on_request() {
     let text = planned(&["--all"]);
     let stays = |what: &str| text.lines().any(|line| line.starts_with(what));
     assert!(
@@ -56,7 +59,7 @@ fn all_that_stays_is_listed_when_asked() {
 }
 
 #[test]
-fn json_has_everything() {
+fn plan_json_has_moves_and_unmoved_targets() {
     let plan: Value = serde_json::from_str(&planned(&["--json"])).unwrap();
     assert_eq!((&plan["output_version"], &plan["policy"]), (&json!(1), &json!("local")));
     assert_eq!(plan["source"], machine::recording().to_str().unwrap());
@@ -79,6 +82,12 @@ fn json_has_everything() {
     let cruncher = stays.iter().find(|stay| stay["target"]["thread"] == 800).unwrap();
     assert_eq!(cruncher["why"], "unread");
     assert!(!plan["unseen"].as_array().unwrap().is_empty());
+    let advice = json!({
+        "device": "eth0",
+        "why": "busy, and its RSS table sends packets to 1 of its 2 queues",
+        "command": "ethtool -X eth0 default",
+    });
+    assert_eq!(plan["advice"], json!([advice]));
 }
 
 #[test]
@@ -149,7 +158,7 @@ fn policies_are_taken_from_the_command_line() {
 }
 
 #[test]
-fn this_machine_is_planned_by_anybody() {
+fn any_user_can_plan_this_machine() {
     let text = shown(&mut affinity(["plan", BRIEFLY]));
     assert!(
         text.lines().next().unwrap().contains(" looked at for ") || text.contains(" move"),

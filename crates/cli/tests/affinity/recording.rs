@@ -51,7 +51,7 @@ fn this_machine_is_recorded_and_planned_from_the_recording() {
 }
 
 #[test]
-fn what_a_recording_lacks_is_named() {
+fn a_missing_file_of_a_recording_is_named() {
     let copy = machine::copy();
     let missing = copy.path().join("1/proc/uptime");
     fs::remove_file(&missing).unwrap();
@@ -86,7 +86,7 @@ fn what_a_recording_lacks_is_named() {
 
 /// A count of an interrupt is as good as another, and the file as long.
 #[test]
-fn a_changed_byte_of_a_recording_is_told_with_its_file() {
+fn a_changed_byte_of_a_recording_is_reported_with_its_file() {
     let copy = machine::copy();
     let interrupts = copy.path().join("1/proc/interrupts");
     let whole = fs::read_to_string(&interrupts).unwrap();
@@ -102,7 +102,7 @@ fn a_changed_byte_of_a_recording_is_told_with_its_file() {
 
 /// Not by the signal of Ctrl-C: who starts tests in the background may have it ignored.
 #[test]
-fn a_recording_that_was_stopped_is_told_as_that() {
+fn an_incomplete_recording_is_reported() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("recording");
     let mut record = affinity([Path::new("record"), &directory, Path::new("--period=60")]);

@@ -64,7 +64,7 @@ impl Drop for Daemon {
 }
 
 #[test]
-fn it_moves_what_appears_and_takes_it_back_when_told_to_end() {
+fn run_moves_new_threads_and_reverts_at_its_end() {
     let Some(load) = Load::start() else { return };
     let before = load.mask();
     for signal in [Signal::TERM, Signal::INT] {
@@ -80,7 +80,7 @@ fn it_moves_what_appears_and_takes_it_back_when_told_to_end() {
 }
 
 #[test]
-fn what_a_killed_one_left_is_taken_back_by_the_next_or_by_revert() {
+fn changes_of_a_killed_run_are_reverted_by_the_next_run_or_by_revert() {
     let Some(load) = Load::start() else { return };
     let before = load.mask();
     let kill = || {
@@ -108,7 +108,7 @@ fn what_a_killed_one_left_is_taken_back_by_the_next_or_by_revert() {
 
 /// Where they are is known of who acted last.
 #[test]
-fn changes_in_another_journal_are_told_of() {
+fn changes_in_another_journal_are_reported() {
     let Some(load) = Load::start() else { return };
     let before = load.mask();
     let mut daemon = Daemon::start(&load, &[]);
@@ -116,7 +116,7 @@ fn changes_in_another_journal_are_told_of() {
     daemon.end(Signal::KILL);
     let journal = fs::canonicalize(load.journal()).unwrap();
     let told = format!(
-        "another journal, {0}, has 1 change that stands: `homenode affinity revert --journal {0}` takes back",
+        "another journal, {0}, has 1 change that stands: `homenode affinity revert --journal {0}` reverts that journal",
         journal.display()
     );
     let output = affinity(["revert", "--journal", "/nowhere/journal"]).output().unwrap();
@@ -139,7 +139,7 @@ fn changes_in_another_journal_are_told_of() {
 }
 
 #[test]
-fn only_one_at_a_time_and_the_others_are_told() {
+fn a_second_run_is_refused() {
     let Some(load) = Load::start() else { return };
     let daemon = Daemon::start(&load, &[]);
     wait_until("moved", || load.is_moved());
@@ -165,7 +165,7 @@ fn only_one_at_a_time_and_the_others_are_told() {
 }
 
 #[test]
-fn the_configuration_is_read_anew_unless_it_is_broken() {
+fn reload_keeps_the_old_configuration_if_the_new_one_is_broken() {
     let Some(load) = Load::start() else { return };
     let whole = fs::read_to_string(load.config()).unwrap();
     fs::write(load.config(), "policy = \"off\"\n").unwrap();
@@ -177,14 +177,14 @@ fn the_configuration_is_read_anew_unless_it_is_broken() {
     assert!(!load.is_moved());
     fs::write(load.config(), whole).unwrap();
     daemon.signal(Signal::HUP);
-    daemon.wait_for("the configuration was read anew");
+    daemon.wait_for("the configuration was reloaded");
     wait_until("moved", || load.is_moved());
     assert!(daemon.end(Signal::TERM).success());
     assert!(!load.is_moved());
 }
 
 #[test]
-fn metrics_are_served_where_only_this_machine_can_ask() {
+fn metrics_are_served_on_local_addresses() {
     let Some(load) = Load::start() else { return };
     let socket = load.path().join("metrics");
     let mut daemon = Daemon::start(&load, &[&format!("--metrics=unix:{}", socket.display())]);
@@ -222,13 +222,13 @@ fn metrics_are_served_where_only_this_machine_can_ask() {
     refused(
         &mut load.affinity(&["run", "--metrics=unix:/nowhere/socket"]),
         1,
-        &["unix:/nowhere/socket", "No such file", "make its directory first"],
+        &["unix:/nowhere/socket", "No such file", "create its directory first"],
     );
 }
 
 /// With the messages that a unit of `Type=notify` and `WatchdogSec=` gets.
 #[test]
-fn systemd_is_told() {
+fn run_notifies_systemd() {
     let Some(load) = Load::start() else { return };
     let path = load.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();

@@ -1,6 +1,7 @@
 //! Each mistake gets one clear message, a non-zero exit, and leaves nothing mounted.
 
 use super::harness::*;
+use rustix::process::Signal;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
@@ -8,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn sizes_that_do_not_parse_are_usage_errors() {
+fn malformed_sizes_are_usage_errors() {
     for size in ["", "0", "abc", "-1", "101%", "99999999999999999999", "1.5", "5X"] {
         let message = fail(
             2,
@@ -24,7 +25,23 @@ fn sizes_that_do_not_parse_are_usage_errors() {
     let message = fail(2, &mut homenode(["up", "/nonexistent", "--size-per-node=1GB"]));
     assert!(message.contains("1GiB"), "{message}");
     let message = fail(2, &mut homenode(["up", "/nonexistent", "--node=0,1"]));
-    assert!(message.contains("several times"), "{message}");
+    assert!(message.contains("several nodes"), "{message}");
+    let negative: [(&[&str], &str); 4] = [
+        (&["up", "/nonexistent", "--spin-us", "-1"], "'-1' for '--spin-us'"),
+        (&["volume", "create", "/x/v", "--size", "-5M"], "'-5M' for '--size'"),
+        (&["pool", "create", "a", "b", "--cache", "-.5G"], "'-.5G' for '--cache'"),
+        (
+            &["pool", "add", "/x", "--node", "-1", "--size", "1M"],
+            "'-1' for '--node'",
+        ),
+    ];
+    for (arguments, part) in negative {
+        let message = fail(2, &mut homenode(arguments));
+        assert!(
+            message.contains(part) && message.contains("negative") && !message.contains("tip"),
+            "{message}"
+        );
+    }
     let nonsense: [&[&str]; 7] = [
         &[],
         &["frobnicate"],
@@ -40,7 +57,7 @@ fn sizes_that_do_not_parse_are_usage_errors() {
 }
 
 #[test]
-fn directories_that_cannot_be_mounted_on() {
+fn unusable_mount_directories_are_refused() {
     need_mounts!();
     let scratch = Scratch::new("directories");
     let missing = scratch.path().join("missing");
@@ -98,7 +115,7 @@ fn directories_that_cannot_be_mounted_on() {
 }
 
 #[test]
-fn nodes_and_sizes_that_are_not_there() {
+fn missing_nodes_and_impossible_sizes_are_refused() {
     need_mounts!();
     let scratch = Scratch::new("sizes");
     let dir = scratch.dir("pool");
@@ -119,7 +136,7 @@ fn nodes_and_sizes_that_are_not_there() {
 }
 
 #[test]
-fn without_root() {
+fn up_without_root_is_refused() {
     need_mounts!();
     let scratch = Scratch::new("user");
     fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
@@ -142,11 +159,31 @@ fn without_root() {
     fs::write(dir.join("file"), "x").unwrap();
     let mut map = Command::new(&binary);
     assert!(succeed(map.args(["file", "map"]).arg(dir.join("file")).uid(65534).gid(65534)).starts_with("node"));
+    // Nor is that its server is gone, or that it may be stopped.
+    let pid = server_pid(&dir).unwrap();
+    let stopped = Stopped::new(pid);
+    for verb in ["status", "down"] {
+        let mut command = Command::new("timeout");
+        command
+            .args(["--signal=KILL", "30"])
+            .arg(&binary)
+            .arg(verb)
+            .arg(dir.join("unknown"));
+        refused(command.uid(65534).gid(65534), &["root"]);
+    }
+    signal(pid, Signal::KILL);
+    wait_for_end(pid);
+    drop(stopped);
+    refused(&mut map, &["is dead", "homenode down"]);
+    let output = as_nobody(&["status"]).output().unwrap();
+    let said = describe(&output);
+    assert!(!output.status.success() && said.contains("is dead"), "{said}");
+    refused(&mut as_nobody(&["down"]), &["root"]);
     down(&dir);
 }
 
 #[test]
-fn without_the_device() {
+fn up_without_dev_fuse_is_refused() {
     need_mounts!(alone);
     let scratch = Scratch::new("device");
     let dir = scratch.dir("pool");
@@ -171,7 +208,7 @@ fn without_the_device() {
 }
 
 #[test]
-fn what_is_not_on_a_homenode_mount() {
+fn paths_outside_homenode_mounts_are_refused() {
     need_mounts!();
     let scratch = Scratch::new("elsewhere");
     let dir = scratch.dir("plain");
@@ -179,7 +216,7 @@ fn what_is_not_on_a_homenode_mount() {
     fs::write(dir.join("file"), "x").unwrap();
     let file = dir.join("file");
     refused(homenode(["status"]).arg(&dir), &[name, "not on a homenode mount"]);
-    refused(homenode(["down"]).arg(&dir), &[name, "no homenode mount"]);
+    refused(homenode(["down"]).arg(&dir), &[name, "not a homenode mount"]);
     refused(homenode(["file", "map"]).arg(&file), &[name, "not on a homenode mount"]);
     refused(
         homenode(["file", "move", "--node", "0"]).arg(&file),
@@ -215,7 +252,7 @@ fn what_is_not_on_a_homenode_mount() {
 }
 
 #[test]
-fn a_log_level_that_is_none_is_told_once() {
+fn an_invalid_log_level_is_reported_once() {
     let stderr = |command: &mut Command| {
         let output = command.env("HOMENODE_LOG", "bogus").output().unwrap();
         assert!(output.status.success(), "{}", describe(&output));
@@ -235,7 +272,7 @@ fn a_log_level_that_is_none_is_told_once() {
 }
 
 #[test]
-fn a_failing_topology_has_a_message_too() {
+fn a_failing_topology_command_has_a_message() {
     refused(
         &mut homenode(["topology", "--from", "/nonexistent.xml"]),
         &["/nonexistent.xml"],
@@ -246,7 +283,7 @@ fn a_failing_topology_has_a_message_too() {
 }
 
 #[test]
-fn an_error_stream_that_is_full_ends_nothing() {
+fn a_full_error_stream_ends_no_command() {
     need_mounts!();
     let scratch = Scratch::new("full-stream");
     let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -256,5 +293,5 @@ fn an_error_stream_that_is_full_ends_nothing() {
     };
     assert_eq!(run(["up", SIZE]), Some(0));
     assert_eq!(run(["down", "--lazy"]), Some(0));
-    assert_eq!(run(["down", "--lazy"]), Some(1), "there is none");
+    assert_eq!(run(["down", "--lazy"]), Some(1), "no mount");
 }

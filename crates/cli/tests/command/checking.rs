@@ -13,7 +13,7 @@ fn member(scratch: &Scratch, name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_pool_is_sound_in_use_damaged_or_none() {
+fn fsck_exit_codes_tell_sound_used_damaged_and_missing_pools() {
     let scratch = Scratch::new("fsck");
     let members = [member(&scratch, "a"), member(&scratch, "b")];
     let none = fail(8, homenode(["fsck"]).args(&members));
@@ -30,7 +30,7 @@ fn a_pool_is_sound_in_use_damaged_or_none() {
     let before = members.each_ref().map(bytes);
     let sound = succeed(homenode(["fsck"]).args(&members));
     assert!(sound.contains(": sound; 2 inodes, 12288 bytes of data"), "{sound}");
-    assert_eq!(members.each_ref().map(bytes), before, "it only reads");
+    assert_eq!(members.each_ref().map(bytes), before, "fsck wrote to a member");
     // The first group of the snapshot, whichever member it lies on.
     for (path, bytes) in members.iter().zip(&before) {
         for at in (0..bytes.len() - 4)

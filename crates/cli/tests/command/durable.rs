@@ -58,7 +58,27 @@ fn kill_server(mount: &Path, signal: Signal) {
 }
 
 #[test]
-fn a_pool_is_mounted_by_its_name_and_keeps_what_it_holds() {
+fn a_pool_on_a_tmpfs_warns_that_it_lasts_until_reboot() {
+    let pools = Pools::new("memory");
+    let shm = tempfile::tempdir_in("/dev/shm").unwrap();
+    let place = shm.path().join("a");
+    let output = pools
+        .homenode("pool create tank --size 64M")
+        .arg(&place)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    let memory = format!("{} is memory: this pool lasts until reboot", place.display());
+    assert!(output.status.success() && told.contains(&memory), "{output:?}");
+    // All that tell the size tell the same.
+    let made = String::from_utf8_lossy(&output.stdout);
+    assert!(made.contains("made pool tank of 64 MiB"), "{made}");
+    let listed = succeed(&mut pools.homenode("pool list"));
+    assert!(listed.contains(" 64 MiB "), "{listed}");
+}
+
+#[test]
+fn a_pool_mounted_by_name_keeps_its_contents() {
     need_mounts!();
     let pools = Pools::new("durable");
     let mount = pools.0.dir("mount");
@@ -117,7 +137,7 @@ fn a_pool_is_mounted_by_its_name_and_keeps_what_it_holds() {
 }
 
 #[test]
-fn lone_name_of_a_durable_pool_mounts_no_pool_of_memory() {
+fn up_with_only_the_name_of_a_durable_pool_is_refused() {
     need_mounts!();
     let pools = Pools::new("lone-name");
     succeed(&mut pools.homenode("pool create tank a --size 32M"));
@@ -136,7 +156,7 @@ fn lone_name_of_a_durable_pool_mounts_no_pool_of_memory() {
 }
 
 #[test]
-fn file_that_is_there_keeps_its_size_and_create_says_so() {
+fn an_existing_file_keeps_its_size_and_create_says_so() {
     let pools = Pools::new("kept-size");
     let file = fs::File::create(pools.path("a")).unwrap();
     file.set_len(64 << 20).unwrap();
@@ -147,16 +167,19 @@ fn file_that_is_there_keeps_its_size_and_create_says_so() {
             .unwrap();
         assert!(made.status.success(), "{}", describe(&made));
         let said = String::from_utf8(made.stderr).unwrap();
-        assert_eq!(said.contains("a is there and keeps its 64 MiB"), is_told, "{said}");
+        assert_eq!(said.contains("a exists and keeps its 64 MiB"), is_told, "{said}");
         assert_eq!(file.metadata().unwrap().len(), 64 << 20);
         succeed(&mut pools.homenode("pool export tank"));
     }
 }
 
 #[test]
-fn what_is_no_new_pool_is_refused_and_leaves_nothing() {
+fn a_refused_pool_create_leaves_nothing() {
     let pools = Pools::new("refused-pools");
-    refused(&mut pools.homenode("pool create tank a"), &["there is no a", "--size"]);
+    refused(
+        &mut pools.homenode("pool create tank a"),
+        &["a does not exist", "--size"],
+    );
     refused(
         &mut pools.homenode("pool create none a --size 32M"),
         &["none", "memory"],
@@ -202,12 +225,25 @@ fn what_is_no_new_pool_is_refused_and_leaves_nothing() {
     succeed(&mut pools.homenode("pool import other --name tunk"));
     fs::copy(pools.path("other"), pools.path("copy")).unwrap();
     refused(&mut pools.homenode("pool import other copy"), &["are both member 0"]);
+    // One name a pool.
+    refused(
+        &mut pools.homenode("pool import other --name tonk"),
+        &["known as tunk", "--force"],
+    );
+    assert!(succeed(&mut pools.homenode("pool import other")).contains("pool tunk is known"));
+    let renamed = succeed(&mut pools.homenode("pool import other --name tonk --force"));
+    assert!(
+        renamed.contains("pool tonk is known, and no longer as tunk"),
+        "{renamed}"
+    );
+    succeed(&mut pools.homenode("pool import other --name tunk --force"));
+    assert_eq!(pools.listed().len(), 2);
     fs::remove_file(pools.path("other")).unwrap();
     refused(&mut pools.homenode("pool export tunk"), &["No such file", "--force"]);
     fs::rename(pools.path("copy"), &data).unwrap();
     refused(
         &mut pools.homenode("pool export tank"),
-        &["no member of pool tank any more"],
+        &["no longer a member of pool tank"],
     );
     let listed = pools.listed();
     assert!(
@@ -229,7 +265,7 @@ fn flip(path: &std::path::Path, at: u64) {
 }
 
 #[test]
-fn a_damaged_pool_is_repaired_when_that_is_asked_for() {
+fn a_damaged_pool_is_repaired_with_the_option() {
     let pools = Pools::new("repair");
     let (member, untouched) = (pools.path("a"), |path: &std::path::Path| fs::read(path).unwrap());
     succeed(&mut pools.homenode("pool create tank a --size 32M"));
@@ -248,7 +284,7 @@ fn a_damaged_pool_is_repaired_when_that_is_asked_for() {
         // By fsck(8): -n wins.
         let mut helper = pools.command("fsck.homenode");
         assert_eq!(helper.args(["-n", "-y", "a"]).output().unwrap().status.code(), Some(4));
-        assert!(untouched(&member) == before, "it was written to");
+        assert!(untouched(&member) == before, "the member was written");
         let mut helper = pools.command("fsck.homenode");
         let output = helper.args(["-a", "tank"]).output().unwrap();
         let told = String::from_utf8(output.stdout).unwrap();
@@ -268,7 +304,7 @@ fn a_damaged_pool_is_repaired_when_that_is_asked_for() {
 }
 
 #[test]
-fn a_pool_is_read_where_it_cannot_be_written_or_is_not_whole() {
+fn a_read_only_or_degraded_pool_can_be_read() {
     need_mounts!();
     let pools = Pools::new("reading");
     let (mount, other) = (pools.0.dir("mount"), pools.0.dir("other"));
@@ -320,12 +356,12 @@ fn a_pool_is_read_where_it_cannot_be_written_or_is_not_whole() {
     fs::rename(pools.path("away"), pools.path("b")).unwrap();
     fs::rename(pools.path("a"), pools.path("away")).unwrap();
     let without_log = fail(1, &mut pools.homenode("up --degraded cask mount"));
-    let is_told = without_log.contains("without member 0") && without_log.contains("its log lies there");
+    let is_told = without_log.contains("without member 0") && without_log.contains("its log lies on that member");
     assert!(is_told, "{without_log}");
 }
 
 #[test]
-fn members_come_and_go_while_it_is_mounted() {
+fn members_are_added_and_removed_while_the_pool_is_mounted() {
     need_mounts!();
     let pools = Pools::new("durable-members");
     let mount = pools.0.dir("mount");
@@ -333,7 +369,7 @@ fn members_come_and_go_while_it_is_mounted() {
     succeed(&mut pools.homenode("up keg mount"));
     let content: Vec<u8> = (0..9_000_000_u32).map(|at| (at % 251) as u8).collect();
     fs::write(mount.join("still"), &content).unwrap();
-    refused(&mut pools.homenode("pool add mount b"), &["there is no", "--size"]);
+    refused(&mut pools.homenode("pool add mount b"), &["b does not exist", "--size"]);
     refused(&mut pools.homenode("pool add mount b --size 2M"), &["needs"]);
     refused(&mut pools.homenode("pool add mount b --size 25%"), &["bytes"]);
     refused(&mut pools.homenode("pool add mount a"), &["is in use"]);
@@ -351,7 +387,7 @@ fn members_come_and_go_while_it_is_mounted() {
     fs::write(pools.path("data"), vec![1; 32 << 20]).unwrap();
     let holds = fail(1, &mut pools.homenode("pool add mount data"));
     assert!(holds.contains("holds data"), "{holds}");
-    assert!(!pools.path("b").exists(), "what was refused leaves no file");
+    assert!(!pools.path("b").exists(), "a refused command left a file");
     assert_eq!(pools.listed()[0]["members"].as_array().unwrap().len(), 1);
     // Too small for all that is there.
     let added = succeed(&mut pools.homenode("pool add mount small --size 16M"));
@@ -380,7 +416,7 @@ fn members_come_and_go_while_it_is_mounted() {
 }
 
 #[test]
-fn a_server_that_is_killed_while_a_member_drains_loses_nothing() {
+fn a_server_killed_during_a_drain_loses_nothing() {
     need_mounts!();
     let pools = Pools::new("killed-drain");
     let mount = pools.0.dir("mount");
@@ -454,7 +490,7 @@ fn a_server_that_is_killed_while_a_member_drains_loses_nothing() {
     let up = pools.homenode("up vat mount").output().unwrap();
     assert!(up.status.success(), "{}", describe(&up));
     let told = describe(&up);
-    assert!(told.contains("is no member of the pool, and is forgotten"), "{told}");
+    assert!(told.contains("is not a member of the pool, and is removed"), "{told}");
     assert!(!told.contains("WARN"), "{told}");
     assert_eq!(pools.listed()[0]["members"].as_array().unwrap().len(), 2);
     succeed(&mut pools.homenode("pool add mount c"));

@@ -176,18 +176,36 @@ pub(crate) fn down(directory: &Path) {
 }
 
 pub(crate) fn status(directory: &Path) -> Value {
-    serde_json::from_str(&succeed(homenode(["status", "--json"]).arg(directory))).unwrap()
+    let mut status: Value = serde_json::from_str(&succeed(homenode(["status", "--json"]).arg(directory))).unwrap();
+    status["pools"][0].take()
 }
 
 /// The server of a mount, if it answers.
 pub(crate) fn server_pid(directory: &Path) -> Option<Pid> {
     let output = homenode(["status", "--json"]).arg(directory).output().ok()?;
     let status: Value = serde_json::from_slice(&output.stdout).ok()?;
-    Pid::from_raw(status["pid"].as_u64()?.try_into().ok()?)
+    Pid::from_raw(status["pools"][0]["pid"].as_u64()?.try_into().ok()?)
 }
 
 pub(crate) fn signal(pid: Pid, signal: Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// A process that SIGSTOP has stopped, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Stopped(Pid);
+
+impl Stopped {
+    pub(crate) fn new(pid: Pid) -> Self {
+        signal(pid, Signal::STOP);
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, Signal::CONT);
+    }
 }
 
 /// Waits until a process is gone, a zombie at most.
@@ -217,7 +235,7 @@ pub(crate) fn log_of(directory: &Path) -> PathBuf {
 
 /// Waits until a server that was stopped has dropped such a request.
 pub(crate) fn wait_until_dropped(log: &Path, request: &str) {
-    let is_told = |line: &str| line.contains("the command that asked has gone") && line.contains(request);
+    let is_told = |line: &str| line.contains("its command has ended") && line.contains(request);
     let is_dropped = || fs::read_to_string(log).unwrap().lines().any(is_told);
     wait_until("the server drops it", is_dropped);
 }

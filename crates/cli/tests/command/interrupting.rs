@@ -18,13 +18,13 @@ fn assert_interrupted(output: &Output) {
     let said = describe(output);
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(
-        said.contains("the server goes on if it has begun") && said.contains("homenode status"),
+        said.contains("the server finishes the request if it has begun") && said.contains("homenode status"),
         "{said}"
     );
 }
 
 #[test]
-fn a_drain_that_is_interrupted_before_it_began_is_dropped() {
+fn a_drain_interrupted_before_its_start_is_dropped() {
     need_mounts!();
     let scratch = Scratch::new("interrupted");
     let dir = scratch.dir("pool");
@@ -47,7 +47,7 @@ fn a_drain_that_is_interrupted_before_it_began_is_dropped() {
 }
 
 #[test]
-fn a_drain_that_is_interrupted_after_it_began_goes_on() {
+fn a_drain_interrupted_after_its_start_continues() {
     need_mounts!();
     let scratch = Scratch::new("begun");
     let dir = scratch.dir("pool");
@@ -77,7 +77,7 @@ fn a_drain_that_is_interrupted_after_it_began_goes_on() {
 
 /// A command that has done its work tells so despite Ctrl-C. A second Ctrl-C ends a command that cannot print.
 #[test]
-fn a_command_that_cannot_tell_what_is_done_is_ended_by_a_second_ctrl_c() {
+fn a_second_ctrl_c_ends_a_waiting_command() {
     need_mounts!();
     let scratch = Scratch::new("telling");
     let dir = scratch.dir("pool");

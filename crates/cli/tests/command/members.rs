@@ -45,7 +45,7 @@ fn add_drain_remove_under_a_writer() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_and_changes_nothing() {
+fn impossible_member_changes_are_refused_without_effect() {
     need_mounts!();
     let scratch = Scratch::new("refusals");
     let dir = scratch.dir("pool");
@@ -74,7 +74,7 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     refused(
         &mut pool("add", &[file.to_str().unwrap()]),
-        &["one of memory", "--node"],
+        &["a pool of memory", "--node"],
     );
 
     // More than the other member can hold.
@@ -83,7 +83,7 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     refused(&mut pool("drain", &["0"]), &["member 0", "room"]);
     let status = status(&dir);
     assert_eq!(status["members"].as_array().unwrap().len(), 2, "{status}");
-    assert_ne!(status["members"][0]["state"], "draining", "it takes data again");
+    assert_ne!(status["members"][0]["state"], "draining", "member 0 is still draining");
     assert_eq!(fs::read(dir.join("large")).unwrap(), vec![1; 12 << 20]);
     down(&dir);
 }

@@ -14,7 +14,7 @@ fn helper(directory: &Path, arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn the_helper_mounts_what_the_options_say() {
+fn the_mount_helper_follows_its_options() {
     need_mounts!();
     let scratch = Scratch::new("helper");
     let dir = scratch.dir("pool");
@@ -35,7 +35,7 @@ fn the_helper_mounts_what_the_options_say() {
 }
 
 #[test]
-fn what_the_helper_does_not_understand_mounts_nothing() {
+fn the_mount_helper_refuses_unknown_options() {
     need_mounts!(alone);
     let scratch = Scratch::new("helper-refuses");
     let dir = scratch.dir("pool");
@@ -86,7 +86,8 @@ fn in_own_namespace(test: &str, script: &str) -> String {
 fn mount_and_umount() {
     need_mounts!(alone);
     let script = r#"
-        mount -t homenode homenode "$dir" -o size_per_node=16M,node=0,nodev
+        mount -t homenode homenode "$dir" -o size_per_node=16M,node=0,nodev 2>"$fstab"
+        test ! -s "$fstab"
         mounts
         echo content >"$dir/file"
         cat "$dir/file"
@@ -94,6 +95,9 @@ fn mount_and_umount() {
         mounts
         mount -t homenode homenode "$dir" -o ro && exit 9
         mounts
+        mount -v -t homenode homenode "$dir" -o size_per_node=16M 2>"$fstab"
+        grep -q 'homenode: transport ' "$fstab"; grep -q 'homenode: data ' "$fstab"
+        umount "$dir"
     "#;
     let printed = in_own_namespace("mount", script);
     assert_eq!(
@@ -103,7 +107,7 @@ fn mount_and_umount() {
 }
 
 #[test]
-fn a_line_of_fstab() {
+fn a_line_of_fstab_mounts_a_pool() {
     need_mounts!(alone);
     let script = r#"
         echo "homenode $dir homenode size_per_node=16M,nosuid,nofail,x-systemd.requires=a.service 0 0" >"$fstab"
@@ -124,7 +128,7 @@ fn a_line_of_fstab() {
 }
 
 #[test]
-fn a_remount() {
+fn a_remount_changes_kernel_options() {
     need_mounts!(alone);
     let script = r#"
         mount -t homenode homenode "$dir" -o size_per_node=16M,nosuid
@@ -134,16 +138,22 @@ fn a_remount() {
 ' ' '; }
         mount -o remount,size_per_node=32M "$dir" 2>"$dir.message" && exit 9
         cat "$dir.message" >&2
-        grep -q 'option size_per_node=32M: a mounted pool keeps it.*homenode pool add' "$dir.message"
+        grep -q 'option size_per_node=32M: remount cannot change.*homenode pool add' "$dir.message"
         mount -o remount,ro,noexec "$dir"
         flags; echo
         echo other 2>/dev/null >"$dir/other" && exit 8
         mount -o remount,rw,exec "$dir"
         flags; echo
-        echo "homenode $dir homenode size_per_node=16M,nosuid 0 0" >"$fstab"
+        echo "homenode $dir homenode size_per_node=32M,nosuid 0 0" >"$fstab"
         mount --fstab "$fstab" -o remount,ro "$dir" 2>"$dir.message" && exit 7
-        grep -q 'mount -i -o remount,ro' "$dir.message"
+        grep -q 'option size_per_node=32M: .*mount -i -o remount,ro' "$dir.message"
         mount --fstab "$fstab" -i -o remount,ro "$dir"
+        flags; echo
+        echo "homenode $dir homenode size_per_node=16384K,nosuid,nofail 0 0" >"$fstab"
+        mount --fstab "$fstab" -o remount,rw "$dir" 2>"$dir.message"
+        test ! -s "$dir.message"
+        flags; echo
+        mount --fstab "$fstab" -o remount,ro "$dir"
         flags; echo
         cat "$dir/file"
         umount "$dir"
@@ -151,12 +161,54 @@ fn a_remount() {
     "#;
     let printed = in_own_namespace("remount", script);
     let lines: Vec<&str> = printed.lines().map(str::trim_end).collect();
-    assert_eq!(lines, ["noexec nosuid ro", "nosuid", "nosuid ro", "content"]);
+    assert_eq!(
+        lines,
+        [
+            "noexec nosuid ro",
+            "nosuid",
+            "nosuid ro",
+            "nosuid",
+            "nosuid ro",
+            "content"
+        ]
+    );
+}
+
+/// Access times of a file and a directory that are read, for both kinds of data. They begin in the second 1000.
+#[test]
+fn access_times_move_as_the_options_say() {
+    need_mounts!(alone);
+    let script = r#"
+        for data in auto pool; do for option in relatime nodiratime noatime; do
+            mount -t homenode homenode "$dir" -o "size_per_node=16M,data=$data,$option"
+            findmnt -n -o VFS-OPTIONS "$dir" | grep -q "$option"
+            echo content >"$dir/file"; mkdir "$dir/below"
+            touch -a -d @1000 "$dir/file" "$dir/below"
+            cat "$dir/file" >/dev/null
+            dd if="$dir/file" iflag=direct of=/dev/null 2>/dev/null || true
+            ls "$dir/below"
+            for name in file below; do
+                if [ "$(stat -c %X "$dir/$name")" = 1000 ]; then echo "$option keeps $name"; else echo "$option moves $name"; fi
+            done
+            umount "$dir"
+        done; done
+    "#;
+    let printed = in_own_namespace("access-times", script);
+    let expected = [
+        "relatime moves file",
+        "relatime moves below",
+        "nodiratime moves file",
+        "nodiratime keeps below",
+        "noatime keeps file",
+        "noatime keeps below",
+    ];
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(lines, [expected, expected].concat());
 }
 
 /// `mount -N`: it is seen there, and not here.
 #[test]
-fn in_another_mount_namespace() {
+fn the_mount_helper_mounts_in_another_namespace() {
     need_mounts!(alone);
     let script = r#"
         mkfifo "$fstab"

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 #[test]
-fn values_that_are_wrong_are_usage_errors_that_name_flag_and_remedy() {
+fn wrong_values_are_usage_errors_that_name_flag_and_remedy() {
     let wrong = [
         ("--transport=tcp", "auto, uring, classic"),
         ("--buffers=25%", "write bytes"),
@@ -33,7 +33,7 @@ fn values_that_are_wrong_are_usage_errors_that_name_flag_and_remedy() {
 }
 
 #[test]
-fn up_and_status_tell_the_transport_and_why() {
+fn up_and_status_show_the_transport_and_the_reason() {
     need_mounts!();
     let scratch = Scratch::new("transport");
     let dir = scratch.dir("pool");
@@ -57,7 +57,7 @@ fn up_and_status_tell_the_transport_and_why() {
 }
 
 #[test]
-fn a_mover_with_nothing_to_do_is_told() {
+fn a_mover_without_work_says_so() {
     need_mounts!();
     let scratch = Scratch::new("mover");
     let dir = scratch.dir("pool");
@@ -74,7 +74,7 @@ fn a_mover_with_nothing_to_do_is_told() {
 }
 
 #[test]
-fn a_directory_for_each_node() {
+fn per_node_makes_a_directory_for_each_node() {
     need_mounts!();
     let scratch = Scratch::new("per-node");
     let dir = scratch.dir("pool");
@@ -108,7 +108,7 @@ fn a_directory_for_each_node() {
     down(&dir);
 
     up(&dir);
-    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "only where it is asked for");
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "directories without --per-node");
     down(&dir);
 }
 
@@ -121,7 +121,7 @@ fn policy(path: &Path) -> String {
 
 /// A stat sooner than `--cache-attr` is answered by the kernel, a later one by the server.
 #[test]
-fn how_long_the_kernel_keeps_attributes() {
+fn attributes_expire_after_the_given_time() {
     need_mounts!();
     let scratch = Scratch::new("attributes");
     let dir = scratch.dir("pool");
@@ -145,7 +145,7 @@ fn how_long_the_kernel_keeps_attributes() {
 }
 
 #[test]
-fn what_is_restricted_is_refused_by_the_kernel() {
+fn nosuid_nodev_and_noexec_are_enforced() {
     need_mounts!();
     let scratch = Scratch::new("restricted");
     let dir = scratch.dir("pool");
@@ -161,13 +161,13 @@ fn what_is_restricted_is_refused_by_the_kernel() {
 
     succeed(homenode(["up", SIZE]).arg(&dir));
     let options = mount_options(&dir);
-    assert!(!options.contains("no"), "as tmpfs: {options}");
+    assert!(!options.contains("no"), "same options as tmpfs: {options}");
     down(&dir);
 }
 
 /// systemd starts what comes after a service of Type=notify when it says READY=1: the mount must be there then.
 #[test]
-fn systemd_is_told_when_the_mount_is_there() {
+fn up_notifies_systemd_when_the_mount_is_ready() {
     need_mounts!();
     let scratch = Scratch::new("notify");
     let dir = scratch.dir("pool");

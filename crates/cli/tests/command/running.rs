@@ -20,7 +20,7 @@ fn library() -> &'static Path {
 }
 
 #[test]
-fn commands_that_are_not_there_and_directories_that_are_no_pools_are_refused() {
+fn missing_commands_and_directories_without_a_pool_are_refused() {
     library();
     fail(2, &mut homenode(["run"]));
     refused_with(
@@ -40,7 +40,7 @@ fn commands_that_are_not_there_and_directories_that_are_no_pools_are_refused() {
     );
     refused(
         &mut homenode(["run", "--pool", "/", "--", "true"]),
-        &["/ is not on a pool", "homenode status"],
+        &["/ is not on a homenode mount", "homenode status"],
     );
     refused(
         &mut homenode(["run", "--pool", "/nonexistent", "--", "true"]),
@@ -49,7 +49,7 @@ fn commands_that_are_not_there_and_directories_that_are_no_pools_are_refused() {
 }
 
 #[test]
-fn command_keeps_its_arguments_streams_and_exit_code() {
+fn a_command_keeps_its_arguments_streams_and_exit_code() {
     library();
     let output = homenode(["run", "--", "sh", "-c", "cat; echo \"$1\" >&2; exit 7", "sh", "--stats"])
         .stdin(Stdio::null())
@@ -60,7 +60,7 @@ fn command_keeps_its_arguments_streams_and_exit_code() {
 }
 
 #[test]
-fn stats_tell_each_process_and_why_a_program_runs_unchanged() {
+fn stats_name_the_command_and_why_a_program_runs_unchanged() {
     library();
     let scratch = Scratch::new("run-stats");
     let output = homenode(["run", "--stats", "--", "sh", "-c", "true; true | cat"])
@@ -71,6 +71,11 @@ fn stats_tell_each_process_and_why_a_program_runs_unchanged() {
         output.status.success() && said.contains("0 of 0 reads and writes at an offset were copies"),
         "{said}"
     );
+    assert_eq!(said.lines().count(), 1, "cat has counted nothing: {said}");
+    // It closes standard error before it ends.
+    let output = homenode(["run", "--stats", "--", "cat", "/dev/null"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("0 of 0 reads and writes"), "{said}");
     // As one of 32 bits says it is: the dynamic linker would complain. The kernel does not look.
     let program = scratch.path().join("program");
     let mut bytes = fs::read("/bin/true").unwrap();
@@ -84,7 +89,53 @@ fn stats_tell_each_process_and_why_a_program_runs_unchanged() {
 }
 
 #[test]
-fn the_library_is_listed_once_however_often_it_is_asked_for() {
+fn command_runs_beside_a_pool_whose_server_is_stopped() {
+    need_mounts!();
+    library();
+    let scratch = Scratch::new("run-stopped");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    let pid = server_pid(&dir).unwrap();
+    let stopped = Stopped::new(pid);
+    let run = ["--signal=KILL", "30", BINARY, "run", "--", "cat", "/proc/self/stat"];
+    let output = Command::new("timeout").args(run).output().unwrap();
+    drop(stopped);
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{}",
+        describe(&output)
+    );
+    down(&dir);
+}
+
+/// A command that runs with the library runs another command, whose dynamic linker could not load it.
+#[test]
+fn an_unsupported_program_inherits_no_library() {
+    library();
+    let scratch = Scratch::new("run-other");
+    let shell = scratch.path().join("shell");
+    let mut bytes = fs::read("/bin/sh").unwrap();
+    bytes[4] = 1;
+    fs::write(&shell, bytes).unwrap();
+    fs::set_permissions(&shell, fs::Permissions::from_mode(0o755)).unwrap();
+    for (others, listed) in [("", "none\n"), ("libm.so.6 libdl.so.2", "libm.so.6:libdl.so.2\n")] {
+        let output = homenode(["run", "--", BINARY, "run", "--"])
+            .arg(&shell)
+            .args(["-c", "echo ${LD_PRELOAD-none}"])
+            .env("LD_PRELOAD", others)
+            .output()
+            .unwrap();
+        assert_eq!(
+            String::from_utf8(output.stdout).unwrap(),
+            listed,
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn nested_runs_list_the_library_once() {
     let library = library().to_str().unwrap();
     let twice = ["run", "--", BINARY, "run", "--", "sh", "-c", "echo $LD_PRELOAD"];
     let output = homenode(twice).output().unwrap();
@@ -100,7 +151,7 @@ fn the_library_is_listed_once_however_often_it_is_asked_for() {
 
 /// The server dies at once; what a program has open goes on, as it does without `run`.
 #[test]
-fn programs_outlive_a_server_that_is_killed() {
+fn programs_outlive_a_killed_server() {
     need_mounts!();
     library();
     let scratch = Scratch::new("run-killed");
@@ -113,7 +164,7 @@ fn programs_outlive_a_server_that_is_killed() {
     }
     let status: serde_json::Value =
         serde_json::from_slice(&homenode(["status", "--json"]).arg(&mount).output().unwrap().stdout).unwrap();
-    let server = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
+    let server = i32::try_from(status["pools"][0]["pid"].as_i64().unwrap()).unwrap();
     // fio opens its file, and reads what it has written again and again: before and after.
     let mut fio = homenode([
         "run",
@@ -149,4 +200,12 @@ fn programs_outlive_a_server_that_is_killed() {
     .unwrap();
     let output = fio.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
+    let place = mount.to_str().unwrap();
+    for directory in [&mount, &mount.join("below")] {
+        let mut run = homenode(["run", "--pool"]);
+        refused(
+            run.arg(directory).args(["--", "true"]),
+            &[place, "server", "is dead", "homenode down"],
+        );
+    }
 }

@@ -29,7 +29,7 @@ fn bind(path: &Path) -> rustix::fd::OwnedFd {
 }
 
 #[test]
-fn status_takes_away_what_dead_servers_left() {
+fn status_removes_sockets_of_dead_servers() {
     need_mounts!();
     let path = socket(1);
     drop(bind(&path));
@@ -38,7 +38,7 @@ fn status_takes_away_what_dead_servers_left() {
 }
 
 #[test]
-fn status_leaves_the_socket_of_a_server_that_starts() {
+fn status_keeps_the_socket_of_a_starting_server() {
     need_mounts!();
     let path = socket(2);
     let lock = File::options()
@@ -54,7 +54,7 @@ fn status_leaves_the_socket_of_a_server_that_starts() {
         .spawn()
         .unwrap();
     thread::sleep(Duration::from_millis(300));
-    assert!(status.try_wait().unwrap().is_none(), "it waits for the lock");
+    assert!(status.try_wait().unwrap().is_none(), "status did not wait for the lock");
     assert!(path.exists());
     rustix::net::listen(&starting, 16).unwrap();
     drop(lock);
@@ -66,7 +66,7 @@ fn status_leaves_the_socket_of_a_server_that_starts() {
 }
 
 #[test]
-fn server_tells_what_threads_do_with_its_pool() {
+fn the_server_reports_use_by_thread() {
     need_mounts!();
     let scratch = Scratch::new("tasks");
     let dir = scratch.dir("pool");

@@ -1,11 +1,12 @@
 //! Bringing up, looking, taking down.
 
 use super::harness::*;
-use serde_json::Value;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -26,11 +27,12 @@ fn up_write_read_status_down() {
         "the directory's mode is the root's"
     );
 
+    assert_eq!(status(&dir)["local_percent"], Value::Null, "nothing was written yet");
     fs::write(dir.join("file"), vec![7; 300_000]).unwrap();
     assert_eq!(fs::read(dir.join("file")).unwrap(), vec![7; 300_000]);
 
     let status = status(&dir);
-    assert_eq!(status["output_version"], 1);
+    assert_eq!(status["output_version"], 2);
     assert_eq!(status["directory"], dir.to_str().unwrap());
     let capacity = status["capacity_bytes"].as_u64().unwrap();
     assert_eq!(capacity, status["nodes"].as_array().unwrap().len() as u64 * (16 << 20));
@@ -67,8 +69,30 @@ fn up_write_read_status_down() {
         text.contains(dir.to_str().unwrap()) && text.contains("candidate") && text.contains("0 panics"),
         "{text}"
     );
+    assert!(text.starts_with("health: ok\n"), "{text}");
+    assert!(
+        text.contains("\nlocal: ") && text.contains(" resident, of that "),
+        "{text}"
+    );
+    assert_eq!(status["problems"], json!([]));
+    let memory = &status["server_memory"];
+    assert!(
+        memory["resident_bytes"].as_u64() > memory["own_bytes"].as_u64(),
+        "{memory}"
+    );
+    assert_eq!(memory["metadata_bytes"], status["metadata_used_bytes"]);
+    let is_local = |percent: f64| (0.0..=100.0).contains(&percent);
+    assert!(status["local_percent"].as_f64().is_none_or(is_local), "{status}");
     let all: Value = serde_json::from_str(&succeed(&mut homenode(["status", "--json"]))).unwrap();
-    assert_eq!(all["output_version"], 1);
+    assert_eq!(all["output_version"], 2);
+    let one: Value = serde_json::from_str(&succeed(homenode(["status", "--json"]).arg(&dir))).unwrap();
+    let keys = |shape: &Value| shape.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&one), keys(&all));
+    assert_eq!(keys(&one), ["dead", "health", "output_version", "pools", "silent"]);
+    assert_eq!(
+        (&one["health"], one["pools"].as_array().unwrap().len()),
+        (&json!("ok"), 1)
+    );
     let listed = all["pools"]
         .as_array()
         .unwrap()
@@ -87,7 +111,7 @@ fn up_write_read_status_down() {
 }
 
 #[test]
-fn where_a_file_lies() {
+fn file_map_shows_bytes_by_node() {
     need_mounts!();
     let scratch = Scratch::new("map");
     let dir = scratch.dir("pool");
@@ -125,7 +149,7 @@ fn where_a_file_lies() {
 }
 
 #[test]
-fn any_way_to_name_the_directory() {
+fn commands_accept_any_spelling_of_the_directory() {
     need_mounts!();
     let scratch = Scratch::new("names");
     let odd = scratch.dir("with space\nnewline \\ and ünicode");
@@ -166,7 +190,7 @@ fn any_way_to_name_the_directory() {
 }
 
 #[test]
-fn of_two_that_want_one_directory_one_gets_it() {
+fn only_one_of_two_concurrent_ups_succeeds() {
     need_mounts!();
     let scratch = Scratch::new("race");
     let dir = scratch.dir("pool");
@@ -219,9 +243,77 @@ fn options_of_up() {
     down(&dir);
 }
 
+#[test]
+fn status_of_a_silent_or_dead_server_has_its_ordinary_shape() {
+    need_mounts!();
+    let scratch = Scratch::new("shape");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    let (pid, socket) = (server_pid(&dir).unwrap(), log_of(&dir).with_extension("sock"));
+    let told = |words: &[&str], remedy| {
+        let output = homenode(words).arg(&dir).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", describe(&output));
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains(remedy),
+            "{}",
+            describe(&output)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let _stopped = Stopped::new(pid);
+    for (is_dead, key, place, health, remedy) in [
+        (false, "silent", &socket, "gave no status", "kill -CONT"),
+        (true, "dead", &dir, "its server was killed", "homenode down"),
+    ] {
+        if is_dead {
+            signal(pid, Signal::KILL);
+            wait_for_end(pid);
+        }
+        let json: Value = serde_json::from_str(&told(&["status", "--json"], remedy)).unwrap();
+        assert_eq!(json["output_version"], 2);
+        assert_eq!((&json[key], &json["pools"]), (&json!([place]), &json!([])), "{json}");
+        assert!(json["health"].as_str().unwrap().contains(health), "{json}");
+        let text = told(&["status"], remedy);
+        assert!(text.starts_with("health: ") && text.contains(health), "{text}");
+    }
+    down(&dir);
+}
+
+#[test]
+fn status_reports_a_full_pool_first() {
+    need_mounts!();
+    let scratch = Scratch::new("full");
+    let dir = scratch.dir("pool");
+    // Bytes of the kernel's files, where it has them, are on no member.
+    up(&dir);
+    let file = fs::File::create(dir.join("file")).unwrap();
+    let block = [7; 1 << 16];
+    let full = (0..).find_map(|at| file.write_all_at(&block, at << 16).err()).unwrap();
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull, "{full}");
+    drop(file);
+    let found = status(&dir);
+    for node in found["nodes"].as_array().unwrap() {
+        assert_eq!(node["state"], "fat", "{found}");
+    }
+    assert!(found["problems"].to_string().contains("full: "), "{found}");
+    let text = succeed(homenode(["status"]).arg(&dir));
+    let health = text.lines().next().unwrap();
+    assert!(
+        health.starts_with(&format!("health: {}: full: ", dir.display())),
+        "{text}"
+    );
+    assert!(text.contains(" fat "), "{text}");
+    assert!(
+        !text.contains("candidate") || found["fuse"]["data"] == "kernel",
+        "{text}"
+    );
+    fs::remove_file(dir.join("file")).unwrap();
+    down(&dir);
+}
+
 /// A daemon that kept its starter's pipes would hang every script that reads them.
 #[test]
-fn the_server_keeps_nothing_of_who_started_it() {
+fn the_server_inherits_no_state_of_its_starter() {
     need_mounts!();
     let scratch = Scratch::new("pipes");
     let dir = scratch.dir("pool");
@@ -246,6 +338,20 @@ fn the_server_keeps_nothing_of_who_started_it() {
 fn version_and_help() {
     assert!(succeed(&mut homenode(["--version"])).contains(env!("CARGO_PKG_VERSION")));
     let help = succeed(&mut homenode(["--help"]));
+    for heading in [
+        "Pools:",
+        "Files:",
+        "Volumes and devices:",
+        "Machine:",
+        "Affinity:",
+        "First run:",
+        "Options:",
+    ] {
+        assert!(
+            help.lines().any(|line| line == heading),
+            "{heading} is missing in: {help}"
+        );
+    }
     for verb in ["up", "down", "status", "file", "pool", "topology", "member"] {
         assert!(
             help.lines().any(|line| line.trim_start().starts_with(verb)),

@@ -22,7 +22,7 @@ fn list(pool: &Path) -> Value {
 }
 
 #[test]
-fn volumes_come_change_and_go() {
+fn volumes_are_created_resized_and_removed() {
     need_mounts!();
     let scratch = Scratch::new("volumes");
     let pool = scratch.dir("pool");
@@ -78,7 +78,7 @@ fn volumes_come_change_and_go() {
 }
 
 #[test]
-fn a_volume_larger_than_its_pool_is_told_of() {
+fn a_volume_larger_than_its_pool_is_reported() {
     need_mounts!();
     let scratch = Scratch::new("thin");
     let pool = scratch.dir("pool");
@@ -88,7 +88,7 @@ fn a_volume_larger_than_its_pool_is_told_of() {
         assert!(output.status.success(), "{}", describe(&output));
         let message = String::from_utf8(output.stderr).unwrap();
         assert!(
-            message.contains("larger than its pool") && message.contains("no space"),
+            message.contains("larger than its pool") && message.contains("writes fail"),
             "{message}"
         );
     }
@@ -117,7 +117,7 @@ fn sizes_and_policies_that_do_not_parse_are_usage_errors() {
 }
 
 #[test]
-fn each_mistake_has_its_message() {
+fn each_mistake_with_volumes_has_its_message() {
     need_mounts!();
     let scratch = Scratch::new("mistakes");
     let pool = scratch.dir("pool");
@@ -170,12 +170,12 @@ fn each_mistake_has_its_message() {
         &["volume w", "no such volume", "homenode volume list"],
     );
     refused(&mut volume("list", scratch.path(), &[]), &["not on a homenode mount"]);
-    assert_eq!(list(&pool).as_array().unwrap().len(), 1, "nothing was made");
+    assert_eq!(list(&pool).as_array().unwrap().len(), 1, "a volume was made");
     down(&pool);
 }
 
 #[test]
-fn a_server_that_is_gone_or_stopped_is_told_of() {
+fn a_stopped_or_killed_server_is_reported() {
     need_mounts!();
     let scratch = Scratch::new("gone");
     let pool = scratch.dir("pool");
@@ -188,7 +188,7 @@ fn a_server_that_is_gone_or_stopped_is_told_of() {
     assert!(!message.contains("not known"), "{message}");
     signal(pid, Signal::CONT);
     wait_until_dropped(&log, "VolumeCreate");
-    assert_eq!(list(&pool), json!([]), "nobody waits for the volume any more");
+    assert_eq!(list(&pool), json!([]), "the dropped request was carried out");
     // What takes as long as it takes is not waited for while it is stopped; where all pools are listed, it is named.
     signal(pid, Signal::STOP);
     refused(
@@ -209,7 +209,7 @@ fn a_server_that_is_gone_or_stopped_is_told_of() {
     let message = String::from_utf8(waiting.wait_with_output().unwrap().stderr).unwrap();
     for part in [
         pool.to_str().unwrap(),
-        "broke off",
+        "closed the connection",
         "`homenode status`",
         "/run/homenode/",
         ".log",
@@ -252,7 +252,7 @@ fn without_the_kernels_driver_a_volume_is_not_attached() {
         volume("attach", &disk, &["--trace", "trace"]).current_dir(scratch.path()),
         &parts,
     );
-    assert!(!trace.exists(), "there is nothing to keep");
+    assert!(!trace.exists(), "the trace file was kept");
     assert_eq!(list(&pool)[0]["attached"], false);
     succeed(&mut volume("resize", &disk, &["--size=8M"]));
     succeed(&mut volume("remove", &disk, &[]));

@@ -42,7 +42,7 @@ fn killed() {
             thread::sleep(Duration::from_millis(round * 7 % 40));
             load.kill(&dir);
         }
-        assert!(steady.is_running(), "another program is not disturbed");
+        assert!(steady.is_running(), "another program was disturbed");
         assert!(steady.operations_in(Duration::from_millis(500)) > 0);
         steady.kill(&dir);
         all_is_free_again(&dir);
@@ -66,12 +66,12 @@ fn stopped() {
         let mut load = Load::start(&dir);
         for _ in 0..10 {
             load.signal(Signal::STOP);
-            assert!(steady.operations_in(Duration::from_millis(200)) > 0, "others go on");
+            assert!(steady.operations_in(Duration::from_millis(200)) > 0, "others stop");
             assert_eq!(status(&dir)["fuse"]["panics"], 0);
             load.signal(Signal::CONT);
         }
         assert!(load.operations_in(Duration::from_millis(500)) > 0);
-        assert!(load.is_running() && steady.is_running(), "nothing failed");
+        assert!(load.is_running() && steady.is_running(), "a program failed");
         load.kill(&dir);
         steady.kill(&dir);
         all_is_free_again(&dir);

@@ -53,7 +53,7 @@ fn asks_on(cpu: u32, dir: &Path) {
 }
 
 #[test]
-fn one_goes_and_comes_back_under_load() {
+fn a_cpu_goes_offline_and_returns_under_load() {
     need_mounts!();
     let Some((cpu, switch)) = switch() else { return };
     let has_rings = {
@@ -95,7 +95,7 @@ fn one_goes_and_comes_back_under_load() {
 
 /// It has a ring all the same, and comes into use when the CPU does.
 #[test]
-fn one_comes_that_was_offline_when_the_pool_came_up() {
+fn a_cpu_comes_online_after_the_pool_is_up() {
     need_mounts!();
     let Some((cpu, switch)) = switch() else { return };
     let has_rings = {

@@ -64,7 +64,7 @@ impl Drop for Group {
 
 /// Bytes are charged to the group of who writes them: it is ended, and neither the server nor anybody else.
 #[test]
-fn a_writer_whose_group_has_no_memory_left() {
+fn a_writer_in_a_full_memory_group_fails_alone() {
     need_mounts!();
     let _undisturbed = as_it_is();
     for transport in transports() {
@@ -98,7 +98,7 @@ fn a_writer_whose_group_has_no_memory_left() {
 
 /// An overlay may lie on a mount. One on that overlay is the kernel's third layer, which it refuses; nothing is lost.
 #[test]
-fn layers_beyond_what_the_kernel_stacks() {
+fn too_many_stacked_layers_fall_back() {
     need_mounts!();
     let _undisturbed = as_it_is();
     for transport in transports() {

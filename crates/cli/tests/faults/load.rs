@@ -39,7 +39,7 @@ impl Load {
         let mut line = String::new();
         while !line.contains("at work") {
             line.clear();
-            assert_ne!(output.read_line(&mut line).unwrap(), 0, "it starts to work");
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "the load did not start");
         }
         Self { child, output }
     }

@@ -27,7 +27,7 @@ fn anonymous_bytes(dir: &Path) -> u64 {
 }
 
 #[test]
-fn attributes_of_a_user_stay_within_the_limit_and_are_given_back() {
+fn metadata_of_a_user_stays_within_its_limit() {
     need_mounts!();
     let _undisturbed = as_it_is();
     for transport in transports() {

@@ -57,7 +57,7 @@ fn wait_until_mounted(scratch: &Scratch) {
 }
 
 #[test]
-fn a_broken_ring_ends_the_server_and_nobody_hangs() {
+fn a_broken_ring_ends_the_server_and_no_call_hangs() {
     need_mounts!();
     let _undisturbed = as_it_is();
     if !has_rings() {
@@ -73,7 +73,7 @@ fn a_broken_ring_ends_the_server_and_nobody_hangs() {
 }
 
 #[test]
-fn a_broken_ring_leaves_alone_what_lies_on_top() {
+fn a_broken_ring_leaves_mounts_on_top_alone() {
     need_mounts!();
     let _undisturbed = as_it_is();
     if !has_rings() {
@@ -103,7 +103,7 @@ fn a_broken_ring_leaves_alone_what_lies_on_top() {
 }
 
 #[test]
-fn a_kernel_that_is_short_of_memory_is_asked_again() {
+fn requests_are_retried_while_the_kernel_lacks_memory() {
     need_mounts!();
     let _undisturbed = as_it_is();
     if !has_rings() {

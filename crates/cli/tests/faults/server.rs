@@ -90,7 +90,7 @@ fn serves_until_nobody_works(scratch: &Scratch, pid: Pid, mut load: Load) {
     assert_nothing_mounted(scratch.path());
     assert!(
         load.operations_in(Duration::from_millis(300)) > 0,
-        "who has it open works on"
+        "open files stopped working"
     );
     load.signal(Signal::KILL);
     drop(load);

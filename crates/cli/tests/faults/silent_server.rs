@@ -59,6 +59,33 @@ fn commands_do_not_wait<S>(test: &str, told: &[&str], silence: impl Fn(Pid) -> O
                 let (all, _) = said(&["status"], None);
                 assert!(told.iter().all(|part| all.contains(part)), "{all}");
             });
+            // By a name that the kernel does not know yet, and by a link.
+            let (unknown, link) = (dir.join("unknown"), scratch.path().join("link"));
+            std::os::unix::fs::symlink(dir.join("kept"), &link).unwrap();
+            for path in [dir.join("kept"), unknown, link] {
+                for arguments in [
+                    &["file", "map"][..],
+                    &["file", "move", "--node=0"],
+                    &["status"],
+                    &["down"],
+                ] {
+                    let (path, dir) = (path.clone(), &dir);
+                    scope.spawn(move || {
+                        let (said, success) = said(arguments, Some(&path));
+                        let told = format!("the server of {} does not answer", dir.display());
+                        assert!(
+                            !success && said.contains(&told),
+                            "{arguments:?} {}: {said}",
+                            path.display()
+                        );
+                    });
+                }
+            }
+            scope.spawn(|| {
+                let pool = format!("--pool={}", dir.display());
+                let (said, success) = said(&["run", &pool, "--", "true"], None);
+                assert!(!success && said.contains("does not answer"), "{said}");
+            });
             scope.spawn(|| {
                 let (again, success) = said(&["up", SIZE], Some(&dir));
                 assert!(!success && again.contains("mounted already"), "{again}");
@@ -76,21 +103,11 @@ fn commands_do_not_wait<S>(test: &str, told: &[&str], silence: impl Fn(Pid) -> O
     }
 }
 
-/// A process that SIGSTOP has stopped.
-struct Stopped(Pid);
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        let _ = rustix::process::kill_process(self.0, Signal::CONT);
-    }
-}
-
 #[test]
 fn stopped() {
     need_mounts!();
     commands_do_not_wait("server-stopped", &["is stopped", "kill -CONT"], |pid| {
-        signal(pid, Signal::STOP);
-        Some(Stopped(pid))
+        Some(Stopped::new(pid))
     });
 }
 

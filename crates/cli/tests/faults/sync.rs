@@ -66,7 +66,7 @@ fn fsync_and_msync_fail_after_the_server_was_killed() {
 }
 
 #[test]
-fn open_files_of_the_kernel_go_on_after_the_server_was_killed() {
+fn open_kernel_files_work_after_the_server_was_killed() {
     need_mounts!();
     let _undisturbed = as_it_is();
     for transport in transports() {

@@ -97,7 +97,7 @@ pub(crate) fn numbers(path: &Path) {
 }
 
 #[test]
-fn numbers_of_descriptors_are_the_programs() {
+fn library_descriptors_do_not_take_the_programs_numbers() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 10_000]).unwrap();
@@ -107,7 +107,7 @@ fn numbers_of_descriptors_are_the_programs() {
 }
 
 #[test]
-fn descriptors_that_are_all_in_use_make_system_calls_and_are_not_lost() {
+fn full_descriptor_table_falls_back_to_system_calls() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 10_000]).unwrap();

@@ -40,7 +40,7 @@ pub(crate) fn part(path: &Path) {
 }
 
 #[test]
-fn program_copies_between_two_pools_or_uses_the_one_that_it_is_told() {
+fn program_uses_all_pools_or_only_the_given_one() {
     let Some(mounts) = Mounted::new().zip(Mounted::new()) else {
         return;
     };
@@ -65,7 +65,7 @@ fn program_copies_between_two_pools_or_uses_the_one_that_it_is_told() {
         second.set_len(CUT_BYTES as u64).unwrap();
         assert_eq!(program.ask(""), "done");
         let numbers = program.end_with_others();
-        assert_eq!(numbers.iter().sum::<u64>(), 2 * calls, "all calls are counted");
+        assert_eq!(numbers.iter().sum::<u64>(), 2 * calls, "some calls are not counted");
         numbers
     };
     let [copies, system_calls, others] = run(None);
@@ -78,7 +78,7 @@ fn program_copies_between_two_pools_or_uses_the_one_that_it_is_told() {
             copies > calls / 4 && copies < calls,
             "{copies} copies, {system_calls} system calls"
         );
-        assert_eq!(others, calls + USES, "of the other pool, and first ones");
+        assert_eq!(others, calls + USES, "calls on the other pool and the first uses");
     }
     let [copies, system_calls, others] = run(Some(fs::metadata("/proc").unwrap().dev()));
     assert_eq!([copies, system_calls, others], [0, 0, 2 * calls], "on no pool");

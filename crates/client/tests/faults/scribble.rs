@@ -112,7 +112,7 @@ fn spoil_words(path: &PathBuf) {
 }
 
 #[test]
-fn program_that_writes_to_all_its_mappings_harms_its_files_alone() {
+fn program_that_scribbles_over_its_mappings_harms_only_its_own_files() {
     let Some(mounted) = Mounted::new() else { return };
     USERS.into_iter().for_each(|user| harm(&mounted, user));
 }

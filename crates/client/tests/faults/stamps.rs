@@ -367,7 +367,7 @@ fn replace_passing(directory: &Path, board: &Board, duration: Duration, mut rand
                 fs::remove_file(&path).unwrap();
                 std::thread::sleep(Duration::from_millis(random.u64(..3)));
                 let made = Stamped::new(File::create_new(&path).unwrap(), board);
-                assert!(made.number < FILES as u64, "each file has numbers of its own");
+                assert!(made.number < FILES as u64, "the number is out of the file's range");
             }
             2 => {
                 let file = Stamped::open(&path, board).unwrap();
@@ -392,7 +392,7 @@ fn start(mounted: &Mounted, number: u64, random: &mut fastrand::Rng) -> Program 
 }
 
 #[test]
-fn no_word_is_foreign_old_or_lost() {
+fn reads_return_no_foreign_stale_or_lost_word() {
     let Some(mounted) = Mounted::new() else { return };
     let mut random = fastrand::Rng::with_seed(seed("stamps"));
     let seconds = std::env::var("HOMENODE_TEST_SECONDS").map_or(3, |seconds| seconds.parse().unwrap());

@@ -412,7 +412,7 @@ fn stops(bench: &mut Bench, random: &mut fastrand::Rng) -> Vec<Stop> {
 }
 
 #[test]
-fn calls_that_are_stopped_anywhere_are_done_before_or_after_others() {
+fn calls_stopped_at_any_instruction_stay_atomic() {
     let Some(mounted) = Mounted::new() else { return };
     let mut random = fastrand::Rng::with_seed(seed("steps"));
     let mut bench = Bench::new(mounted);

@@ -22,6 +22,7 @@ fn program() {
         "learners" => learners(&path),
         "limits" => limits(&path),
         "crowd" => crowd(&path),
+        "reasons" => reasons(&path),
         other => panic!("no part {other}"),
     }
 }
@@ -122,7 +123,7 @@ fn descriptors(path: &Path) {
     // SAFETY: takes numbers.
     assert_eq!(unsafe { libc::fcntl(first, libc::F_SETFL, libc::O_APPEND) }, 0);
     (0..40).for_each(|_| assert_eq!(pwrite(third, b"z", 0), Ok(1)));
-    assert_eq!(pread(second, 1, 0), Ok(vec![b'b']), "it was appended");
+    assert_eq!(pread(second, 1, 0), Ok(vec![b'b']), "the write did not append");
     assert_eq!(pread(second, 50, 10_000), Ok(vec![b'z'; 40]));
     // What cannot be written, read, or is not open.
     let reader = File::open(path).unwrap();
@@ -377,6 +378,36 @@ fn limits(path: &Path) {
     // SAFETY: takes a number.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } == 0 {
         use_as(fd, b'a');
+    }
+    say("done");
+}
+
+/// Descriptors that are left to the system, each for another reason.
+fn reasons(path: &Path) {
+    use std::os::unix::fs::OpenOptionsExt;
+    let opened = |can_read, flags, path: &Path| {
+        let mut options = std::fs::OpenOptions::new();
+        options
+            .read(can_read)
+            .write(true)
+            .custom_flags(flags)
+            .open(path)
+            .unwrap()
+    };
+    let files = [
+        opened(false, 0, path),
+        opened(false, 0, path),
+        opened(true, libc::O_SYNC, path),
+        opened(true, libc::O_DIRECT, path),
+        opened(true, libc::O_APPEND, path),
+        opened(true, 0, Path::new("/dev/null")),
+        tempfile::tempfile().unwrap(),
+    ];
+    for file in &files {
+        for _ in 0..40 {
+            // Whatever comes of it, it is a call.
+            let _ = pwrite(file.as_raw_fd(), b"a", 0);
+        }
     }
     say("done");
 }

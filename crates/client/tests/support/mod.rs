@@ -174,8 +174,8 @@ impl Program {
         (copies, system_calls)
     }
 
-    /// [`Program::end`], and the number of system calls on other files.
-    pub(crate) fn end_with_others(mut self) -> [u64; 3] {
+    /// Waits for its good end; gives what it said on standard error.
+    pub(crate) fn end_saying(mut self) -> String {
         drop(self.to.take());
         // Its test harness has something to say, and needs somebody who listens.
         std::io::copy(&mut self.from, &mut std::io::sink()).unwrap();
@@ -183,6 +183,12 @@ impl Program {
         self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}: {said}");
+        said
+    }
+
+    /// [`Program::end`], and the number of system calls on other files.
+    pub(crate) fn end_with_others(self) -> [u64; 3] {
+        let said = self.end_saying();
         let Some((_, told)) = said.split_once("homenode run: process ") else {
             return [0; 3];
         };

@@ -101,11 +101,7 @@ impl<Q: DriverQueue, B: Buffers, S: FnMut() -> u64> Suite<'_, Q, B, S> {
         }
         for tag in &tags {
             let expected = Self::pattern(piece, u64::from(tag.0) + 1);
-            self.check_buffer(
-                place(self.depth() - 1 - tag.0),
-                &expected,
-                "7: what was written is read",
-            );
+            self.check_buffer(place(self.depth() - 1 - tag.0), &expected, "7: written bytes are read");
         }
     }
 
@@ -171,7 +167,7 @@ impl<Q: DriverQueue, B: Buffers, S: FnMut() -> u64> Suite<'_, Q, B, S> {
             for tag in &tags {
                 let salt = if usize::from(tag.0) < taken { 200 } else { 100 };
                 let expected = Self::pattern(block, salt + u64::from(tag.0));
-                self.read_back(place(tag.0), &expected, "2: taken ones are done, others are not");
+                self.read_back(place(tag.0), &expected, "2: only taken requests are done");
             }
         }
     }
@@ -187,7 +183,7 @@ impl<Q: DriverQueue, B: Buffers, S: FnMut() -> u64> Suite<'_, Q, B, S> {
         }
         let mut found = vec![0; mine.len()];
         self.buffers.copy(0, &mut found);
-        assert!(found == mine, "1: buffers are the submitter's again");
+        assert!(found == mine, "1: a completed buffer belongs to the submitter");
     }
 
     fn flushes(&mut self) {
@@ -216,7 +212,7 @@ impl<Q: DriverQueue, B: Buffers, S: FnMut() -> u64> Suite<'_, Q, B, S> {
             self.prepare(Tag(0), &Request::discard(0, block));
             self.carry_out(&[Tag(0)]);
             let last = &bytes[2 * block as usize..];
-            self.read_back(2 * u64::from(block), last, "what was not discarded is there");
+            self.read_back(2 * u64::from(block), last, "other bytes were discarded");
         }
     }
 

@@ -135,7 +135,7 @@ impl<Q: DriverQueue> Device<Q> {
         );
         assert!(
             options.tags >= limits.depth && options.tags < u16::MAX,
-            "there is a tag for each request under way"
+            "options.tags covers the driver's depth"
         );
         assert!(options.retries_max <= RETRIES_LIMIT, "at most {RETRIES_LIMIT} retries");
         let homes = driver.queue_homes();
@@ -221,7 +221,7 @@ impl<Q: DriverQueue> Device<Q> {
         let hardware = own.map(|(queue, _)| {
             let driver_queue = unclaimed[queue]
                 .take()
-                .expect("its only core has come for the first time");
+                .expect("the queue is unclaimed: its only core joins once");
             (
                 queue,
                 Hardware::new(driver_queue, self.limits, self.options.tags, patience),
@@ -308,7 +308,7 @@ impl<Q: DriverQueue> Device<Q> {
 
     pub(super) fn streams(&self) -> u16 {
         match &self.options.scheduling {
-            Scheduling::Fair(streams, _) => u16::try_from(streams.len()).expect("there are few streams"),
+            Scheduling::Fair(streams, _) => u16::try_from(streams.len()).expect("there are fewer than 2^16 streams"),
             _ => u16::MAX,
         }
     }

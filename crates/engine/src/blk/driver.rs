@@ -197,7 +197,7 @@ impl Done {
     #[inline]
     pub fn push(&mut self, tag: Tag, outcome: Outcome) {
         let free = self.all.get_mut(self.count);
-        *free.expect("1: each tag once") = (tag, outcome);
+        *free.expect("rule 1: a driver completes each tag once") = (tag, outcome);
         self.count += 1;
     }
 

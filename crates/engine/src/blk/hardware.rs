@@ -196,7 +196,7 @@ impl<Q: DriverQueue> Hardware<Q> {
             return false;
         };
         let mut batch = [Tag::NONE; BATCH];
-        let origin = u16::try_from(index).expect("there are fewer cores");
+        let origin = u16::try_from(index).expect("a device has fewer than 2^16 cores");
         let taken = link.take(&mut batch[..room], &mut self.slots, origin);
         if link.is_over() {
             self.links[index] = None;

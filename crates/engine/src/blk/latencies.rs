@@ -55,7 +55,7 @@ impl Latencies {
     /// When `part` is not within 0 to 1.
     #[must_use]
     pub fn quantile_ns(&self, part: f64) -> Option<u64> {
-        assert!((0.0..=1.0).contains(&part), "{part} is no part of all requests");
+        assert!((0.0..=1.0).contains(&part), "the part {part} is not within 0 to 1");
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52 requests")]
         let wanted = (self.requests() as f64 * part).ceil().max(1.0);
         let mut seen = 0;

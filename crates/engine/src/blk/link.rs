@@ -134,7 +134,7 @@ impl Inbound {
 
     fn enter(&mut self, message: [u64; 3], slots: &mut Slots, origin: u16) -> Tag {
         let [offset, buffer, word] = message;
-        let operation = Operation::ALL[usize::try_from(word >> OPERATION_SHIFT & 0xff).expect("it is one byte")];
+        let operation = Operation::ALL[usize::try_from(word >> OPERATION_SHIFT & 0xff).expect("a masked byte")];
         let request = Request {
             operation,
             durability: match (word & FLUSH_BEFORE != 0, word & FORCED != 0) {
@@ -192,7 +192,7 @@ fn word_of(tag: Tag, outcome: Outcome) -> u64 {
 
 fn outcome_of(word: u64) -> (Tag, Outcome) {
     let result = low(word);
-    let number = i32::try_from(result & !(1 << 31)).expect("31 bits");
+    let number = i32::try_from(result & !(1 << 31)).expect("bit 31 is cleared");
     let outcome = if result & 1 << 31 == 0 {
         Ok(result)
     } else {
@@ -228,7 +228,7 @@ mod tests {
 
     /// The hardware queue takes one chain of two while another waits; its tags come back and are sent again.
     #[test]
-    fn who_has_a_tag_back_has_room_for_it() {
+    fn a_returned_tag_has_room_in_the_ring() {
         let (mut outbound, mut inbound) = link(4, 1 << 20);
         let mut slots = Slots::new(4, 1 << 20);
         send(&mut outbound, [0, 1]);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_to_nobody_is_lost() {
+    fn messages_to_a_dropped_receiver_are_lost() {
         let (mut outbound, inbound) = link(4, 1 << 20);
         drop(inbound);
         for _ in 0..4 {

@@ -47,8 +47,6 @@ pub(super) struct Slot {
     pub(super) request: Request,
     /// When it was submitted, ns.
     pub(super) since_ns: u64,
-    /// The driver's.
-    pub(super) scratch: u64,
     /// Bytes that are done already. All of them: a flush is to make them durable.
     pub(super) done: u32,
     /// When the driver got it, in units of about a millisecond.
@@ -70,7 +68,6 @@ impl Slot {
     const FREE: Self = Self {
         request: Request::flush(),
         since_ns: 0,
-        scratch: 0,
         done: 0,
         started: 0,
         next: Tag::NONE,
@@ -147,7 +144,7 @@ impl Slots {
     /// How many tags there are.
     #[must_use]
     pub fn tags(&self) -> u16 {
-        u16::try_from(self.all.len()).expect("tags are numbers of 16 bits")
+        u16::try_from(self.all.len()).expect("there are fewer than 2^16 tags")
     }
 
     #[inline]
@@ -216,19 +213,6 @@ impl Slots {
     #[inline]
     pub fn segments(&self, tag: Tag) -> Segments<'_> {
         Segments { slots: self, next: tag }
-    }
-
-    /// Returns the number that the driver keeps with the request: set by the driver, forgotten when the request is finished.
-    #[must_use]
-    #[inline]
-    pub fn scratch(&self, tag: Tag) -> u64 {
-        self.at(tag).scratch
-    }
-
-    /// Sets what the driver keeps with the request.
-    #[inline]
-    pub fn set_scratch(&mut self, tag: Tag, scratch: u64) {
-        self.at_mut(tag).scratch = scratch;
     }
 }
 

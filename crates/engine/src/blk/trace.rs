@@ -35,13 +35,13 @@ pub struct Entry {
 #[non_exhaustive]
 pub enum TraceError {
     /// The header is that of something else.
-    #[error("it does not begin as a trace does")]
+    #[error("it does not begin with a trace's header")]
     NoTrace,
     /// A later or foreign version.
     #[error("its version is {0}, and this program reads version {VERSION}")]
     Version(u32),
     /// An entry with a number that has no meaning.
-    #[error("an entry has the {what} {number}, which does not exist")]
+    #[error("an entry has an unknown {what}: {number}")]
     Unknown {
         /// Which field.
         what: &'static str,

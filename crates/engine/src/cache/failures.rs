@@ -34,7 +34,7 @@ impl Failures {
     pub(super) fn note(&mut self, blocks: &Range<u64>) {
         self.count += 1;
         let same = self.last.iter().position(|(_, start, end)| (*start..*end) == *blocks);
-        let oldest = || (0..KEPT).min_by_key(|at| self.last[*at].0).expect("some are kept");
+        let oldest = || (0..KEPT).min_by_key(|at| self.last[*at].0).expect("KEPT > 0");
         let place = same.unwrap_or_else(oldest);
         if same.is_none() {
             self.unknown = self.last[place].0;
@@ -55,22 +55,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_met_by_those_whose_blocks_they_have() {
+    fn a_failure_is_seen_only_by_callers_of_its_blocks() {
         let mut failures = Failures::default();
         failures.note(&(0..10));
         let before = failures.count();
-        assert!(!failures.met(before, &(0..100)), "it failed before");
+        assert!(!failures.met(before, &(0..100)), "the failure is older");
         failures.note(&(10..20));
         assert!(failures.met(before, &(19..30)) && failures.met(before, &(0..11)));
         assert!(!failures.met(before, &(0..10)) && !failures.met(before, &(20..30)));
         (0..1000).for_each(|_| failures.note(&(90..91)));
         assert!(
             failures.met(before, &(10..11)) && !failures.met(before, &(50..51)),
-            "of the same blocks one is kept"
+            "equal ranges are kept once"
         );
         let before = failures.count();
         (0..1 + KEPT as u64).for_each(|at| failures.note(&(at..at + 1)));
-        assert!(failures.met(before, &(900..901)), "too many to be told apart");
+        assert!(failures.met(before, &(900..901)), "too many failures to distinguish");
         assert!(!failures.met(failures.count() - 10, &(900..901)));
     }
 }

@@ -98,7 +98,7 @@ impl Saving {
     fn end(&self, number: u64, failed: Option<Range<u64>>) {
         let mut writes = self.writes.lock();
         let at = writes.under_way.iter().position(|(other, _)| *other == number);
-        writes.under_way.swap_remove(at.expect("it was begun"));
+        writes.under_way.swap_remove(at.expect("begun above"));
         failed.iter().for_each(|blocks| writes.failures.note(blocks));
         self.ended.notify_all();
     }
@@ -342,7 +342,7 @@ impl Cache {
         let (most, dirty) = (self.dirty_max(), self.dirty());
         if dirty > most / 2 {
             let parts = (dirty - most / 2) * OWED_PARTS / most.div_ceil(2).max(1);
-            let parts = i64::try_from(parts.min(OWED_PARTS)).expect("few");
+            let parts = i64::try_from(parts.min(OWED_PARTS)).expect("at most OWED_PARTS");
             disk.saving.owed.fetch_add(parts, Ordering::Relaxed);
         }
     }

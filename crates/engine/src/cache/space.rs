@@ -86,7 +86,7 @@ impl AllGhosts {
     /// The part that a block belongs to.
     fn of(&self, block: u64) -> MutexGuard<'_, Ghosts> {
         let part = block % Self::PARTS as u64;
-        self.0[usize::try_from(part).expect("few parts")].lock()
+        self.0[usize::try_from(part).expect("the number of parts fits a usize")].lock()
     }
 }
 

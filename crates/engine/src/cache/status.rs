@@ -3,37 +3,45 @@
 use super::Cached;
 use super::save::count;
 use super::space::Slice;
-use crate::NodeId;
+use crate::{BLOCK_BYTES, NodeId};
 use std::sync::atomic::Ordering;
 
 /// State of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default))]
 pub struct CacheStatus {
     /// Slices, ascending by node.
+    #[cfg_attr(feature = "serde", serde(rename = "cache"))]
     pub slices: Vec<SliceStatus>,
     /// Bytes of tables, besides the frames: as far as all of each disk was used.
+    #[cfg_attr(feature = "serde", serde(rename = "cache_table_bytes"))]
     pub table_bytes: u64,
 }
 
-/// State of a slice. Frames and blocks have 4 KiB.
+/// State of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SliceStatus {
     /// Its node.
     pub node: NodeId,
-    /// Frames that it has.
-    pub frames: u64,
+    /// All its frames.
+    pub bytes: u64,
     /// Frames that hold no block.
-    pub free: u64,
+    pub free_bytes: u64,
     /// Frames that are newer than their disks.
-    pub dirty: u64,
-    /// Blocks read from disks so far.
-    pub fetched: u64,
-    /// Blocks written to disks so far.
-    pub saved: u64,
+    pub dirty_bytes: u64,
+    /// Copies to and from its frames, those of blocks that had to be read first among them. The pool counts them: 0 until it says so.
+    pub copies: u64,
+    /// Read from disks so far: misses, and what was read ahead.
+    pub fetched_bytes: u64,
+    /// Written to disks so far.
+    pub saved_bytes: u64,
     /// Frames given to other nodes' blocks so far.
-    pub stolen: u64,
-    /// Blocks read for the node so far that had been evicted not long before, from whichever slice: as many were evicted since as there are frames.
-    pub returned: u64,
+    pub stolen_bytes: u64,
+    /// Read for the node so far though evicted not long before, from whichever slice: as many were evicted since as there are frames.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub returned_bytes: u64,
 }
 
 impl<M> Cached<M> {
@@ -44,24 +52,25 @@ impl<M> Cached<M> {
         };
         let slices = cache.slices.iter().map(|slice| {
             let (free, _) = slice.counts();
+            let bytes = |blocks: u64| blocks * BLOCK_BYTES as u64;
             // Relaxed: figures.
             SliceStatus {
                 node: slice.node,
-                frames: slice.frames.into(),
-                free,
-                dirty: count(&slice.dirty),
-                fetched: slice.fetched.load(Ordering::Relaxed),
-                saved: slice.saved.load(Ordering::Relaxed),
-                stolen: slice.stolen.load(Ordering::Relaxed),
-                returned: slice.returned.load(Ordering::Relaxed),
+                bytes: bytes(slice.frames.into()),
+                free_bytes: bytes(free),
+                dirty_bytes: bytes(count(&slice.dirty)),
+                copies: 0,
+                fetched_bytes: bytes(slice.fetched.load(Ordering::Relaxed)),
+                saved_bytes: bytes(slice.saved.load(Ordering::Relaxed)),
+                stolen_bytes: bytes(slice.stolen.load(Ordering::Relaxed)),
+                returned_bytes: bytes(slice.returned.load(Ordering::Relaxed)),
             }
         });
-        let slices: Vec<_> = slices.collect();
-        let frames: u64 = slices.iter().map(|slice| slice.frames).sum();
+        let frames: u64 = cache.slices.iter().map(|slice| u64::from(slice.frames)).sum();
         let disks = cache.disks.iter().filter_map(|disk| disk.get());
         let blocks: u64 = disks.map(|disk| disk.index.blocks()).sum();
         CacheStatus {
-            slices,
+            slices: slices.collect(),
             table_bytes: frames * Slice::TABLE_BYTES as u64 + blocks * 4,
         }
     }

@@ -2,11 +2,13 @@
 //!
 //! A block of the log is here from its first byte on until it is full and durable; then nobody wants it until the pool is opened again. Where the log
 //! grows faster than it is made durable, the oldest blocks are written to make room.
+//!
+//! Invariant: at most one write of a block is under way. A disk may carry out two in any order, and older bytes would replace newer ones.
 
 use super::{Cache, Cached, Disk};
 use crate::log::planted::{Planted, is_planted};
-use crate::{BLOCK_BYTES, Block, Disks, MemoryError};
-use parking_lot::{Mutex, MutexGuard};
+use crate::{BLOCK_BYTES, Block, Disks, MemberId, MemoryError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -16,7 +18,11 @@ const SHARE: usize = 4;
 
 /// Blocks of the log, in the order in which they came.
 #[derive(Debug)]
-pub(super) struct Tail(Mutex<Blocks>);
+pub(super) struct Tail {
+    blocks: Mutex<Blocks>,
+    /// Told when a write has ended.
+    written: Condvar,
+}
 
 #[derive(Debug)]
 struct Blocks {
@@ -28,8 +34,8 @@ struct Blocks {
 struct Kept {
     block: Block,
     frame: u32,
-    /// Threads that write it.
-    writers: u32,
+    /// Whether a thread writes it.
+    is_written: bool,
     /// Stores into it so far.
     stores: u64,
 }
@@ -42,13 +48,67 @@ impl Tail {
 
     pub(super) fn new(frames: Vec<u32>) -> Self {
         let used = Vec::with_capacity(frames.len());
-        Self(Mutex::new(Blocks { free: frames, used }))
+        Self {
+            blocks: Mutex::new(Blocks { free: frames, used }),
+            written: Condvar::new(),
+        }
+    }
+}
+
+/// Block that a thread writes: its frame, and the number of stores before.
+type Taken = (Block, u32, u64);
+
+/// Blocks that a thread writes. Dropping it lets others write them, also when the writer panics; after a write that succeeded those leave the tail
+/// of which `may_leave` says so, given the number of stores before the write.
+struct Writing<'a, F: Fn(&Kept, u64) -> bool> {
+    tail: &'a Tail,
+    taken: Vec<Taken>,
+    may_leave: F,
+    is_done: bool,
+}
+
+impl<F: Fn(&Kept, u64) -> bool> Drop for Writing<'_, F> {
+    fn drop(&mut self) {
+        // Under one lock: the frame of a block that has left may be written for another block at once.
+        let mut blocks = self.tail.blocks.lock();
+        let Blocks { free, used } = &mut *blocks;
+        used.retain_mut(|kept| {
+            let Some((.., stores)) = self.taken.iter().find(|(_, frame, _)| *frame == kept.frame) else {
+                return true;
+            };
+            kept.is_written = false;
+            let goes = self.is_done && (self.may_leave)(kept, *stores);
+            if goes {
+                free.push(kept.frame);
+            }
+            !goes
+        });
+        self.tail.written.notify_all();
     }
 }
 
 impl Blocks {
     fn find(&self, block: Block) -> Option<&Kept> {
         self.used.iter().rfind(|kept| kept.block == block)
+    }
+
+    /// Blocks of a member that are in the tail.
+    fn within(&mut self, member: MemberId, range: &Range<u64>) -> impl Iterator<Item = &mut Kept> {
+        let all = self.used.iter_mut();
+        all.filter(move |kept| kept.block.member() == member && range.contains(&kept.block.index()))
+    }
+
+    /// Takes blocks to write them, but for those that another thread writes; in order.
+    fn take(&mut self, member: MemberId, range: &Range<u64>) -> Vec<Taken> {
+        let free = self.within(member, range).filter(|kept| !kept.is_written);
+        let mut taken: Vec<Taken> = free
+            .map(|kept| {
+                kept.is_written = true;
+                (kept.block, kept.frame, kept.stores)
+            })
+            .collect();
+        taken.sort_unstable();
+        taken
     }
 }
 
@@ -61,25 +121,25 @@ impl<M: Disks> Cached<M> {
         in_block: usize,
         from: &[u8],
     ) -> Result<(), MemoryError> {
-        let mut blocks = cache.tail.0.lock();
+        let mut blocks = cache.tail.blocks.lock();
         if blocks.find(at).is_none() {
             self.keep((cache, disk), &mut blocks, at, in_block == 0)?;
         }
         let mut kept = blocks.used.iter_mut().rev();
-        let kept = kept.find(|kept| kept.block == at).expect("it is kept");
+        let kept = kept.find(|kept| kept.block == at).expect("kept above");
         kept.stores += 1;
         self.below.store(cache.block(kept.frame), in_block, from)
     }
 
-    /// A free frame of the tail. The oldest blocks are written to make room; nobody else is kept from the tail meanwhile.
-    fn free_frame(&self, blocks: &mut MutexGuard<'_, Blocks>) -> Result<u32, MemoryError> {
+    /// A free frame of the tail. The oldest blocks are written to make room, with the tail unlocked.
+    fn free_frame(&self, cache: &Cache, blocks: &mut MutexGuard<'_, Blocks>) -> Result<u32, MemoryError> {
         for _ in 0..super::space::PAUSES_MAX {
             if let Some(frame) = blocks.free.pop() {
                 return Ok(frame);
             }
-            let Some(oldest) = blocks.used.iter().find(|kept| kept.writers == 0) else {
+            let Some(oldest) = blocks.used.iter().find(|kept| !kept.is_written) else {
                 // All are being written.
-                MutexGuard::unlocked(blocks, || std::thread::sleep(super::space::PAUSE));
+                cache.tail.written.wait_for(blocks, super::space::PAUSE);
                 continue;
             };
             let oldest = oldest.block;
@@ -88,8 +148,9 @@ impl<M: Disks> Cached<M> {
             }
             let disk = self.disk(oldest.member()).ok_or(MemoryError)?;
             let range = oldest.index()..oldest.index() + M::BLOCKS_MAX as u64;
+            let taken = blocks.take(disk.1.member, &range);
             MutexGuard::unlocked(blocks, || {
-                self.write_tail(disk, &range, |kept, stores| kept.stores == stores)
+                self.write_taken(disk, taken, |kept, stores| kept.stores == stores)
             })?;
         }
         Err(MemoryError)
@@ -103,7 +164,7 @@ impl<M: Disks> Cached<M> {
         block: Block,
         is_new: bool,
     ) -> Result<(), MemoryError> {
-        let frame = self.free_frame(blocks)?;
+        let frame = self.free_frame(cache, blocks)?;
         let place = cache.block(frame);
         let filled = if is_new {
             self.below.zero(place, 0, BLOCK_BYTES)
@@ -119,7 +180,7 @@ impl<M: Disks> Cached<M> {
         blocks.used.push(Kept {
             block,
             frame,
-            writers: 0,
+            is_written: false,
             stores: 0,
         });
         Ok(())
@@ -132,53 +193,52 @@ impl<M: Disks> Cached<M> {
         range: &Range<u64>,
         is_full_at_end: bool,
     ) -> Result<(), MemoryError> {
-        self.write_tail((cache, disk), range, |kept, _| {
+        let taken = {
+            let mut blocks = cache.tail.blocks.lock();
+            cache.tail.wait_for_writes(&mut blocks, disk.member, range);
+            blocks.take(disk.member, range)
+        };
+        self.write_taken((cache, disk), taken, |kept, _| {
             is_full_at_end || kept.block.index() + 1 < range.end
         })
     }
 
-    /// Writes blocks of a disk that are in the tail. Those leave it that `may_leave`, which is told how often something had been stored before.
-    fn write_tail(
+    /// Writes blocks that were taken, as [`Writing`] says.
+    fn write_taken(
         &self,
         (cache, disk): (&Cache, &Disk),
-        range: &Range<u64>,
+        taken: Vec<Taken>,
         may_leave: impl Fn(&Kept, u64) -> bool,
     ) -> Result<(), MemoryError> {
-        let is_in = |kept: &Kept| kept.block.member() == disk.member && range.contains(&kept.block.index());
-        let mut taken: Vec<(Block, u32, u64)> = Vec::new();
-        for kept in cache.tail.0.lock().used.iter_mut().filter(|kept| is_in(kept)) {
-            kept.writers += 1;
-            taken.push((kept.block, kept.frame, kept.stores));
+        if taken.is_empty() {
+            return Ok(());
         }
-        taken.sort_unstable();
-        let mut written = Ok(());
-        let runs = taken
+        let mut writing = Writing {
+            tail: &cache.tail,
+            taken,
+            may_leave,
+            is_done: false,
+        };
+        let runs = writing
+            .taken
             .chunk_by(|(before, ..), (block, ..)| before.plus(1) == *block)
             .flat_map(|run| run.chunks(M::BLOCKS_MAX));
         for run in runs {
             let frames: Vec<Block> = run.iter().map(|(_, frame, _)| cache.block(*frame)).collect();
-            written = written.and_then(|()| self.below.write(run[0].0, &frames));
-            if written.is_ok() {
-                disk.saving.is_unflushed.store(true, Ordering::SeqCst);
-            }
+            self.below.write(run[0].0, &frames)?;
+            disk.saving.is_unflushed.store(true, Ordering::SeqCst);
         }
-        let mut blocks = cache.tail.0.lock();
-        let Blocks { free, used } = &mut *blocks;
-        used.retain_mut(|kept| {
-            let Some((.., stores)) = taken
-                .iter()
-                .find(|(block, frame, _)| (*block, *frame) == (kept.block, kept.frame))
-            else {
-                return true;
-            };
-            kept.writers -= 1;
-            let goes = kept.writers == 0 && written.is_ok() && may_leave(kept, *stores);
-            if goes {
-                free.push(kept.frame);
-            }
-            !goes
-        });
-        written
+        writing.is_done = true;
+        Ok(())
+    }
+}
+
+impl Tail {
+    /// Waits until no thread writes blocks of this range: they may be written then, or be another's.
+    fn wait_for_writes(&self, blocks: &mut MutexGuard<'_, Blocks>, member: MemberId, range: &Range<u64>) {
+        while blocks.within(member, range).any(|kept| kept.is_written) {
+            self.written.wait(blocks);
+        }
     }
 }
 
@@ -192,7 +252,7 @@ impl<M: Disks> Cached<M> {
         to: &mut [u8],
     ) -> Option<Result<(), MemoryError>> {
         // Held on: its frame is another block's when it has left.
-        let blocks = cache.tail.0.lock();
+        let blocks = cache.tail.blocks.lock();
         let kept = blocks.find(block)?;
         Some(self.below.load(cache.block(kept.frame), in_block, to))
     }
@@ -201,26 +261,17 @@ impl<M: Disks> Cached<M> {
 impl Cache {
     /// Whether some of these blocks are in the tail.
     pub(super) fn has_in_tail(&self, first: Block, count: u64) -> bool {
-        let blocks = self.tail.0.lock();
-        let is_in = |kept: &Kept| {
-            kept.block.member() == first.member()
-                && (first.index()..first.index() + count).contains(&kept.block.index())
-        };
-        blocks.used.iter().any(is_in)
+        let range = first.index()..first.index() + count;
+        self.tail.blocks.lock().within(first.member(), &range).next().is_some()
     }
 
     /// Takes blocks that are the log's no more out of the tail.
     pub(super) fn forget_tail(&self, first: Block, count: u64) {
-        let mut blocks = self.tail.0.lock();
-        let Blocks { free, used } = &mut *blocks;
-        used.retain(|kept| {
-            let is_in = kept.block.member() == first.member()
-                && (first.index()..first.index() + count).contains(&kept.block.index());
-            if is_in {
-                debug_assert_eq!(kept.writers, 0, "it is being made durable");
-                free.push(kept.frame);
-            }
-            !is_in
-        });
+        let range = first.index()..first.index() + count;
+        let mut blocks = self.tail.blocks.lock();
+        self.tail.wait_for_writes(&mut blocks, first.member(), &range);
+        let gone: Vec<u32> = blocks.within(first.member(), &range).map(|kept| kept.frame).collect();
+        blocks.used.retain(|kept| !gone.contains(&kept.frame));
+        blocks.free.extend(gone);
     }
 }

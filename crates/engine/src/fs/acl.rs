@@ -141,5 +141,5 @@ impl Entry {
 }
 
 fn bits_of(mode: u32) -> u16 {
-    u16::try_from(mode & 7).expect("three bits")
+    u16::try_from(mode & 7).expect("mode & 7 fits 16 bits")
 }

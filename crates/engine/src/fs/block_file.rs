@@ -18,7 +18,7 @@ use bring::ReadAhead;
 use super::{Asking, Error, Ino, Inode, Result};
 use crate::Block;
 use homenode_shared::{BlockMap, Found, Gate, Nodes, Pass, Slot, Slots, Taker};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -46,8 +46,15 @@ pub(super) struct BlockFile {
     exclusive: Mutex<()>,
     /// Where those who read it in order are.
     ahead: ReadAhead,
-    /// Held by appenders.
-    pub(super) appending: Mutex<()>,
+    /// Held alone by appends, cuts and shifts, and in a durable pool by every write that extends the file. In a pool of memory such writes share it.
+    pub(super) appending: RwLock<()>,
+}
+
+/// Turn of a write that moves a file's end.
+#[expect(dead_code, reason = "held until it is dropped")]
+enum Extending<'a> {
+    Alone(RwLockWriteGuard<'a, ()>),
+    Shared(RwLockReadGuard<'a, ()>),
 }
 
 impl BlockFile {
@@ -77,6 +84,18 @@ impl BlockFile {
             };
         }
         Ok(())
+    }
+
+    /// Keeps appenders out while a write moves the end. Several such writes go on side by side, but not in a durable pool: there each
+    /// zeroes the file's last block behind the size, where another thread may have just written.
+    fn extend(&self, asking: &Asking<'_>, is_durable: bool) -> Result<Extending<'_>> {
+        let turn = match is_durable {
+            true if asking.waits => Some(Extending::Alone(self.appending.write())),
+            true => self.appending.try_write().map(Extending::Alone),
+            false if asking.waits => Some(Extending::Shared(self.appending.read())),
+            false => self.appending.try_read().map(Extending::Shared),
+        };
+        turn.ok_or(Error::Away)
     }
 
     /// Whether `bytes` bytes at `offset` lie within the size, as it is past the gate.
@@ -179,7 +198,7 @@ impl Count {
     /// Adds; `cpu` spreads the adders.
     #[inline]
     pub(super) fn add(&self, cpu: u32, blocks: u64) {
-        let blocks = i64::try_from(blocks).expect("below 2^51");
+        let blocks = i64::try_from(blocks).expect("a file has less than 2^51 blocks");
         if let Some(stripes) = self.stripes.get() {
             stripes[cpu as usize % STRIPES].0.fetch_add(blocks, Ordering::Relaxed);
         } else if self.base.fetch_add(blocks, Ordering::Relaxed) >= STRIPED_FROM {
@@ -189,7 +208,7 @@ impl Count {
 
     pub(super) fn subtract(&self, blocks: u64) {
         self.base
-            .fetch_sub(i64::try_from(blocks).expect("below 2^51"), Ordering::Relaxed);
+            .fetch_sub(i64::try_from(blocks).expect("blocks < 2^51"), Ordering::Relaxed);
     }
 
     pub(super) fn sum(&self) -> u64 {

@@ -11,6 +11,7 @@ use super::directory::Entries;
 use super::inode::{Inode, State};
 use super::kernel_file::KernelFile;
 use super::metadata::{Metadata, ROOT, inode_bytes, name_bytes, node_bytes, xattr_bytes};
+use super::unlinked::{Standing, UnlinkedFiles};
 use super::{Fs, Ino, Result};
 use crate::log::{Attributes, Change};
 use crate::{Clock, Memory};
@@ -22,13 +23,20 @@ use std::sync::atomic::{AtomicI64, Ordering};
 /// Changes that belong together at most.
 const CHANGES_MAX: usize = 5;
 
+/// Books that changes of names are entered in.
+#[derive(Clone, Copy)]
+struct Books<'a> {
+    metadata: &'a Metadata,
+    unlinked: &'a UnlinkedFiles,
+}
+
 /// Directories and inodes that an operation has locked.
 ///
 /// Locks, in this order: the tree's shape; directories, an ancestor first; states, by ascending number.
 #[derive(Default)]
 pub(super) struct Held<'a> {
     directories: [Option<(Ino, RwLockWriteGuard<'a, Entries>)>; 2],
-    states: [Option<(&'a Inode, MutexGuard<'a, State>)>; 4],
+    states: [Option<(&'a Inode, MutexGuard<'a, State>)>; 5],
     /// The user who adds to an inode.
     asker: Asker,
     /// Inodes that get a name.
@@ -93,7 +101,7 @@ impl<'a> Held<'a> {
         let mut last = None;
         for inode in inodes.into_iter().flatten() {
             if last.replace(inode.ino) != Some(inode.ino) {
-                let place = places.next().expect("an operation changes four inodes at most");
+                let place = places.next().expect("an operation changes five inodes at most");
                 *place = Some((inode, inode.state.lock()));
             }
         }
@@ -113,7 +121,15 @@ impl<'a> Held<'a> {
 
     /// The state of the only inode that is held.
     pub(super) fn only(&self) -> &State {
-        &self.states[0].as_ref().expect("one inode is held").1
+        &self.states[0].as_ref().expect("the commit holds one inode").1
+    }
+
+    /// The inode that gets a name, and the name's key.
+    fn target(&self, ino: Ino) -> (&'a Arc<Inode>, u64) {
+        let mut targets = self.targets.iter().flatten().zip(self.keys);
+        let found = targets.find(|(target, _)| target.ino == ino);
+        let (target, key) = found.expect("what gets a name is a target");
+        (target, key.expect("the key of a new name is set"))
     }
 
     fn named(&mut self, ino: Ino) -> (&'a Inode, &mut State) {
@@ -136,9 +152,10 @@ impl<'a> Held<'a> {
                     }
                     (ino, if is_new { inode_bytes(&inode.body) } else { 0 })
                 }
-                Change::Name { name, ino, .. } => {
-                    // In place of the other target.
-                    freed += if self.targets[1].is_some() { name_bytes(name) } else { 0 };
+                Change::Name { dir, name, ino } => {
+                    let key = self.target(ino).1;
+                    let is_taken = self.entries(dir).has(key);
+                    freed += if is_taken { name_bytes(name) } else { 0 };
                     (ino, name_bytes(name))
                 }
                 Change::NoName { name, .. } => {
@@ -179,8 +196,9 @@ impl<'a> Held<'a> {
         Err(metadata.refuse())
     }
 
-    /// Puts one change in place. Gives by how much the number of files without a name rises.
-    fn apply(&mut self, metadata: &Metadata, change: &Change<'_>, now_ns: i64) -> i64 {
+    /// Puts one change in place. Returns whether a file that something keeps has lost its last name.
+    fn apply(&mut self, books: Books<'_>, change: &Change<'_>, now_ns: i64) -> bool {
+        let metadata = books.metadata;
         match *change {
             Change::Inode { ino, attributes } => {
                 let (inode, state) = self.named(ino);
@@ -205,20 +223,16 @@ impl<'a> Held<'a> {
                 set(&inode.ctime_ns, ctime_ns);
             }
             Change::Name { dir, name, ino } => {
-                let mut targets = self.targets.iter().flatten().zip(self.keys);
-                let (target, key) = targets
-                    .find(|(target, _)| target.ino == ino)
-                    .expect("what gets a name is a target");
-                let inode = Arc::clone(target);
-                let key = key.expect("the key of a new name is set");
-                let met = self.entries(dir).put(key, name, inode);
-                let fewer = met.map_or(0, |met| self.unlink(metadata, dir, name, &met, now_ns));
-                return fewer + self.link(dir, ino, now_ns);
+                let (target, key) = self.target(ino);
+                let met = self.entries(dir).put(key, name, Arc::clone(target));
+                let has_unnamed = met.is_some_and(|met| self.unlink(books, dir, name, &met, now_ns));
+                self.link(books, dir, ino, now_ns);
+                return has_unnamed;
             }
             Change::NoName { dir, name } => {
-                let key = self.keys[1].expect("the key of a name that goes is set");
+                let key = self.keys[1].expect("keys are set for removed names before the commit");
                 let inode = self.entries(dir).remove(key).expect("a name that goes is there");
-                return self.unlink(metadata, dir, name, &inode, now_ns);
+                return self.unlink(books, dir, name, &inode, now_ns);
             }
             Change::Xattr { ino, name, value } => {
                 let (inode, state) = self.named(ino);
@@ -242,35 +256,37 @@ impl<'a> Held<'a> {
             | Change::Volume { .. }
             | Change::NoVolume { .. } => {}
         }
-        0
+        false
     }
 
     /// `ino` has one name more, in `dir`.
-    fn link(&mut self, dir: Ino, ino: Ino, now_ns: i64) -> i64 {
+    fn link(&mut self, books: Books<'_>, dir: Ino, ino: Ino, now_ns: i64) {
         let (inode, state) = self.named(ino);
-        let before = state.is_unlinked_file(inode);
+        let before = state.standing(inode);
         state.links += links_of_a_name(inode);
+        books.unlinked.moved(before, state.standing(inode));
         if let Ok(directory) = inode.directory() {
             directory.set_parent(dir);
             self.state(dir).links += 1;
         }
         inode.touch_changed(now_ns);
         self.named(dir).0.touch_modified(now_ns);
-        -i64::from(before)
     }
 
-    /// `inode` has one name less, in `dir`.
-    fn unlink(&mut self, metadata: &Metadata, dir: Ino, name: &[u8], inode: &Inode, now_ns: i64) -> i64 {
+    /// `inode` has one name less, in `dir`. Returns whether it is a file that something keeps without a name.
+    fn unlink(&mut self, books: Books<'_>, dir: Ino, name: &[u8], inode: &Inode, now_ns: i64) -> bool {
         let state = self.state(inode.ino);
-        state.give_back(inode, metadata, name_bytes(name));
+        state.give_back(inode, books.metadata, name_bytes(name));
+        let before = state.standing(inode);
         state.links -= links_of_a_name(inode);
-        let after = state.is_unlinked_file(inode);
+        let after = state.standing(inode);
+        books.unlinked.moved(before, after);
         if inode.is_directory() {
             self.state(dir).links -= 1;
         }
         inode.touch_changed(now_ns);
         self.named(dir).0.touch_modified(now_ns);
-        i64::from(after)
+        after != Standing::Named
     }
 
     /// The file of the kernel that lives without a name, if there is one among the inodes.
@@ -339,10 +355,6 @@ impl State {
             metadata.give_back(inode.uid(), bytes);
         }
     }
-
-    fn is_unlinked_file(&self, inode: &Inode) -> bool {
-        self.is_unlinked() && inode.body.is_regular()
-    }
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -354,21 +366,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub(super) fn commit(&self, mut held: Held<'_>, now_ns: i64, changes: &[Change<'_>]) -> Result<()> {
         let metadata = &self.metadata;
         held.charge(metadata, changes, &self.nodes)?;
-        let unnamed: i64 = changes.iter().map(|change| held.apply(metadata, change, now_ns)).sum();
+        let unlinked = &self.unlinked;
+        let mut has_unnamed = false;
+        for change in changes {
+            has_unnamed |= held.apply(Books { metadata, unlinked }, change, now_ns);
+        }
         self.tell_with(now_ns, changes, held.needs);
         let gone = held.take_gone();
         let unnamed_file = held.unnamed_kernel_file();
         drop(held);
-        // Relaxed: a figure that is looked at again and again.
-        match unnamed.cmp(&0) {
-            std::cmp::Ordering::Less => drop(self.unlinked.fetch_sub(unnamed.unsigned_abs(), Ordering::Relaxed)),
-            std::cmp::Ordering::Equal => {}
-            std::cmp::Ordering::Greater => {
-                self.unlinked.fetch_add(unnamed.unsigned_abs(), Ordering::Relaxed);
-                if let Some(file) = unnamed_file {
-                    file.give_ahead(&self.pool);
-                }
-            }
+        if has_unnamed && let Some(file) = unnamed_file {
+            file.give_ahead(&self.pool);
         }
         if let Some((inode, charged)) = gone {
             self.evict(inode, charged);

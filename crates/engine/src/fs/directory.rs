@@ -85,6 +85,11 @@ impl Entries {
         }
     }
 
+    /// Whether a name has this key.
+    pub(super) fn has(&self, key: u64) -> bool {
+        self.by_key.contains_key(&key)
+    }
+
     /// Where `name` is, or would be.
     pub(super) fn place(&self, name: &[u8]) -> Place<'_> {
         let first = first_key(name);

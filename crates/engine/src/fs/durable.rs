@@ -69,7 +69,7 @@ impl BlockFile {
         };
         // The barrier pairs with the taker's: see the module's text.
         let before = self.dirty.fetch_update(Ordering::SeqCst, Ordering::Relaxed, wider);
-        unpack(before.expect("the closure always answers")).is_empty()
+        unpack(before.expect("the closure always returns Some")).is_empty()
     }
 
     /// True when all these file blocks are in the dirty range.
@@ -664,7 +664,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 if !self.has_persistent_stores(block) {
                     return Ok(());
                 }
-                let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
+                let bytes = usize::try_from(blocks * BLOCK).expect("mapped sizes fit a usize");
                 journal.persist_data(&self.pool, block, bytes)
             });
             // `Journal::persist_data` has told it to the log.
@@ -691,7 +691,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> std::result::Result<(), MemoryError> {
         let (memory, mut cached) = (self.pool.memory(), Vec::new());
         file.each_placed(&self.nodes, blocks.clone(), |block, blocks| {
-            let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
+            let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped, so its size fits a usize");
             if memory.is_cached(block.member()) {
                 cached.push((block, bytes));
                 return Ok(());

@@ -67,7 +67,7 @@ pub enum Error {
     #[error("not supported")]
     NotSupported,
     /// ENOMEM
-    #[error("the kernel has no memory for it")]
+    #[error("the kernel has no memory left for the operation")]
     NoMemory,
     /// ENFILE
     #[error("the server has no file descriptor left")]

@@ -145,7 +145,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         let count = self.read_untouched(asking, inode, offset, to)?;
         if count > 0 && inode.kernel_file().is_none() {
-            inode.touch_accessed(true, || self.now_ns());
+            self.touch_accessed(inode, true);
         }
         Ok(count)
     }

@@ -133,7 +133,7 @@ impl Metadata {
         }
         self.used.fetch_sub(bytes, Ordering::Relaxed);
         let users = self.users.read();
-        let own = users.get(&uid).expect("a user with bytes is kept");
+        let own = users.get(&uid).expect("a user is kept while its bytes are above 0");
         own.fetch_sub(bytes, Ordering::Relaxed);
     }
 
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_gets_half_of_what_the_others_leave_and_root_the_rest() {
+    fn a_user_gets_half_of_the_remaining_memory_and_root_all_of_it() {
         let metadata = Metadata::default();
         metadata.set_limit(3200);
         metadata.add(7, 1550);

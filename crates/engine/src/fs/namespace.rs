@@ -7,11 +7,11 @@ use super::directory::{Directory, Place, check_new_name};
 use super::inode::Body;
 use super::kernel_file::PreparedFile;
 use super::metadata::ROOT;
+use super::unlinked::Standing;
 use super::{Error, Fs, Ino, Inode, NewInode, Result};
 use crate::log::{Attributes, Change, Effect};
 use crate::{Clock, Memory};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A directory entry while reading.
 #[derive(Clone, Copy, Debug)]
@@ -102,8 +102,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub fn tmpfile(&self, dir: &Arc<Inode>, new: NewInode) -> Result<Arc<Inode>> {
         dir.directory()?;
         let inode = self.make(dir, None, new, self.new_file(None)?)?;
-        // Relaxed: a figure that is looked at again and again.
-        self.unlinked.fetch_add(1, Ordering::Relaxed);
+        self.unlinked.moved(Standing::Named, Standing::Closed);
         Ok(inode)
     }
 
@@ -190,7 +189,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub fn readlink(&self, inode: &Inode) -> Result<Box<[u8]>> {
         match &inode.body {
             Body::Symlink(target) => {
-                inode.touch_accessed(true, || self.now_ns());
+                self.touch_accessed(inode, true);
                 Ok(target.clone())
             }
             _ => Err(Error::Invalid),
@@ -204,7 +203,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Error::NotDirectory`].
     pub fn readdir(&self, dir: &Arc<Inode>, from: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         let directory = dir.directory()?;
-        dir.touch_accessed(true, || self.now_ns());
+        self.touch_accessed(dir, true);
         if from == 0
             && !each(DirEntry {
                 name: b".",
@@ -238,7 +237,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Makes an inode that inherits what `dir` hands down, and its first name; without one, it is pinned once.
-    fn make(&self, dir: &Arc<Inode>, name: Option<&[u8]>, new: NewInode, body: Body) -> Result<Arc<Inode>> {
+    pub(super) fn make(&self, dir: &Arc<Inode>, name: Option<&[u8]>, new: NewInode, body: Body) -> Result<Arc<Inode>> {
         let kind = match new.mode & TYPE_MASK {
             0 => REGULAR,
             kind => kind,

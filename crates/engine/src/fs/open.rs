@@ -4,6 +4,7 @@
 //! open files: an open carries its access itself (FUSE's `fh`, the library's handle), and a release tells it again. A
 //! release without an open changes nothing. Cost: 8 bytes an inode, nothing an open.
 
+use super::unlinked::Standing;
 use super::{Error, Fs, Inode, Result};
 
 use crate::{Clock, Memory};
@@ -58,7 +59,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if state.evicted {
             return Err(Error::Stale);
         }
+        let before = state.standing(inode);
         state.opens = state.opens.with(access).ok_or(Error::Busy)?;
+        self.unlinked.moved(before, state.standing(inode));
         // Relaxed, here and below: a figure for status.
         self.opens.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -92,14 +95,25 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.opens.load(Ordering::Relaxed)
     }
 
-    /// Panics when the opens of all inodes do not add up to the sum that is kept. At rest only.
+    /// Panics when the opens of all inodes do not add up to the sum that is kept, or files without a name to their counts. At rest only.
     pub(super) fn check_opens(&self) {
         let mut sum = 0;
+        let (mut open, mut closed) = (0, 0);
         self.table.for_each(|inode| {
+            let standing = inode.state.lock().standing(inode);
+            open += u64::from(standing == Standing::Open);
+            closed += u64::from(standing == Standing::Closed);
             let Opens { all, writers } = self.opens(inode);
             assert!(writers <= all, "inode {} has more writers than opens", inode.ino.0);
             sum += u64::from(all);
         });
         assert_eq!(sum, self.open_count(), "opens of inodes and of the filesystem differ");
+        let counted = self.unlinked();
+        let counted = [counted.open, counted.closed, counted.going].map(|count| count.files);
+        assert_eq!(
+            [open, closed, 0],
+            counted,
+            "files without a name and their counts differ"
+        );
     }
 }

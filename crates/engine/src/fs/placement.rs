@@ -30,7 +30,7 @@ pub enum Placement {
 
 impl Policy {
     pub(super) fn load(&self) -> Option<Placement> {
-        Placement::from_word(self.0.load(Ordering::Relaxed)).expect("it is a word that was stored here")
+        Placement::from_word(self.0.load(Ordering::Relaxed)).expect("only words of placements are stored in this field")
     }
 
     pub(super) fn store(&self, placement: Option<Placement>) {
@@ -246,11 +246,11 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_drain_ends_when_no_file_has_what_is_left() {
+    /// A filesystem without members on a machine of this node alone.
+    fn filesystem(node: NodeId) -> Fs<NoBytes, NoTime> {
         let machine = Machine {
-            cpu_nodes: vec![NodeId(0)],
-            nodes: vec![NodeId(0)],
+            cpu_nodes: vec![node],
+            nodes: vec![node],
             latency: vec![vec![10]],
             files_max: 10,
         };
@@ -261,14 +261,35 @@ mod tests {
             gid: 0,
             rdev: 0,
         };
-        let fs = Fs::new(&machine, NoBytes, NoTime, root);
+        Fs::new(&machine, NoBytes, NoTime, root)
+    }
+
+    #[test]
+    fn without_members_in_service_blocks_are_requested_on_an_existing_node() {
+        let fs = filesystem(NodeId(3));
+        let slot = fs.slots().claim().expect("slots are free");
+        let asking = Asking {
+            slot: &slot,
+            cpu: CpuId(0),
+            node: &|| NodeId(3),
+            user: None,
+            waits: true,
+        };
+        let root = fs.root();
+        root.policy.store(Some(Placement::Interleave));
+        assert_eq!(fs.node_for(&root, 5, &asking), NodeId(3));
+    }
+
+    #[test]
+    fn a_drain_fails_if_the_remaining_blocks_belong_to_no_file() {
+        let fs = filesystem(NodeId(0));
         let member = fs
             .pool
             .add(MemberKind::Dram, NodeId(0), 2048)
-            .expect("there may be one");
+            .expect("the pool may have a member");
         fs.pool
             .add(MemberKind::Dram, NodeId(0), 2048)
-            .expect("there may be two");
+            .expect("the pool may have two members");
         let taken = fs
             .pool
             .take(CpuId(0), NodeId(0), 3, 0, false)

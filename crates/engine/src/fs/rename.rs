@@ -1,9 +1,11 @@
-//! rename, in its three modes.
+//! rename, in its three modes, and with a whiteout in place of the name that moves.
 
+use super::attr::CHARACTER_DEVICE;
 use super::commit::Held;
 use super::directory::{Entries, Place, check_new_name};
+use super::inode::Body;
 use super::namespace::mark_removed;
-use super::{Error, Fs, Inode, RenameMode, Result};
+use super::{Error, Fs, Inode, NewInode, RenameMode, Result};
 use crate::log::Change;
 use crate::{Clock, Memory};
 use parking_lot::RwLockWriteGuard;
@@ -56,6 +58,50 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
+        self.rename_with(from, name, to, new_name, mode, None)
+    }
+
+    /// [`Fs::rename`] that leaves a whiteout as `name`: the character device 0:0, of the owner and group given. An overlay hides
+    /// by it what a lower layer has of that name.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an exchange too; those of [`Fs::create`].
+    pub fn rename_with_whiteout(
+        &self,
+        from: &Arc<Inode>,
+        name: &[u8],
+        to: &Arc<Inode>,
+        new_name: &[u8],
+        mode: RenameMode,
+        (uid, gid): (u32, u32),
+    ) -> Result<()> {
+        if mode == RenameMode::Exchange {
+            return Err(Error::Invalid);
+        }
+        let new = NewInode {
+            mode: CHARACTER_DEVICE,
+            umask: 0,
+            uid,
+            gid,
+            rdev: 0,
+        };
+        // It gets its name with the rename. Its own memory is counted before: nothing is refused once the rename has begun.
+        from.directory()?;
+        let whiteout = self.make(from, None, new, Body::Special)?;
+        let renamed = self.rename_with(from, name, to, new_name, mode, Some(&whiteout));
+        self.unpin(&whiteout, 1);
+        renamed
+    }
+
+    fn rename_with(
+        &self,
+        from: &Arc<Inode>,
+        name: &[u8],
+        to: &Arc<Inode>,
+        new_name: &[u8],
+        mode: RenameMode,
+        whiteout: Option<&Arc<Inode>>,
+    ) -> Result<()> {
         let _room = self.admit(true)?;
         // A guess, made without the locks: a wrong one costs a sync another round.
         let may_need = || {
@@ -90,27 +136,34 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 held.hold_directory(to.ino, b);
             }
         }
-        held.set_targets([Some(&inode), met.as_ref()]);
+        held.set_targets([Some(&inode), whiteout.or(met.as_ref())]);
         // What replaces a file is there when the file is gone (as ext4's auto_da_alloc).
         if mode == RenameMode::Replace && met.is_some() && inode.blocks().is_some_and(|file| self.is_unsettled(file)) {
             held.set_needs(inode.ino);
         }
         held.set_new_key(new_key);
         held.set_old_key(old_key);
-        held.lock_states([Some(&**from), Some(&**to), Some(&*inode), met.as_deref()]);
+        held.lock_states([
+            Some(&**from),
+            Some(&**to),
+            Some(&*inode),
+            met.as_deref(),
+            whiteout.map(|whiteout| &**whiteout),
+        ]);
         let (from, to) = (from.ino, to.ino);
         let arrives = Change::Name {
             dir: to,
             name: new_name,
             ino: inode.ino,
         };
-        let leaves = match &met {
-            Some(met) if mode == RenameMode::Exchange => Change::Name {
+        let met_moves = met.as_ref().filter(|_| mode == RenameMode::Exchange);
+        let leaves = match whiteout.or(met_moves) {
+            Some(follower) => Change::Name {
                 dir: from,
                 name,
-                ino: met.ino,
+                ino: follower.ino,
             },
-            _ => Change::NoName { dir: from, name },
+            None => Change::NoName { dir: from, name },
         };
         // The new name first: an inode that moves is never without one.
         self.commit(held, self.now_ns(), &[arrives, leaves])

@@ -45,7 +45,7 @@ pub enum Remedy {
     #[error("it is named `{0}` in lost+found")]
     Found(String),
     /// An inode becomes one of root's, which nobody else may use.
-    #[error("it becomes a {0} of root's")]
+    #[error("it becomes a {0} owned by root")]
     Remade(&'static str),
     /// An inode keeps its owner and permissions, and becomes one of this type.
     #[error("it becomes a {0}")]
@@ -69,7 +69,7 @@ pub enum Remedy {
     #[error("the rest is kept")]
     Kept,
     /// A part of an inode is lost, and the rest is kept.
-    #[error("what is known of it is kept, and missing bytes read as zeros")]
+    #[error("its known parts are kept, and missing bytes read as zeros")]
     PartKept,
     /// A copy is written anew from the other one.
     #[error("it is written again")]
@@ -310,13 +310,13 @@ fn salvaged<M: Memory>(
     let Salvaged { shown, damaged, .. } = snapshot;
     if damaged > 0 {
         tell(format!(
-            "{damaged} of the snapshot's groups cannot be read, and what they told is lost"
+            "{damaged} of the snapshot's groups cannot be read, and their records are lost"
         ));
     }
     let has_end = tables.end_snapshot();
     if !has_end {
         tell(format!(
-            "the snapshot ends behind {shown} groups, and what it said further on is lost"
+            "the snapshot ends after {shown} groups, and its further records are lost"
         ));
     }
     let (met, _) = last_met(memory, superblock.tail, &is_within);
@@ -330,7 +330,7 @@ fn salvaged<M: Memory>(
         return Err(error);
     }
     if let Err(error) = played {
-        tell(format!("what the log told behind group {sequence} is lost ({error})"));
+        tell(format!("records of the log after group {sequence} are lost ({error})"));
     }
     let saved = tables.finish();
     lost.names = damaged > 0 || !has_end;

@@ -34,7 +34,7 @@ pub enum OpenError {
     #[error("a member of the pool cannot be read or written: its disk fails, or has no room for a file with holes")]
     Io,
     /// The log's snapshot is not whole.
-    #[error("the snapshot of the pool's log is not whole: run homenode fsck")]
+    #[error("the snapshot of the pool's log is incomplete: run homenode fsck")]
     NoSnapshot,
     /// The log holds what cannot be.
     #[error("{0}: run homenode fsck")]
@@ -47,7 +47,7 @@ pub enum OpenError {
     Unreadable(MemberId),
     /// Names, attributes and block maps need more memory than they may take.
     #[error(
-        "names, attributes and block maps of the pool need {needs} bytes of memory, and may take {limit}: give it more (--metadata {needs})"
+        "names, attributes and block maps of the pool need {needs} bytes of memory, but the limit is {limit}: raise it (--metadata {needs})"
     )]
     Metadata {
         /// Bytes that they need.
@@ -56,7 +56,7 @@ pub enum OpenError {
         limit: u64,
     },
     /// This version may only read the pool.
-    #[error("the pool uses `{0}`, with which this version of Homenode may only read it: mount it read-only")]
+    #[error("the pool uses `{0}`, so this version of Homenode may only read it: mount it read-only")]
     ReadOnly(Box<str>),
     /// A repair finds no room for its snapshot.
     #[error("the pool has no room for a new log of {0} bytes")]
@@ -65,7 +65,7 @@ pub enum OpenError {
     #[error("the pool is too small: its log does not fit")]
     TooSmall,
     /// It has more inodes than the machine's limit.
-    #[error("the pool has {0} inodes, and at most {1} may be: raise the limit")]
+    #[error("the pool has {0} inodes, but the limit is {1}: raise the limit")]
     TooManyFiles(u64, u64),
 }
 
@@ -173,11 +173,8 @@ impl Replayed {
     /// The fault of a log that ends before a group that was durable; `None` when it does not.
     pub(super) fn cut_short(&self, superblock: &Superblock) -> Option<String> {
         let (found, end) = (self.tail.sequence, superblock.end.max(self.claimed));
-        (found < end).then(|| {
-            format!(
-                "the log ends at group {found}, and went on to {end} at least: what was changed behind that is lost"
-            )
-        })
+        (found < end)
+            .then(|| format!("the log ends at group {found}, but reached at least {end}: later changes are lost"))
     }
 
     /// All faults of the tree.
@@ -401,7 +398,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let journal = Journal::new(options, superblock, snapshot, tail);
         journal.fill_spare(&fs.pool);
         fs.journal = Some(Box::new(journal));
-        let journal = fs.journal.as_deref().expect("it was set just now");
+        let journal = fs.journal.as_deref().expect("the journal was set above");
         let dropped = !all_is_there && !is_planted(Planted::DroppedComeBack);
         let opened = Record::Opened { dropped };
         journal.append_records(&fs.pool, fs.now_ns(), [opened].into_iter());
@@ -483,7 +480,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Makes what was appended durable, and then the superblocks.
     fn begin(&self) -> Result<(), OpenError> {
         let journal = self.journal.as_deref().expect("a durable pool has a log");
-        let slot = self.slots.claim().expect("nobody else has a slot yet");
+        let slot = self.slots.claim().expect("all slots of a new pool are free");
         journal.opened();
         if journal.is_new() {
             self.write_snapshot(journal, &slot)?;
@@ -529,12 +526,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         self.table.put_all(all);
         let mut find = |ino| {
-            let place = places.find(ino).expect("checked with the tables");
-            let again = || self.table.find(ino).expect("it is in the table now");
+            let place = places.find(ino).expect("the check of the tables passed");
+            let again = || self.table.find(ino).expect("an inode is in `unnamed` or in the table");
             unnamed[place].take().unwrap_or_else(again)
         };
         for (dir, names) in directories {
-            let directory = dir.directory().expect("only those are on the list");
+            let directory = dir.directory().expect("the list holds directories only");
             let names = names.into_sorted().into_iter();
             *directory.entries.write() = Entries::of(names.map(|Name { key, name, ino, .. }| (key, name, find(ino))));
         }
@@ -635,7 +632,7 @@ fn restored_inode(
     target: Option<Box<[u8]>>,
     xattrs: Xattrs,
 ) -> (Arc<Inode>, u64) {
-    let attributes = node.attributes.expect("checked with the tables");
+    let attributes = node.attributes.expect("the check of the tables passed");
     let kind = attributes.mode & TYPE_MASK;
     let is_volume = named.is_volume;
     let body = match kind {
@@ -695,7 +692,7 @@ mod tests {
     }
 
     #[test]
-    fn what_settles_behind_an_unmet_need_settles_nothing_before_it() {
+    fn settling_after_an_unmet_need_does_not_meet_it() {
         let mut needs = two_needs();
         needs.settle(A, 13, 14);
         assert_eq!(
@@ -709,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn a_need_is_met_by_what_counts() {
+    fn a_need_is_met_by_groups_that_count() {
         let mut needs = two_needs();
         needs.settle(A, 10, 11);
         assert_eq!(needs.last_met(), 11, "A was settled before B's need");

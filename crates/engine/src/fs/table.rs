@@ -32,7 +32,7 @@ impl Batch {
     /// Room for so many.
     pub(super) fn new(inodes: u64) -> Self {
         // Numbers are handed out in sequence: shards fill alike.
-        let share = usize::try_from(inodes).expect("they are in memory") / SHARDS + 1;
+        let share = usize::try_from(inodes).expect("the number of inodes in memory fits a usize") / SHARDS + 1;
         Self {
             shards: std::array::from_fn(|_| Vec::with_capacity(share)),
         }
@@ -132,5 +132,5 @@ impl Table {
 }
 
 fn shard_of(ino: Ino) -> usize {
-    usize::try_from(ino.0 % SHARDS as u64).expect("the remainder is below SHARDS")
+    usize::try_from(ino.0 % SHARDS as u64).expect("ino % SHARDS fits a usize")
 }

@@ -247,7 +247,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// When it is not attached.
     pub fn detach_volume(&self, volume: &Volume) {
         let mut state = volume.state.lock();
-        assert_eq!(*state, State::Attached, "who detaches has attached");
+        assert_eq!(*state, State::Attached, "only an attached volume is detached");
         *state = State::Idle;
     }
 
@@ -258,7 +258,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             assert_ne!(*volume.state.lock(), State::Removed, "{name} is removed");
             assert_eq!(volume.inode.state.lock().links, 1, "{name} has one link");
             let size_bytes = volume.size_bytes();
-            check_size(size_bytes).expect("every size was checked");
+            check_size(size_bytes).expect("sizes are checked when they are set");
             let beyond = self.placed_from(volume.file(), size_bytes / BLOCK_BYTES as u64);
             assert_eq!(beyond, 0, "{name} has blocks beyond its end");
         }

@@ -7,6 +7,7 @@
 use super::acl::ACCESS;
 use super::attr::REGULAR;
 use super::kernel_file::KernelFile;
+use super::unlinked::Standing;
 use super::{Error, Fs, Ino, Inode, NewInode, Result, SetAttr};
 use crate::{BLOCK_BYTES, Clock, Memory};
 use homenode_shared::{LINES, Line, PIECE_BYTES, PIECE_WORDS, PIECES, Words};
@@ -14,7 +15,6 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Name of an extended attribute that tells what a client needs to copy from and to a file near an offset in bytes, which follows. Not listed.
 pub const WORDS_XATTR: &[u8] = b"user.homenode.words.";
@@ -135,10 +135,10 @@ impl FileLines {
         if !lines.iter().any(|line| line.user == user) {
             lines.push(words.take_line(user).ok_or(Error::NoSpace)?);
         }
-        let line = lines.iter().find(|line| line.user == user).expect("it was added above");
+        let line = lines.iter().find(|line| line.user == user).expect("added above");
         let (number, seen) = (line.number, line.line().look());
         drop(lines);
-        tell(number, seen.expect("no bytes go while `cutting` is held").cuts)
+        tell(number, seen.expect("no bytes are cut while `cutting` is held").cuts)
     }
 }
 
@@ -191,7 +191,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let unused = all.iter().find(|(_, words)| words.is_unused()).map(|(user, _)| *user);
             let words = unused.and_then(|user| all.remove(&user)).ok_or(Error::NoSpace)?;
             if let Some(inode) = self.table.find(words.ino) {
-                self.unpin_words(&inode);
+                self.unpin(&inode, 1);
             }
         }
         let new = NewInode {
@@ -202,11 +202,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             rdev: 0,
         };
         let inode = self.tmpfile(&self.root(), new)?;
-        // It is not one of those whose blocks are about to be free. Relaxed: a figure.
-        self.unlinked.fetch_sub(1, Ordering::Relaxed);
         let made = self.hold_words(&inode, user);
+        let words = made.inspect_err(|_| self.unpin(&inode, 1))?;
+        // It is not one of those whose blocks are about to be free.
+        self.unlinked.moved(Standing::Closed, Standing::Named);
         let words = Arc::new(UserWords {
-            words: made.inspect_err(|_| self.unpin_words(&inode))?,
+            words,
             ino: inode.ino(),
             lines: Mutex::default(),
         });
@@ -228,11 +229,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         inode.kernel_file().ok_or(Error::NotFound)?.hold_words(user, LINES)
     }
 
-    fn unpin_words(&self, inode: &Arc<Inode>) {
-        self.unlinked.fetch_add(1, Ordering::Relaxed);
-        self.unpin(inode, 1);
-    }
-
     /// The value of [`WORDS_XATTR`] for `user` around a byte of a file. Decimal numbers with blanks between: the user, the inode of the user's file of words, the line, its
     /// count of cuts, the file's size in bytes, and the first of 1,024 pieces of 64 KiB. Then sixteen hexadecimal numbers, whose bits, lowest first, are set for pieces
     /// that have data throughout.
@@ -248,7 +244,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let first = offset / WINDOW_BYTES * PIECES;
             let mut value = format!("{user} {} {number} {cuts} {size} {first}", words.ino.0);
             for bits in file.dense_pieces(offset, size)? {
-                write!(value, " {bits:x}").expect("a string takes all");
+                write!(value, " {bits:x}").expect("writing to a string cannot fail");
             }
             Ok(value.into_bytes())
         });

@@ -203,7 +203,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             changes.add(Change::NoXattr { ino, name: CAPABILITY });
         }
         let done = self.commit(held, self.now_ns(), changes.as_slice());
-        done.expect("it takes no memory");
+        done.expect("the change takes no memory, so it cannot fail");
     }
 
     /// A placement policy whose node has a member.

@@ -85,7 +85,7 @@ pub enum Record<'a> {
 
 /// Bytes that are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a group of the log holds bytes that are no record, {at} bytes behind its start")]
+#[error("a group of the log holds an invalid record {at} bytes after its start")]
 pub struct Malformed {
     /// Where they begin, in bytes behind the records' start.
     pub at: usize,
@@ -466,7 +466,7 @@ pub(super) const fn padded(bytes: usize) -> usize {
 
 /// Writes the header in front of the records in `group`, which begin behind [`HEADER_BYTES`]; pads it, and returns its checksum.
 pub(super) fn seal(group: &mut Vec<u8>, seed: u32, header: Group) -> u32 {
-    let bytes = u32::try_from(group.len()).expect("a group is smaller than a segment");
+    let bytes = u32::try_from(group.len()).expect("a group is smaller than a segment, which is below 4 GiB");
     let behind = u32::try_from(header.sequence - header.durable).unwrap_or(0);
     let behind = if header.durable == 0 || behind >> BEHIND_BITS != 0 {
         0
@@ -622,9 +622,9 @@ mod tests {
     }
 
     #[test]
-    fn every_record_is_read_as_it_was_written() {
+    fn every_record_survives_encoding() {
         let (all, group) = (all(), group(&all()));
-        let (header, records, _) = open(&group, 9).expect("it is whole");
+        let (header, records, _) = open(&group, 9).expect("the group is whole");
         let expected = Group {
             sequence: 3,
             nonce: 4,
@@ -638,9 +638,9 @@ mod tests {
     }
 
     #[test]
-    fn a_group_with_any_bit_flipped_or_behind_another_one_does_not_count() {
+    fn a_group_with_a_flipped_bit_or_a_wrong_predecessor_is_rejected() {
         let group = group(&[Record::Needs { ino: INO }]);
-        assert!(open(&group, 8).is_none(), "it continues another group");
+        assert!(open(&group, 8).is_none(), "the group continues another one");
         let sealed = HEADER_BYTES + 9;
         for bit in 0..sealed * 8 {
             let mut flipped = group.clone();
@@ -653,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn records_cut_off_anywhere_are_malformed_and_do_no_harm() {
+    fn truncated_records_are_malformed() {
         for record in all() {
             let mut bytes = Vec::new();
             encode(&mut bytes, &record);

@@ -305,7 +305,7 @@ impl Journal {
 
     /// The lock of a file that is being made durable.
     pub(crate) fn syncing(&self, ino: Ino) -> &Mutex<()> {
-        &self.syncing[usize::try_from(ino.0 % SYNCING as u64).expect("below SYNCING")]
+        &self.syncing[usize::try_from(ino.0 % SYNCING as u64).expect("ino % SYNCING fits a usize")]
     }
 
     /// Files that groups up to the log's end need settled, each with a mark for [`Journal::met`], and that end.
@@ -507,7 +507,7 @@ impl Journal {
 
     /// Empty segments that promises of `bytes` bytes take. A group that does not fit leaves a segment's end empty, less than its own length.
     fn spare_for(&self, bytes: u64) -> usize {
-        2 * usize::try_from((2 * bytes).div_ceil(self.segment_bytes())).expect("its records are in memory")
+        2 * usize::try_from((2 * bytes).div_ceil(self.segment_bytes())).expect("the log fits in memory")
     }
 
     fn segment_bytes(&self) -> u64 {
@@ -603,7 +603,7 @@ impl Journal {
             self.spare.lock().push((first, blocks));
             return Err(error);
         }
-        let (tail_first, tail_blocks) = *writer.segments.last().expect("it was entered just now");
+        let (tail_first, tail_blocks) = *writer.segments.last().expect("a segment was pushed just now");
         let tail = Head {
             first: tail_first,
             blocks: tail_blocks,
@@ -651,7 +651,7 @@ impl Journal {
         })?;
         let mut writer = self.writer.lock();
         let kept = writer.segments.iter().position(|(first, _)| *first == tail.first);
-        let kept = kept.expect("the tail's first segment stays");
+        let kept = kept.expect("the tail's first segment is still in the list");
         let old: Vec<Segment> = writer.segments.drain(..kept).collect();
         writer.segments.splice(0..0, new.segments.iter().copied());
         self.bytes.store(bytes_of(&writer.segments), Ordering::Relaxed);
@@ -845,7 +845,7 @@ impl Writer {
     }
 
     fn segment_bytes(&self) -> usize {
-        let (_, blocks) = self.segments.last().expect("a log has a segment");
+        let (_, blocks) = self.segments.last().expect("a log has at least one segment");
         *blocks as usize * BLOCK_BYTES
     }
 
@@ -901,7 +901,7 @@ impl Writer {
             },
         };
         self.crc = codec::seal(&mut self.group, self.crc, header);
-        let (segment, _) = *self.segments.last().expect("a log has a segment");
+        let (segment, _) = *self.segments.last().expect("a log has at least one segment");
         // The checksums go on from this group: without it nothing behind it counts.
         let stored = pool.memory().append(segment, self.at, &self.group);
         stored.inspect_err(|_| journal.fail())?;

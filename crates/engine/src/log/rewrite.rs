@@ -30,7 +30,7 @@ impl Rewrite {
         if self.groups.last().is_none_or(|group| group.len() >= group_bytes) {
             self.groups.push(vec![0; HEADER_BYTES]);
         }
-        codec::encode(self.groups.last_mut().expect("there is one now"), record);
+        codec::encode(self.groups.last_mut().expect("pushed if empty"), record);
     }
 
     /// Segments that writing it takes, at most, with the tail's.

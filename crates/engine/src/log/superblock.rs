@@ -55,7 +55,7 @@ pub struct PoolName([u8; 32]);
 
 /// A text is no name of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a pool's name is of 1 to 31 letters, digits, `-`, `_` and `.`, and begins with a letter or digit")]
+#[error("a pool's name has 1 to 31 letters, digits, `-`, `_` and `.`, and begins with a letter or digit")]
 pub struct NotAName;
 
 impl PoolName {
@@ -202,7 +202,7 @@ impl Superblock {
             put(&head.nonce.to_le_bytes());
         }
         put(&self.own.0.to_le_bytes());
-        let count = u16::try_from(self.members.len()).expect("few: asserted above");
+        let count = u16::try_from(self.members.len()).expect("the number of members is asserted above");
         put(&count.to_le_bytes());
         for (member, entry) in self
             .members
@@ -252,7 +252,7 @@ impl Superblock {
         if let Some(name) = unknown_feature(features.incompatible, &bytes[NAMES_AT..CRC_AT]) {
             return Err(UnusableSuperblock::Feature(name));
         }
-        let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).expect("32 bits");
+        let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).expect("the word is masked to 32 bits");
         let head = |nth: usize| -> Head {
             Head {
                 first: Block::from_raw(word(nth)),
@@ -273,7 +273,7 @@ impl Superblock {
             Ok(MemberRecord {
                 id: MemberId(u16::from_le_bytes([entry[0], entry[1]])),
                 kind: kind_of(entry[2]).ok_or(UnusableSuperblock::Damaged)?,
-                blocks: u64::from_le_bytes(entry[8..16].try_into().expect("it has eight bytes")),
+                blocks: u64::from_le_bytes(entry[8..16].try_into().expect("a slice of 8 bytes fits an array of 8")),
             })
         });
         let members: Vec<MemberRecord> = members.collect::<Result<_, UnusableSuperblock>>()?;
@@ -418,7 +418,7 @@ mod tests {
                 incompatible: 0,
             },
             uuid: 1 << 100 | 5,
-            name: "tank-1".parse().expect("it is a name"),
+            name: "tank-1".parse().expect("the name is valid"),
             generation: 6,
             own: MemberId(1),
             witness: 1 << 90 | 7,
@@ -436,12 +436,12 @@ mod tests {
     }
 
     #[test]
-    fn a_superblock_is_read_as_it_was_written() {
+    fn a_superblock_survives_encoding() {
         assert_eq!(Superblock::decode(&superblock().encode()), Ok(superblock()));
     }
 
     #[test]
-    fn names_are_of_plain_letters() {
+    fn pool_names_have_only_plain_letters() {
         for name in ["a", "0", "tank-1_b.c", &"x".repeat(31)] {
             assert_eq!(
                 name.parse::<PoolName>().map(|name| name.to_string()),
@@ -459,7 +459,7 @@ mod tests {
         for bit in 0..BLOCK_BYTES * 8 {
             let mut flipped = whole.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            let refused = Superblock::decode(&flipped).expect_err("it is damaged");
+            let refused = Superblock::decode(&flipped).expect_err("the superblock is damaged");
             let expected = if bit < 64 {
                 UnusableSuperblock::NotOne
             } else {
@@ -474,12 +474,12 @@ mod tests {
         let mut superblock = superblock();
         superblock.features.incompatible = 1 << 40 | 1 << 63;
         let mut block = superblock.encode();
-        let refused = Superblock::decode(&block).expect_err("nobody knows it");
+        let refused = Superblock::decode(&block).expect_err("the feature is unknown");
         assert_eq!(refused, UnusableSuperblock::Feature("feature 40".into()));
         block[NAMES_AT..NAMES_AT + 9].copy_from_slice(b"data-sums");
         let crc = crc32c::crc32c(&block[..CRC_AT]);
         block[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
-        let refused = Superblock::decode(&block).expect_err("nobody knows it");
+        let refused = Superblock::decode(&block).expect_err("the feature is unknown");
         assert_eq!(refused, UnusableSuperblock::Feature("data-sums".into()));
     }
 }

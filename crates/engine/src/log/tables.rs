@@ -525,10 +525,10 @@ mod tests {
             records.for_each(|record| codec::encode(&mut bytes, &record));
             let group = Shown {
                 sequence: nth,
-                time_ns: i64::try_from(nth).expect("there are few"),
+                time_ns: i64::try_from(nth).expect("the number is small"),
                 records: Records::new(&bytes),
             };
-            tables.play(group).expect("they are records");
+            tables.play(group).expect("the group holds records");
         }
         tables.finish();
         tables.drop_nameless();
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inode_that_loses_one_of_its_names_gets_the_time_of_that_unless_it_changed_later() {
+    fn losing_a_name_updates_the_change_time_unless_it_is_later() {
         let root = inode(Ino::ROOT, attr::DIRECTORY);
         let made = [
             root,
@@ -555,7 +555,7 @@ mod tests {
         };
         assert_eq!(changed_ns(&play(&[&made, &[removed]]), FILE), 2);
         let other = [inode(Ino(3), attr::REGULAR), name(Ino::ROOT, b"a", Ino(3))];
-        assert_eq!(changed_ns(&play(&[&made, &other]), FILE), 2, "its name was taken");
+        assert_eq!(changed_ns(&play(&[&made, &other]), FILE), 2, "the name was replaced");
         let set = Change::Times {
             ino: FILE,
             atime_ns: None,
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn names_may_come_before_what_they_name_and_its_times_stay_its_own() {
+    fn a_name_may_precede_its_inode_and_keeps_the_inodes_times() {
         let names = [inode(Ino::ROOT, attr::DIRECTORY), name(Ino::ROOT, b"a", FILE)];
         let tables = play(&[&names, &[inode(FILE, attr::REGULAR)]]);
         assert_eq!(changed_ns(&tables, FILE), 2);
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_in_a_circle_and_below_it_are_found_and_a_long_chain_is_sound() {
+    fn directory_cycles_are_found_and_a_long_chain_is_sound() {
         let mut all = vec![inode(Ino::ROOT, attr::DIRECTORY)];
         for ino in 2..100_000 {
             all.push(inode(Ino(ino), attr::DIRECTORY));

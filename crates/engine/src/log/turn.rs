@@ -82,7 +82,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn one_works_at_a_time_for_all_and_everybody_comes_back() {
+    fn one_leader_works_for_all_and_all_callers_return() {
         const THREADS: u64 = 16;
         const CALLS: u64 = 300;
         let (turn, is_busy) = (Turn::default(), AtomicBool::new(false));
@@ -92,7 +92,7 @@ mod tests {
                 let own = asked.fetch_add(1, Ordering::SeqCst) + 1;
                 while done.load(Ordering::SeqCst) < own {
                     turn.lead_or_wait(|| {
-                        assert!(!is_busy.swap(true, Ordering::SeqCst), "two at once");
+                        assert!(!is_busy.swap(true, Ordering::SeqCst), "two leaders at once");
                         let through = asked.load(Ordering::SeqCst);
                         thread::sleep(Duration::from_micros(20));
                         done.store(through, Ordering::SeqCst);
@@ -104,13 +104,13 @@ mod tests {
         };
         thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(ask))));
         let works = works.into_inner();
-        assert!(works < THREADS * CALLS / 2, "{works} works: nobody came along");
+        assert!(works < THREADS * CALLS / 2, "{works} works: no call was shared");
     }
 
     #[test]
-    fn a_leader_that_panics_leaves_the_turn_to_others() {
+    fn a_panicking_leader_passes_the_turn_on() {
         let turn = Turn::default();
-        let panics = || turn.lead_or_wait(|| panic!("on purpose"));
+        let panics = || turn.lead_or_wait(|| panic!("planned panic"));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
         let mut is_done = false;
         turn.lead_or_wait(|| is_done = true);

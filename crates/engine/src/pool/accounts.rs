@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 /// Bytes and operations from CPUs of one node to memory of one home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Access {
     /// Node of the CPU that copied.
     pub from: NodeId,
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_or_counted_twice_whatever_the_favourites_are() {
+    fn accounts_lose_nothing_and_count_nothing_twice() {
         let accounts = accounts();
         let mut model = BTreeMap::new();
         let mut homes = [(); 4].map(|()| vec![0; 3]);
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_works_elsewhere_gets_another_favourite() {
+    fn a_slot_that_works_elsewhere_changes_its_favourite() {
         let accounts = accounts();
         let favourite = || accounts.favourites[2].pair.load(Ordering::Relaxed);
         for cpu in [0, 5] {

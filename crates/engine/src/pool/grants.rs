@@ -1,6 +1,6 @@
 //! Grants: blocks set aside for the writers of one CPU, so that the members' shared locks are rare.
 
-use crate::{Block, NodeId};
+use crate::{BLOCK_BYTES, Block, NodeId};
 use homenode_shared::RUN_BLOCKS;
 
 /// Blocks (64 KiB) of a write that is worth a run of its own: the file will probably be long.
@@ -24,15 +24,16 @@ struct Run {
     blocks: u64,
 }
 
-/// Blocks that one node's writers got on another node because nearer members were fat.
+/// Bytes that one node's writers got on another node because nearer members were fat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Spill {
     /// The asking node.
     pub from: NodeId,
-    /// Where the blocks are.
+    /// Where the bytes went.
     pub home: NodeId,
-    /// How many, in blocks of 4 KiB.
-    pub blocks: u64,
+    /// How many.
+    pub bytes: u64,
 }
 
 impl Grants {
@@ -78,7 +79,8 @@ impl Grants {
     }
 
     pub(super) fn count_spill(&mut self, from: NodeId, home: NodeId, blocks: u64) {
-        add_spill(&mut self.spills, Spill { from, home, blocks });
+        let bytes = blocks * BLOCK_BYTES as u64;
+        add_spill(&mut self.spills, Spill { from, home, bytes });
     }
 
     pub(super) fn spills(&self) -> &[Spill] {
@@ -91,7 +93,7 @@ pub(super) fn add_spill(spills: &mut Vec<Spill>, spill: Spill) {
         .iter_mut()
         .find(|other| (other.from, other.home) == (spill.from, spill.home))
     {
-        Some(other) => other.blocks += spill.blocks,
+        Some(other) => other.bytes += spill.bytes,
         None => spills.push(spill),
     }
 }

@@ -194,7 +194,7 @@ impl<M: Memory> Pool<M> {
 
     /// Counts a spill of files.
     pub(crate) fn note_spill(&self, spill: Spill) {
-        if spill.blocks > 0 {
+        if spill.bytes > 0 {
             add_spill(&mut self.lent.spills.lock(), spill);
         }
     }

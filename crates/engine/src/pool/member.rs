@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Kind of storage that holds a member's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum MemberKind {
     /// Memory that loses its bytes with the power.
     Dram,

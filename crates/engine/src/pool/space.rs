@@ -145,13 +145,13 @@ impl<M: Memory> Pool<M> {
             .any(|member| member.home == node && !member.space().draining)
     }
 
-    /// The home of the `n`th member that takes blocks, counted round and round.
+    /// The home of the `n`th member that takes blocks, counted round and round; the first node if none does.
     pub(crate) fn nth_home(&self, n: u64) -> NodeId {
         let members = self.members.read();
         let in_service = || members.list.iter().filter(|member| !member.space().draining);
         let count = in_service().count().max(1) as u64;
-        let at = usize::try_from(n % count).expect("below the count");
-        in_service().nth(at).map_or(NodeId(0), |member| member.home)
+        let at = usize::try_from(n % count).expect("n % count fits a usize");
+        in_service().nth(at).map_or(self.nodes()[0], |member| member.home)
     }
 
     /// Gives blocks back. Files free what their maps recorded by `Fs::free_blocks` alone.
@@ -359,7 +359,7 @@ impl<M: Memory> Pool<M> {
         let before = self
             .uncommitted
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left - some(left)));
-        some(before.expect("the closure always answers")).unsigned_abs()
+        some(before.expect("the closure always returns Some")).unsigned_abs()
     }
 
     /// Blocks that are in nobody's hands, but for what CPUs were granted; a figure.

@@ -136,7 +136,7 @@ fn cut(
         let fs = recover(kind, bytes, runs[0].witness + 1).map_err(|why| describe(&why))?;
         judge_all(runs, &fs, progress, false).map_err(|why| describe(&why))?;
         if let Some(bytes) = again {
-            let slot = fs.slots().claim().expect("the first");
+            let slot = fs.slots().claim().expect("the first slot is free");
             again_the_same(kind, bytes, &Tree::of(&fs, &slot)).map_err(|why| describe(&why))?;
         }
     }
@@ -145,7 +145,7 @@ fn cut(
 
 /// Judges what a crash left of each thread's run; `all_is_there` when nothing that was stored may be lost.
 fn judge_all(runs: &[Run], fs: &SimFs, progress: &Progress, all_is_there: bool) -> Result<(), String> {
-    let slot = fs.slots().claim().expect("the first");
+    let slot = fs.slots().claim().expect("the first slot is free");
     for run in runs {
         let (begun, done) = (progress.begun[run.thread], progress.done[run.thread]);
         let tree = run.tree_in(fs, &slot).ok_or("a thread's directory is gone")?;
@@ -220,7 +220,7 @@ fn again_the_same(kind: Kind, bytes: Vec<u8>, first: &Tree) -> Result<(), String
     drop(fs);
     memory.take_events().iter().for_each(|event| disk.play(event));
     let (fs, _) = open(kind, disk.after_crash(|_, _| 0), 9).map_err(|error| format!("opened again: {error}"))?;
-    let slot = fs.slots().claim().expect("the first");
+    let slot = fs.slots().claim().expect("the first slot is free");
     if Tree::of(&fs, &slot) == *first {
         Ok(())
     } else {
@@ -318,7 +318,7 @@ pub(crate) fn flip_each(run: &Run, kind: Kind, random: &mut fastrand::Rng) -> Re
         let crash = format!("byte {at} flipped");
         if let Ok((fs, _)) = open(kind, flipped.clone(), run.witness + 1) {
             fs.check_invariants();
-            let slot = fs.slots().claim().expect("the first");
+            let slot = fs.slots().claim().expect("the first slot is free");
             let tree = Tree::of(&fs, &slot);
             judge(run, &tree, 0..=end, &BTreeMap::new())
                 .map_err(|why| Violation(format!("{crash}: {why}\n  operations: {:?}", run.operations)))?;

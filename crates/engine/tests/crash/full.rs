@@ -29,7 +29,7 @@ fn is_full<T>(result: &Result<T, Error>) -> bool {
 }
 
 #[test]
-fn threads_that_sync_and_remove_in_a_full_pool_do_not_end_its_log() {
+fn concurrent_syncs_and_removals_in_a_full_pool_keep_its_log_alive() {
     for kind in [Kind::File, Kind::Pmem] {
         let (fs, memory) = format_of(kind, 4096, 64);
         memory.forget_events();
@@ -39,10 +39,10 @@ fn threads_that_sync_and_remove_in_a_full_pool_do_not_end_its_log() {
             fs.create(&root, own.as_bytes(), file()).expect("the pool is empty");
         }
         let work = |thread: usize| {
-            let slot = fs.slots().claim().expect("there are many");
+            let slot = fs.slots().claim().expect("slots are free");
             let (asking, mut random) = (asking(&slot), fastrand::Rng::with_seed(thread as u64));
             let own = format!("f{thread}");
-            let inode = fs.lookup(&root, own.as_bytes()).expect("it was made");
+            let inode = fs.lookup(&root, own.as_bytes()).expect("the file was created");
             while !is_full(&fs.append(&asking, &inode, &vec![1; 20_000], false)) {}
             for round in 0..ROUNDS {
                 let size = fs.attr(&inode).size;
@@ -82,37 +82,37 @@ fn threads_that_sync_and_remove_in_a_full_pool_do_not_end_its_log() {
         std::thread::scope(|scope| {
             (0..THREADS).for_each(|thread| drop(scope.spawn(move || work(thread))));
             scope.spawn(|| {
-                let slot = fs.slots().claim().expect("there are many");
+                let slot = fs.slots().claim().expect("slots are free");
                 for _ in 0..20 {
                     fs.tend_log(&slot).expect("a full pool is tended");
                     std::thread::sleep(std::time::Duration::from_millis(20));
                 }
             });
         });
-        let slot = fs.slots().claim().expect("there are many");
+        let slot = fs.slots().claim().expect("slots are free");
         for thread in 0..THREADS / 2 {
             fs.unlink(&root, format!("f{thread}").as_bytes())
                 .expect("removing works in a full pool");
         }
         fs.sync_all(&slot).expect("the log goes on");
-        assert!(fs.create(&root, b"new", file()).is_ok(), "there is room again");
+        assert!(fs.create(&root, b"new", file()).is_ok(), "no space after removals");
         fs.sync_all(&slot).expect("the log goes on");
         let before = Tree::of(&fs, &slot);
-        let (again, _) = open(kind, memory.bytes(), 9).expect("its log is whole");
+        let (again, _) = open(kind, memory.bytes(), 9).expect("the log is sound");
         again.check_invariants();
-        assert!(before == Tree::of(&again, &again.slots().claim().expect("the first")));
+        assert!(before == Tree::of(&again, &again.slots().claim().expect("the first slot is free")));
     }
 }
 
 /// Freed blocks wait for a commit, and others use them then: a pool of which little is in use is not full.
 #[test]
-fn a_pool_is_not_full_of_what_was_freed() {
+fn freed_blocks_are_usable_after_the_next_commit() {
     let (fs, memory) = format_of(Kind::File, 4096, 64);
     memory.forget_events();
     memory.slow_down(30);
     let root = fs.root();
     let work = |thread: usize| {
-        let slot = fs.slots().claim().expect("there are many");
+        let slot = fs.slots().claim().expect("slots are free");
         let [new, kept] = ["new", "kept"].map(|name| format!("{thread}-{name}"));
         for nth in 0..2_000 {
             let inode = fs
@@ -153,17 +153,17 @@ fn a_full_pool_overwrites_collapses_and_punches() {
         run.step(Operation::Allocate("a", Range::Collapse, 0, 4096)),
         "collapsing frees"
     );
-    assert!(run.step(Operation::Allocate("b", Range::Punch, 4096, 4096)), "it frees");
+    assert!(run.step(Operation::Allocate("b", Range::Punch, 4096, 4096)), "no room");
     assert!(run.step(Operation::SyncAll));
 }
 
 /// A run of 2 MiB that cannot be split, for want of map nodes, stays behind the size of a file that was cut.
 #[test]
-fn a_cut_that_a_power_cut_undoes_leaves_the_old_bytes_though_no_map_node_is_left() {
+fn a_truncation_undone_by_a_power_cut_keeps_the_old_bytes_without_map_nodes() {
     const RUN_BYTES: usize = 2 << 20;
     const LEFT_BYTES: usize = (1 << 20) + 100;
     let (fs, memory) = format_of(Kind::File, 8192, 64);
-    let slot = fs.slots().claim().expect("the first");
+    let slot = fs.slots().claim().expect("the first slot is free");
     let inode = fs.create(&fs.root(), b"a", file()).expect("the pool is empty");
     let old = vec![7; RUN_BYTES];
     fs.write(&asking(&slot), &inode, 0, &old, false).expect("there is room");
@@ -172,14 +172,14 @@ fn a_cut_that_a_power_cut_undoes_leaves_the_old_bytes_though_no_map_node_is_left
     fs.truncate_step(&inode, LEFT_BYTES as u64, 0)
         .expect("cutting needs no memory");
     let read = |fs: &SimFs, bytes: usize| {
-        let slot = fs.slots().claim().expect("there are many");
+        let slot = fs.slots().claim().expect("slots are free");
         let (inode, mut read) = (fs.lookup(&fs.root(), b"a").expect("it was made"), vec![1; bytes]);
         let count = fs.read(&asking(&slot), &inode, 0, &mut read).expect("it has bytes");
         read.truncate(count);
         read
     };
     assert!(read(&fs, RUN_BYTES) == old[..LEFT_BYTES]);
-    let (again, _) = open(Kind::File, memory.bytes(), 9).expect("its log is whole");
+    let (again, _) = open(Kind::File, memory.bytes(), 9).expect("the log is sound");
     assert!(
         read(&again, RUN_BYTES) == old,
         "the cut was not settled, and its zeros show"

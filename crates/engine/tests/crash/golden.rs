@@ -26,7 +26,7 @@ fn unpack(packed: &[u8]) -> Vec<u8> {
     for entry in packed.chunks_exact(8 + SECTOR) {
         let (nth, sector) = entry.split_at(8);
         let nth = u64::from_le_bytes(nth.try_into().expect("eight bytes"));
-        let start = usize::try_from(nth).expect("small") * SECTOR;
+        let start = usize::try_from(nth).expect("the number is small") * SECTOR;
         bytes[start..start + SECTOR].copy_from_slice(sector);
     }
     bytes
@@ -36,19 +36,19 @@ fn unpack(packed: &[u8]) -> Vec<u8> {
 fn describe(bytes: &[u8]) -> String {
     let mut text = String::new();
     for (crash, witness) in [("killed", 1), ("power cut", 2)] {
-        let (fs, _) = open(Kind::File, bytes.to_vec(), witness).expect("it opens");
+        let (fs, _) = open(Kind::File, bytes.to_vec(), witness).expect("the image is a pool");
         fs.check_invariants();
-        let slot = fs.slots().claim().expect("the first");
+        let slot = fs.slots().claim().expect("the first slot is free");
         let tree = Tree::of(&fs, &slot);
-        writeln!(text, "{crash}").expect("text grows");
+        writeln!(text, "{crash}").expect("writing to a string cannot fail");
         for (path, entry) in &tree.names {
-            writeln!(text, "{} {entry:?}", String::from_utf8_lossy(path)).expect("text grows");
+            writeln!(text, "{} {entry:?}", String::from_utf8_lossy(path)).expect("writing to a string cannot fail");
         }
         for (ino, bytes) in &tree.bytes {
             let sum: u64 = bytes.iter().zip(1..).map(|(byte, nth)| u64::from(*byte) * nth).sum();
-            writeln!(text, "{ino}: {} bytes, {sum}", bytes.len()).expect("text grows");
+            writeln!(text, "{ino}: {} bytes, {sum}", bytes.len()).expect("writing to a string cannot fail");
         }
-        writeln!(text, "{:?}", tree.volumes).expect("text grows");
+        writeln!(text, "{:?}", tree.volumes).expect("writing to a string cannot fail");
     }
     text
 }
@@ -81,7 +81,7 @@ fn image() -> Vec<u8> {
 }
 
 #[test]
-fn images_of_all_versions_show_what_they_did() {
+fn images_of_all_versions_open_with_the_same_contents() {
     if let Some(dir) = std::env::var_os("HOMENODE_WRITE_GOLDEN") {
         let (dir, bytes) = (Path::new(&dir), image());
         std::fs::write(dir.join("v1.sectors"), pack(&bytes)).expect("the directory is there");

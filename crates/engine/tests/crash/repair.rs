@@ -26,7 +26,7 @@ fn record(kind: u8, words: &[u64], rest: &[u8]) -> Vec<u8> {
 }
 
 fn short(name: &str) -> Vec<u8> {
-    [&[u8::try_from(name.len()).expect("short")], name.as_bytes()].concat()
+    [&[u8::try_from(name.len()).expect("the text is short")], name.as_bytes()].concat()
 }
 
 fn inode(ino: u64, mode: u32) -> Vec<u8> {
@@ -51,7 +51,7 @@ fn volume(ino: u64, name: &str) -> Vec<u8> {
 }
 
 fn target(ino: u64, text: &str) -> Vec<u8> {
-    let count = u32::try_from(text.len()).expect("short").to_le_bytes();
+    let count = u32::try_from(text.len()).expect("the text is short").to_le_bytes();
     record(2, &[ino], &[&count, text.as_bytes()].concat())
 }
 
@@ -62,7 +62,7 @@ fn end() -> Vec<u8> {
 /// A group of the log, and its checksum.
 fn group(head: &Head, sequence: u64, seed: u32, records: &[Vec<u8>]) -> (Vec<u8>, u32) {
     let records = records.concat();
-    let count = u32::try_from(40 + records.len()).expect("small");
+    let count = u32::try_from(40 + records.len()).expect("the number is small");
     let mut bytes = [b"HNLG".as_slice(), &count.to_le_bytes(), &sequence.to_le_bytes()].concat();
     bytes.extend([head.nonce.to_le_bytes(), 5_i64.to_le_bytes()].concat());
     bytes.extend(0_u32.to_le_bytes());
@@ -84,7 +84,7 @@ fn head(first: u64, nonce: u64) -> Head {
 }
 
 fn put(bytes: &mut [u8], block: u64, offset: usize, new: &[u8]) {
-    let at = usize::try_from(block).expect("small") * BLOCK_BYTES + offset;
+    let at = usize::try_from(block).expect("the number is small") * BLOCK_BYTES + offset;
     bytes[at..at + new.len()].copy_from_slice(new);
 }
 
@@ -92,7 +92,7 @@ fn put(bytes: &mut [u8], block: u64, offset: usize, new: &[u8]) {
 fn pool(snapshot: &[Vec<Vec<u8>>], tail: &[Vec<Vec<u8>>]) -> Vec<u8> {
     let (_, memory) = format(Kind::File, 1);
     let mut bytes = memory.bytes();
-    let old = newest_superblock(&bytes).expect("it was made just now");
+    let old = newest_superblock(&bytes).expect("the superblock was made above");
     for block in 1..BLOCKS as u64 - 1 {
         put(&mut bytes, block, 0, &[u8::try_from(block).expect("few"); BLOCK_BYTES]);
     }
@@ -133,7 +133,7 @@ fn told(repair: &Repair) -> Vec<String> {
 
 /// Mends a pool; returns what was told, and the bytes.
 pub(crate) fn mend(bytes: Vec<u8>) -> Result<(Vec<String>, SimMemory), OpenError> {
-    let superblock = newest_superblock(&bytes).expect("one superblock is whole");
+    let superblock = newest_superblock(&bytes).expect("one superblock is sound");
     let memory = SimMemory::new(Kind::File, bytes);
     let repair = plan(&memory, &superblock)?;
     assert!(memory.take_events().is_empty(), "a plan writes");
@@ -144,13 +144,13 @@ pub(crate) fn mend(bytes: Vec<u8>) -> Result<(Vec<String>, SimMemory), OpenError
 
 /// The tree of a pool that has no fault.
 pub(crate) fn tree(bytes: Vec<u8>) -> Tree {
-    let superblock = newest_superblock(&bytes).expect("it is whole");
+    let superblock = newest_superblock(&bytes).expect("one superblock is sound");
     let memory = SimMemory::new(Kind::File, bytes.clone());
-    let again = plan(&memory, &superblock).expect("it can be read");
+    let again = plan(&memory, &superblock).expect("the pool can be read");
     assert_eq!(told(&again), [""; 0], "a second look finds more");
-    let (fs, _) = open(Kind::File, bytes, 3).expect("it is sound");
+    let (fs, _) = open(Kind::File, bytes, 3).expect("the pool is sound");
     fs.check_invariants();
-    let slot = fs.slots().claim().expect("the first");
+    let slot = fs.slots().claim().expect("the first slot is free");
     Tree::of(&fs, &slot)
 }
 
@@ -188,7 +188,7 @@ fn cases() -> Vec<Case> {
             &[named(1, 5, "gone"), named(1, 9, "here"), inode(9, FILE)],
             &[
                 "inode 5 has no attributes: the inode is dropped",
-                "`gone` in directory 1 names inode 5, which is not there: the name is dropped",
+                "`gone` in directory 1 names inode 5, which does not exist: the name is dropped",
             ],
             &["/here 9 100644 8"],
             &[],
@@ -203,7 +203,7 @@ fn cases() -> Vec<Case> {
                 inode(9, FILE),
             ],
             &[
-                "inode 2 has names in it and is no directory: they are dropped",
+                "inode 2 holds names but is not a directory: they are dropped",
                 "inode 9 has no name: it is named `#9` in lost+found",
             ],
             &["/file 2 100644 8", LOST, "/lost+found/#9 9 100644 8"],
@@ -213,8 +213,8 @@ fn cases() -> Vec<Case> {
         case(
             &[named(5, 9, "kept"), inode(9, FILE)],
             &[
-                "inode 5 has no attributes: it becomes a directory of root's",
-                "directory 5 is not reached from the root by exactly one way: it is named `#5` in lost+found",
+                "inode 5 has no attributes: it becomes a directory owned by root",
+                "directory 5 is not reached from the root by exactly one path: it is named `#5` in lost+found",
             ],
             &[LOST, "/lost+found/#5 5 40700 0", "/lost+found/#5/kept 9 100644 8"],
             &[],
@@ -232,10 +232,10 @@ fn cases() -> Vec<Case> {
                 inode(9, DIRECTORY),
             ],
             &[
-                "directory 1 is not reached from the root by exactly one way: the name is dropped",
-                "directory 2 is not reached from the root by exactly one way: the name is dropped",
-                "directory 3 is not reached from the root by exactly one way: it is named `#3` in lost+found",
-                "directory 3 is not reached from the root by exactly one way: the name is dropped",
+                "directory 1 is not reached from the root by exactly one path: the name is dropped",
+                "directory 2 is not reached from the root by exactly one path: the name is dropped",
+                "directory 3 is not reached from the root by exactly one path: it is named `#3` in lost+found",
+                "directory 3 is not reached from the root by exactly one path: the name is dropped",
             ],
             &[
                 LOST,
@@ -255,8 +255,8 @@ fn cases() -> Vec<Case> {
                 inode(9, FILE),
             ],
             &[
-                "directory 1 has the name `..`, which is none: the name is dropped",
-                "directory 1 has the name `a/b`, which is none: the name is dropped",
+                "directory 1 has the invalid name `..`: the name is dropped",
+                "directory 1 has the invalid name `a/b`: the name is dropped",
                 "inode 9 has no name: it is named `#9` in lost+found",
             ],
             &[
@@ -290,14 +290,14 @@ fn cases() -> Vec<Case> {
                 extent(9, 0, 1, 24),
             ],
             &[
-                "inode 2 has no attributes: it becomes a file of root's",
-                "inode 3 has a type, a size or blocks that it cannot have: it becomes a file",
-                "inode 4 has a type, a size or blocks that it cannot have: its bytes are dropped",
-                "inode 5 has a type, a size or blocks that it cannot have: the inode is dropped",
-                "inode 6 has a type, a size or blocks that it cannot have: its size is set to 8192 bytes",
-                "inode 7 has no attributes: it becomes a symbolic link of root's",
-                "inode 9 has a type, a size or blocks that it cannot have: its bytes are dropped",
-                "`link` in directory 1 names inode 5, which is not there: the name is dropped",
+                "inode 2 has no attributes: it becomes a file owned by root",
+                "inode 3 has an invalid type, size or blocks: it becomes a file",
+                "inode 4 has an invalid type, size or blocks: its bytes are dropped",
+                "inode 5 has an invalid type, size or blocks: the inode is dropped",
+                "inode 6 has an invalid type, size or blocks: its size is set to 8192 bytes",
+                "inode 7 has no attributes: it becomes a symbolic link owned by root",
+                "inode 9 has an invalid type, size or blocks: its bytes are dropped",
+                "`link` in directory 1 names inode 5, which does not exist: the name is dropped",
             ],
             &[
                 "/bytes 2 100600 0",
@@ -329,7 +329,7 @@ fn cases() -> Vec<Case> {
                 named(1, 4, "named"),
             ],
             &[
-                "inode 9 has a type, a size or blocks that it cannot have: its size is set to 12288 bytes",
+                "inode 9 has an invalid type, size or blocks: its size is set to 12288 bytes",
                 "volume `a/b` has no inode of its own: it is renamed to `recovered-5`",
                 "volume `file` has no inode of its own: the name is dropped",
                 "volume `good` has no inode of its own: the name is dropped",
@@ -365,9 +365,9 @@ fn cases() -> Vec<Case> {
                 size(3, 4 * block),
             ],
             &[
-                "file 2 has 1 blocks from block 0 of member 4 on, which are not for files: 1 of them read as zeros from now on",
-                "file 2 has 2 blocks from block 158 of member 0 on, which are not for files: 1 of them read as zeros from now on",
-                "file 2 has 4 blocks from block 98 of member 0 on, which are not for files: 2 of them read as zeros from now on",
+                "file 2 has 1 blocks from block 0 of member 4 on, which no file may have: 1 of them read as zeros from now on",
+                "file 2 has 2 blocks from block 158 of member 0 on, which no file may have: 1 of them read as zeros from now on",
+                "file 2 has 4 blocks from block 98 of member 0 on, which no file may have: 2 of them read as zeros from now on",
                 "file 9 has 4 blocks from block 40 of member 0 on, some of which another file has too: 2 of them read as zeros from now on",
             ],
             &["/first 9 100644 8", "/later 3 100644 8", "/log 2 100644 8"],
@@ -403,12 +403,12 @@ fn check(case: &Case, tree: &Tree) {
 }
 
 #[test]
-fn each_fault_is_told_and_mended() {
+fn each_fault_is_reported_and_repaired() {
     for case in cases() {
         let bytes = of_records(&case.records);
         let refused = open(Kind::File, bytes.clone(), 2).map(drop).expect_err("it has faults");
         assert!(matches!(refused, OpenError::Damaged(_)), "{refused}");
-        let (mut told, memory) = mend(bytes).expect("it can be mended");
+        let (mut told, memory) = mend(bytes).expect("the pool can be repaired");
         told.sort();
         let mut expected = case.told.to_vec();
         expected.sort_unstable();
@@ -420,8 +420,11 @@ fn each_fault_is_told_and_mended() {
 #[test]
 fn a_pool_without_a_root_gets_one() {
     let records = [named(1, 9, "kept"), inode(9, FILE), end()];
-    let (told, memory) = mend(pool(&[records.to_vec()], &[])).expect("it can be mended");
-    assert_eq!(told, ["there is no root directory: it becomes a directory of root's"]);
+    let (told, memory) = mend(pool(&[records.to_vec()], &[])).expect("the pool can be repaired");
+    assert_eq!(
+        told,
+        ["there is no root directory: it becomes a directory owned by root"]
+    );
     let tree = tree(memory.bytes());
     assert_eq!(tree.names[&b""[..]].mode, 0o040_700);
     assert_eq!(paths(&tree), ["/kept 9 100644 8"]);
@@ -430,9 +433,9 @@ fn a_pool_without_a_root_gets_one() {
 #[test]
 fn a_sound_pool_is_left_alone() {
     let bytes = of_records(&[named(1, 9, "file"), inode(9, FILE)]);
-    let (told, memory) = mend(bytes).expect("it is sound");
+    let (told, memory) = mend(bytes).expect("the pool is sound");
     assert_eq!(told, [""; 0]);
-    assert!(memory.take_events().is_empty(), "it was written to");
+    assert!(memory.take_events().is_empty(), "a sound pool was written");
 }
 
 /// A pool with three groups in its snapshot and one in its tail.
@@ -450,18 +453,18 @@ fn grouped() -> Vec<u8> {
 }
 
 #[test]
-fn what_is_whole_of_a_damaged_snapshot_is_kept() {
+fn sound_parts_of_a_damaged_snapshot_are_kept() {
     let mut bytes = grouped();
     let second = bytes.windows(4).position(|word| word == b"lost").expect("it is there");
     bytes[second] ^= 1;
     let refused = open(Kind::File, bytes.clone(), 2).map(drop).expect_err("it is damaged");
     assert_eq!(refused, OpenError::NoSnapshot);
-    let (told, memory) = mend(bytes).expect("most can be read");
+    let (told, memory) = mend(bytes).expect("most of the log can be read");
     assert_eq!(
         told,
         [
-            "the log is damaged: 1 of the snapshot's groups cannot be read, and what they told is lost: the rest is kept",
-            "inode 2 has lost a part of what the log told of it: what is known of it is kept, and missing bytes read as zeros",
+            "the log is damaged: 1 of the snapshot's groups cannot be read, and their records are lost: the rest is kept",
+            "inode 2 has lost a part of its log records: its known parts are kept, and missing bytes read as zeros",
             "inode 4 has no name: it is named `#4` in lost+found",
         ]
     );
@@ -481,11 +484,11 @@ fn what_is_whole_of_a_damaged_snapshot_is_kept() {
     let second = magics
         .map(|(at, _)| at)
         .find(|at| *at > 100 * BLOCK_BYTES)
-        .expect("it is there");
+        .expect("the bytes are in the image");
     bytes[second] ^= 1;
-    let (told, memory) = mend(bytes).expect("some can be read");
+    let (told, memory) = mend(bytes).expect("some of the log can be read");
     assert!(
-        told[0].contains("ends behind 1 groups, and what it said further on is lost"),
+        told[0].contains("ends after 1 groups, and its further records are lost"),
         "{told:?}"
     );
     let kept = paths(&tree(memory.bytes()));
@@ -496,7 +499,7 @@ fn what_is_whole_of_a_damaged_snapshot_is_kept() {
 }
 
 #[test]
-fn files_that_lose_a_part_with_a_group_are_told() {
+fn files_that_lose_a_part_with_a_group_are_reported() {
     let snapshot = [
         vec![
             inode(1, DIRECTORY),
@@ -516,8 +519,9 @@ fn files_that_lose_a_part_with_a_group_are_told() {
         let mut bytes = pool(&snapshot, &[]);
         let at = headers(&bytes)[group] + 41;
         bytes[at] ^= 1;
-        let (told, memory) = mend(bytes).expect("most can be read");
-        let torn = "inode 4 has lost a part of what the log told of it: what is known of it is kept, and missing bytes read as zeros";
+        let (told, memory) = mend(bytes).expect("most of the log can be read");
+        let torn =
+            "inode 4 has lost a part of its log records: its known parts are kept, and missing bytes read as zeros";
         assert!(told.iter().any(|text| text == torn), "{told:?}");
         let bytes = &tree(memory.bytes()).bytes[&4];
         assert_eq!(bytes.iter().copied().step_by(BLOCK_BYTES).collect::<Vec<u8>>(), whole);
@@ -525,15 +529,18 @@ fn files_that_lose_a_part_with_a_group_are_told() {
 }
 
 #[test]
-fn a_log_that_leads_astray_ends_there() {
+fn a_log_ends_at_a_wrong_link() {
     let mut bytes = grouped();
     // As the only group of the tail: on to what no member has.
     let (astray, _) = group(&head(TAIL, NONCE), 1, 9, &[record(20, &[5000], &8_u32.to_le_bytes())]);
     put(&mut bytes, TAIL, 0, &astray);
     let refused = open(Kind::File, bytes.clone(), 2).map(drop).expect_err("it is damaged");
     assert!(matches!(refused, OpenError::Log(_)), "{refused}");
-    let (told, memory) = mend(bytes).expect("the snapshot is whole");
-    assert!(told[0].contains("what the log told behind group 0 is lost"), "{told:?}");
+    let (told, memory) = mend(bytes).expect("the snapshot is sound");
+    assert!(
+        told[0].contains("records of the log after group 0 are lost"),
+        "{told:?}"
+    );
     assert_eq!(
         paths(&tree(memory.bytes())),
         ["/dir 2 40755 8", "/dir/kept 4 100644 8", "/dir/lost 3 100644 8"]
@@ -541,25 +548,25 @@ fn a_log_that_leads_astray_ends_there() {
 }
 
 #[test]
-fn a_log_of_which_nothing_can_be_read_is_refused() {
+fn an_unreadable_log_is_refused() {
     let mut bytes = grouped();
     put(&mut bytes, SNAPSHOT, 0, &[0; 4]);
-    let (told, memory) = mend(bytes.clone()).expect("the tail is left");
+    let (told, memory) = mend(bytes.clone()).expect("the tail can be read");
     assert!(!told.is_empty());
     assert!(paths(&tree(memory.bytes())).contains(&"/new 9 100644 8".to_owned()));
     put(&mut bytes, TAIL, 0, &[0; 4]);
     assert_eq!(
-        mend(bytes).map(drop).expect_err("nothing is left"),
+        mend(bytes).map(drop).expect_err("no log is left"),
         OpenError::NoSnapshot
     );
 }
 
 #[test]
-fn a_damaged_superblock_is_written_again_from_the_other_one() {
+fn a_damaged_superblock_is_rewritten_from_the_other_one() {
     for (damaged, word) in [(0, "start"), (BLOCKS as u64 - 1, "end")] {
         let mut bytes = grouped();
         put(&mut bytes, damaged, 100, &[1, 2, 3]);
-        let (told, memory) = mend(bytes).expect("the other one is whole");
+        let (told, memory) = mend(bytes).expect("the other superblock is sound");
         assert_eq!(
             told,
             [format!(
@@ -569,44 +576,44 @@ fn a_damaged_superblock_is_written_again_from_the_other_one() {
         let bytes = memory.bytes();
         assert!(
             bytes[..BLOCK_BYTES] == bytes[(BLOCKS - 1) * BLOCK_BYTES..],
-            "they differ"
+            "the superblocks differ"
         );
         tree(bytes);
     }
 }
 
 #[test]
-fn a_pool_whose_data_have_checksums_is_read_and_not_written() {
+fn a_pool_with_an_unknown_checksum_feature_is_read_only() {
     let mut bytes = grouped();
     for block in [0, BLOCKS as u64 - 1] {
-        let mut superblock = newest_superblock(&bytes).expect("it is whole");
+        let mut superblock = newest_superblock(&bytes).expect("one superblock is sound");
         superblock.features.read_only = 1;
         put(&mut bytes, block, 0, &superblock.encode()[..]);
     }
     let refused = open(Kind::File, bytes.clone(), 2)
         .map(drop)
-        .expect_err("it would be written to");
+        .expect_err("the pool would be written");
     assert_eq!(refused, OpenError::ReadOnly("data-sums".into()));
-    let superblock = newest_superblock(&bytes).expect("it is whole");
-    let read = plan(&SimMemory::new(Kind::File, bytes), &superblock).expect("it can be read");
+    let superblock = newest_superblock(&bytes).expect("one superblock is sound");
+    let read = plan(&SimMemory::new(Kind::File, bytes), &superblock).expect("the pool can be read");
     assert!(told(&read).is_empty());
 }
 
 #[test]
-fn a_crash_while_a_pool_is_mended_leaves_the_old_state_or_the_new() {
+fn a_crash_during_a_repair_leaves_the_old_or_the_new_state() {
     let mut random = fastrand::Rng::with_seed(5);
     for case in cases() {
         let bytes = of_records(&case.records);
-        let superblock = newest_superblock(&bytes).expect("it is whole");
-        let old = told(&plan(&SimMemory::new(Kind::File, bytes.clone()), &superblock).expect("it can be read"));
-        let (_, memory) = mend(bytes.clone()).expect("it can be mended");
+        let superblock = newest_superblock(&bytes).expect("one superblock is sound");
+        let old = told(&plan(&SimMemory::new(Kind::File, bytes.clone()), &superblock).expect("the pool can be read"));
+        let (_, memory) = mend(bytes.clone()).expect("the pool can be repaired");
         let events = memory.take_events();
         let mut disk = Disk::new(Kind::File, bytes);
         let (mut left_old, mut left_new) = (0, 0);
         for event in &events {
             for _ in 0..8 {
                 let bytes = disk.after_crash(|_, stores| random.usize(..=stores));
-                let superblock = newest_superblock(&bytes).expect("one is whole");
+                let superblock = newest_superblock(&bytes).expect("one superblock is sound");
                 let again = plan(&SimMemory::new(Kind::File, bytes.clone()), &superblock).expect("it can be read");
                 let again: Vec<String> = told(&again);
                 // A superblock may have been torn.
@@ -614,10 +621,10 @@ fn a_crash_while_a_pool_is_mended_leaves_the_old_state_or_the_new() {
                 if again.is_empty() {
                     left_new += 1;
                 } else {
-                    assert_eq!(again, old, "neither the old state nor the new");
+                    assert_eq!(again, old, "the state is neither old nor new");
                     left_old += 1;
                 }
-                let (_, memory) = mend(bytes).expect("it can be mended again");
+                let (_, memory) = mend(bytes).expect("the pool can be repaired again");
                 check(&case, &tree(memory.bytes()));
             }
             disk.play(event);

@@ -359,7 +359,7 @@ impl Memory for SimMemory {
     }
 
     fn copy(&self, from: Block, to: Block, blocks: u64) -> Result<(), MemoryError> {
-        let mut bytes = vec![0; usize::try_from(blocks).expect("few") * BLOCK_BYTES];
+        let mut bytes = vec![0; usize::try_from(blocks).expect("the number is small") * BLOCK_BYTES];
         self.load(from, 0, &mut bytes)?;
         self.store(to, 0, &bytes)
     }
@@ -423,7 +423,7 @@ impl Disk {
                 let units = at / unit..(at + bytes).div_ceil(unit);
                 let now: Vec<usize> = self.pending.range(units).map(|(unit, _)| *unit).collect();
                 for unit in now {
-                    for (start, bytes) in self.pending.remove(&unit).expect("it was found") {
+                    for (start, bytes) in self.pending.remove(&unit).expect("the unit is pending") {
                         self.durable[start..start + bytes.len()].copy_from_slice(&bytes);
                     }
                 }

@@ -4,7 +4,6 @@
 //! Which thread goes first is the machine's choice, and changed by pauses at calls of the memory: a seed tells the operations, not the order.
 
 use crate::full::file;
-#[cfg(feature = "planted")]
 use crate::sim::DISK;
 use crate::sim::Kind;
 use crate::workload::{Operation, Range, Run, SimFs, asking, format, open};
@@ -122,7 +121,6 @@ fn threads_survive_every_crash() {
     }
 }
 
-#[cfg(feature = "planted")]
 #[test]
 fn faults_that_are_planted_in_threads_are_found() {
     use crate::seed;
@@ -152,37 +150,36 @@ fn faults_that_are_planted_in_threads_are_found() {
 fn a_name_taken_beside_a_sync() -> bool {
     let (fs, memory) = format(Kind::File, 1);
     let fs = Arc::new(fs);
-    let slot = fs.slots().claim().expect("the first");
+    let slot = fs.slots().claim().expect("the first slot is free");
     let create = |name: &str| fs.create(&fs.root(), name.as_bytes(), file()).expect("there is room");
     let _others = ["b", "e"].map(create);
     fs.sync_all(&slot).expect("the disk works");
     let [first, second] = ["a", "d"].map(create);
     for inode in [&first, &second] {
         fs.write(&asking(&slot), inode, 0, &[7; 4096], false)
-            .expect("there is room");
+            .expect("the pool has room");
     }
     let replace = |fs: &SimFs, from: &[u8], to: &[u8]| {
         let renamed = fs.rename(&fs.root(), from, &fs.root(), to, RenameMode::Replace);
-        renamed.expect("both are there");
+        renamed.expect("both names exist");
     };
     replace(&fs, b"a", b"b");
     let synced = create("c");
     let beside = Arc::clone(&fs);
     memory.at_load(move || replace(&beside, b"d", b"e"));
     fs.sync(&slot, &synced).expect("the disk works");
-    assert!(fs.lookup(&fs.root(), b"d").is_err(), "it was renamed meanwhile");
-    let (again, _) = open(Kind::File, memory.bytes(), 9).expect("its log is whole");
+    assert!(fs.lookup(&fs.root(), b"d").is_err(), "the name was not moved");
+    let (again, _) = open(Kind::File, memory.bytes(), 9).expect("the log is sound");
     again.lookup(&again.root(), b"c").is_ok()
 }
 
 #[test]
-fn a_sync_outlives_files_that_take_names_beside_it() {
+fn a_sync_survives_concurrent_renames() {
     assert!(a_name_taken_beside_a_sync());
 }
 
-#[cfg(feature = "planted")]
 #[test]
-fn the_fault_planted_in_needs_is_found() {
+fn the_planted_fault_in_needs_is_found() {
     use homenode_engine::log::planted::{Planted, plant};
     plant(Some(Planted::NeedsMetOnce));
     assert!(std::panic::catch_unwind(a_name_taken_beside_a_sync).is_ok_and(|survived| !survived));

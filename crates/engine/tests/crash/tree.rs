@@ -35,7 +35,7 @@ impl Tree {
     pub(crate) fn of(fs: &SimFs, slot: &Slot) -> Self {
         let mut tree = Self::below(fs, slot, fs.root());
         for status in fs.volumes() {
-            let volume = fs.volume(&status.name).expect("it is listed");
+            let volume = fs.volume(&status.name).expect("the list has its name");
             let ino = volume.inode().ino().0;
             tree.volumes.insert(status.name.into(), ino);
             tree.bytes.insert(ino, bytes(fs, slot, volume.inode()));
@@ -54,7 +54,7 @@ impl Tree {
                 found.push((entry.name.to_vec(), Arc::clone(entry.inode)));
                 true
             })
-            .expect("it is a directory");
+            .expect("the inode is a directory");
             for (name, inode) in found {
                 let path = [&path[..], b"/", &name].concat();
                 tree.names.insert(path.clone(), entry(fs, &inode));
@@ -83,7 +83,7 @@ fn entry(fs: &SimFs, inode: &Arc<Inode>) -> Entry {
     let names = listed
         .split(|byte| *byte == 0)
         .filter(|name| !name.is_empty() && *name != MAP_XATTR);
-    let xattrs = names.map(|name| (name.to_vec(), fs.xattr(inode, name).expect("it is listed")));
+    let xattrs = names.map(|name| (name.to_vec(), fs.xattr(inode, name).expect("the list has its name")));
     Entry {
         ino: attr.ino.0,
         mode: attr.mode,
@@ -100,6 +100,6 @@ fn bytes(fs: &SimFs, slot: &Slot, inode: &Inode) -> Arc<Vec<u8>> {
     let size = usize::try_from(fs.attr(inode).size).expect("files are small here");
     let mut bytes = vec![0; size];
     let count = fs.read(&asking(slot), inode, 0, &mut bytes).expect("it has bytes");
-    assert_eq!(count, size, "all of inode {} is read", inode.ino().0);
+    assert_eq!(count, size, "a short read of inode {}", inode.ino().0);
     Arc::new(bytes)
 }

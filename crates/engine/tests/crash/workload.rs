@@ -35,7 +35,7 @@ impl Clock for Ticks {
             -8_000_000_000_000_000_000,
         ];
         let looks = self.0.fetch_add(1, Ordering::Relaxed);
-        let jump = usize::try_from(looks / 11).expect("few") % JUMPS_NS.len();
+        let jump = usize::try_from(looks / 11).expect("the number is small") % JUMPS_NS.len();
         1_000_000 + looks + JUMPS_NS[jump]
     }
 }
@@ -122,7 +122,7 @@ fn format_in(kind: Kind, bytes: Vec<u8>, blocks: usize, segment_blocks: u32) -> 
     };
     let below = cached(kind, &memory, &members.map(|(member, _)| member));
     let fs = Fs::format(&machine(), below, Ticks::default(), root, options, &members);
-    (fs.expect("there is room"), memory)
+    (fs.expect("the pool has room"), memory)
 }
 
 /// Opens the pool that these bytes are, under a witness: 1 is the one it was used under.
@@ -176,6 +176,8 @@ pub(crate) enum Operation {
     Unlink(&'static str),
     Rmdir(&'static str),
     Rename(&'static str, &'static str, RenameMode),
+    /// A rename that leaves a whiteout.
+    Whiteout(&'static str, &'static str),
     Write(&'static str, u64, usize),
     Append(&'static str, usize),
     Truncate(&'static str, u64),
@@ -280,7 +282,7 @@ impl Run {
     }
 
     fn of(kind: Kind, fs: SimFs, memory: SimMemory, base: Vec<u8>, witness: u128) -> Self {
-        let slot = fs.slots().claim().expect("the first");
+        let slot = fs.slots().claim().expect("the first slot is free");
         let tree = Tree::of(&fs, &slot);
         Self {
             kind,
@@ -304,8 +306,8 @@ impl Run {
 
     /// The run of another thread on the same pool, in a directory of its own.
     pub(crate) fn beside(&self, thread: usize, directory: &str) -> Self {
-        let root = self.find(directory).expect("it was made");
-        let slot = self.fs.slots().claim().expect("there are many");
+        let root = self.find(directory).expect("the directory was made");
+        let slot = self.fs.slots().claim().expect("slots are free");
         Self {
             kind: self.kind,
             mixes: self.mixes,
@@ -320,7 +322,7 @@ impl Run {
             done: BTreeSet::new(),
             trees: vec![Tree::below(&self.fs, &slot, Arc::clone(&root))],
             synced: vec![Synced::default()],
-            stamp: u8::try_from(60 * thread).expect("few threads"),
+            stamp: u8::try_from(60 * thread).expect("the number is small"),
             slot,
             root,
         }
@@ -340,28 +342,28 @@ impl Run {
         let nth = self.operations.len() + 1;
         self.operations.push(operation);
         self.memory.mark(Event::Begin(self.thread, nth));
-        let mut synced = self.synced.last().expect("it begins with one").clone();
+        let mut synced = self.synced.last().expect("the list is never empty").clone();
         let is_done = self.carry_out(operation).is_some();
         if is_done {
             self.done.insert(nth);
             match operation {
                 Operation::Sync(path) => {
                     synced.names = nth;
-                    let inode = self.find(path).expect("it was made durable");
+                    let inode = self.find(path).expect("the file is durable");
                     synced.files.insert(inode.ino().0, nth);
                 }
                 Operation::SyncVolume => {
                     synced.names = nth;
-                    let volume = self.fs.volume("v").expect("it was made durable");
+                    let volume = self.fs.volume("v").expect("the volume is durable");
                     synced.files.insert(volume.inode().ino().0, nth);
                 }
                 Operation::SyncAll | Operation::Snapshot => {
-                    let all = self.trees.last().expect("it begins with one").bytes.keys();
+                    let all = self.trees.last().expect("the list is never empty").bytes.keys();
                     synced.files.extend(all.map(|ino| (*ino, nth)));
                     synced.names = nth;
                 }
-                Operation::Rename(from, to, RenameMode::Replace) => {
-                    let before = &self.trees.last().expect("it begins with one").names;
+                Operation::Rename(from, to, RenameMode::Replace) | Operation::Whiteout(from, to) => {
+                    let before = &self.trees.last().expect("the list is never empty").names;
                     let at = |path: &str| before.get([b"/", path.as_bytes()].concat().as_slice());
                     if let (Some(moved), Some(met)) = (at(from), at(to))
                         && moved.ino != met.ino
@@ -543,6 +545,11 @@ impl Run {
             Operation::Rmdir(path) => {
                 let (dir, name) = self.parent(path)?;
                 self.fs.rmdir(&dir, name).ok()
+            }
+            Operation::Whiteout(path, other) => {
+                let ((from, old), (to, new)) = (self.parent(path)?, self.parent(other)?);
+                let mode = RenameMode::Replace;
+                self.fs.rename_with_whiteout(&from, old, &to, new, mode, (0, 0)).ok()
             }
             Operation::Rename(path, other, mode) => {
                 let ((from, name), (to, new_name)) = (self.parent(path)?, self.parent(other)?);

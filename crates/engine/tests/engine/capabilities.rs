@@ -96,7 +96,7 @@ fn answer(fs: &TestFs, caller: &Caller, subject: &Subject, operation: Operation)
 }
 
 #[test]
-fn every_kind_answers_every_operation_as_the_table_says() {
+fn every_kind_of_inode_follows_the_capability_table() {
     for kind in BodyKind::ALL {
         for operation in Operation::ALL {
             let fs = match kind {
@@ -145,11 +145,11 @@ fn the_limits_page_shows_the_table() {
 }
 
 #[test]
-fn no_operation_on_a_volume_reaches_beyond_its_size() {
+fn volume_operations_stay_within_the_size() {
     let (fs, _) = filesystem(1, 1024);
     let caller = Caller::on_node(&fs, 0);
     let Subject::Volume(volume) = Subject::new(&fs, &caller, BodyKind::Volume) else {
-        unreachable!("it was asked for");
+        unreachable!("the table has no such operation");
     };
     let (asking, inode) = (caller.asking(), volume.inode());
     let beyond = 4 * BLOCK - 50;

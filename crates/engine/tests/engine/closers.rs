@@ -13,12 +13,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Neither side waits for the other for long.
 #[test]
-fn punching_beside_many_readers_makes_progress_and_so_do_they() {
+fn punching_and_many_readers_both_make_progress() {
     race(Bytes::Memory);
 }
 
 #[test]
-fn punching_beside_many_readers_makes_progress_and_so_do_they_below_a_cache() {
+fn punching_and_many_readers_both_make_progress_below_a_cache() {
     race(DISKS);
     // Not all that they read and punch fits.
     race(Bytes::Disks { frames: 4 });

@@ -117,11 +117,11 @@ fn shows_no_fresh_memory(fs: &TestFs, caller: &Caller, inode: &Inode) {
     assert_eq!(fs.read(&caller.asking(), inode, 0, &mut bytes), Ok(bytes.len()));
     let poison = POISON.to_le_bytes();
     let poisoned = bytes.chunks_exact(8).position(|word| word == poison);
-    assert_eq!(poisoned, None, "a word that nobody wrote is shown");
+    assert_eq!(poisoned, None, "unwritten bytes are shown");
 }
 
 #[test]
-fn blocks_of_an_operation_that_panics_come_back() {
+fn blocks_of_a_panicking_operation_are_freed() {
     with_faults(Bytes::Memory, 1, Fault::Panic, |name, result| {
         let panic = result.expect_err("accesses panic");
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -131,7 +131,7 @@ fn blocks_of_an_operation_that_panics_come_back() {
 }
 
 #[test]
-fn an_operation_whose_memory_fails_says_so_and_shows_nothing_half_done() {
+fn a_memory_failure_is_reported_without_partial_effects() {
     with_faults(Bytes::Memory, 1, Fault::Error, |name, result| match result {
         Ok(answer) => assert_eq!(answer, Err(Error::Io), "{name}"),
         Err(_) => panic!("{name} panicked"),
@@ -140,7 +140,7 @@ fn an_operation_whose_memory_fails_says_so_and_shows_nothing_half_done() {
 
 /// Some accesses that fail are not the operation's own: write-back of earlier stores.
 #[test]
-fn an_operation_below_a_cache_whose_memory_fails_shows_nothing_half_done() {
+fn a_memory_failure_below_a_cache_has_no_partial_effects() {
     with_faults(DISKS, 23, Fault::Error, |name, result| match result {
         Ok(answer) => assert!(matches!(answer, Ok(()) | Err(Error::Io)), "{name}: {answer:?}"),
         Err(_) => panic!("{name} panicked"),
@@ -148,7 +148,7 @@ fn an_operation_below_a_cache_whose_memory_fails_shows_nothing_half_done() {
 }
 
 #[test]
-fn frames_of_an_operation_that_panics_come_back() {
+fn frames_of_a_panicking_operation_are_freed() {
     with_faults(DISKS, 37, Fault::Panic, |name, result| {
         if let Err(panic) = result {
             let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -159,7 +159,7 @@ fn frames_of_an_operation_that_panics_come_back() {
 }
 
 #[test]
-fn a_member_that_cannot_be_read_is_not_drained() {
+fn an_unreadable_member_is_not_drained() {
     let (fs, _) = filesystem(2, 4 * RUN);
     let caller = Caller::on_node(&fs, 0);
     let inode = new_file(&fs, "file");

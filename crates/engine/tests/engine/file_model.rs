@@ -17,9 +17,9 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const CASES: u32 = 450;
+const CASES: u32 = 400;
 /// With each number of frames.
-const CACHED_CASES: u32 = 40;
+const CACHED_CASES: u32 = 30;
 const OPERATIONS: usize = 250;
 const _: () = assert!(CASES as usize * OPERATIONS >= 100_000);
 
@@ -127,7 +127,7 @@ impl Run {
             }
             Operation::Read { offset, bytes } => {
                 let mut data = vec![0xaa; bytes as usize];
-                let read = fs.read(asking, inode, offset, &mut data).expect("a file");
+                let read = fs.read(asking, inode, offset, &mut data).expect("the inode is a file");
                 assert!(
                     data[..read] == model.files[number].read(offset, bytes),
                     "read of other bytes"
@@ -213,7 +213,7 @@ impl Run {
         let root = self.fs.root();
         let names = names_of(&self.fs, &old);
         assert_eq!(names.len(), 1);
-        self.fs.unlink(&root, &names[0]).expect("it is there");
+        self.fs.unlink(&root, &names[0]).expect("the name exists");
         // Unlinked, and open still.
         self.compare();
         self.files[number] = new;
@@ -237,8 +237,8 @@ impl Run {
             Err(error) => {
                 seen("drain without space");
                 assert_eq!(error, PoolError::NoSpace(id));
-                assert!(!fits, "there was room to drain {id} into: {status:?}");
-                assert!(!self.fs.pool().status().members[nth].draining, "it is in service again");
+                assert!(!fits, "a drain of {id} failed with room: {status:?}");
+                assert!(!self.fs.pool().status().members[nth].draining, "back in service");
             }
         }
     }
@@ -295,7 +295,7 @@ impl Run {
         self.compare();
         for inode in std::mem::take(&mut self.files) {
             for name in names_of(&self.fs, &inode) {
-                self.fs.unlink(&self.fs.root(), &name).expect("it is there");
+                self.fs.unlink(&self.fs.root(), &name).expect("the name exists");
             }
             self.fs.unpin(&inode, 1);
         }
@@ -313,6 +313,6 @@ fn names_of(fs: &TestFs, inode: &Arc<Inode>) -> Vec<Vec<u8>> {
         }
         true
     })
-    .expect("a directory");
+    .expect("the inode is a directory");
     names
 }

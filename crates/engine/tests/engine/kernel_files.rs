@@ -24,7 +24,7 @@ fn set(attr: impl FnOnce(&mut SetAttr)) -> SetAttr {
 
 /// Takes all names and pins of a file away.
 fn remove(fs: &TestFs, name: &str, inode: &Arc<Inode>) {
-    fs.unlink(&fs.root(), name.as_bytes()).expect("it is there");
+    fs.unlink(&fs.root(), name.as_bytes()).expect("the name exists");
     fs.unpin(inode, 1);
 }
 
@@ -37,7 +37,7 @@ fn fill(store: &TestStore, file: usize, node: u16, blocks: u64) {
 
 /// The kernel's stamps may be ahead of the clock that the filesystem has, by a tick.
 #[test]
-fn changes_are_later_than_the_kernels_stamps_that_were_seen() {
+fn changes_are_stamped_later_than_seen_kernel_stamps() {
     let (fs, clock, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
     let mut seen = clock.now_ns() + 1000;
@@ -67,7 +67,7 @@ fn changes_are_later_than_the_kernels_stamps_that_were_seen() {
 }
 
 #[test]
-fn attributes_are_the_backing_files_and_changes_are_seen_at_once() {
+fn attributes_follow_the_backing_file_at_once() {
     let (fs, clock, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
     let later = fs.attr(&inode).ctime_ns + 100;
@@ -96,13 +96,13 @@ fn forgets(fs: &TestFs, inode: &Inode) -> bool {
 }
 
 #[test]
-fn attributes_last_while_writers_cannot_map() {
+fn attributes_stay_cached_while_writers_cannot_map() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
     assert!(!fs.lasting_attr(&inode).changes_unseen);
     fs.open(&inode, Access::Write).unwrap();
     store.set_writers(0, true);
-    fs.note_writer(&inode, false, || panic!("what it writes the kernel sees"));
+    fs.note_writer(&inode, false, || panic!("a writer without mappings was asked for"));
     assert!(!fs.lasting_attr(&inode).changes_unseen);
     assert!(forgets(&fs, &inode), "another open may map");
     fs.open(&inode, Access::Write).unwrap();
@@ -117,14 +117,14 @@ fn attributes_last_while_writers_cannot_map() {
 }
 
 #[test]
-fn attributes_last_while_nobody_may_write() {
+fn attributes_stay_cached_without_writers() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
     fs.open(&inode, Access::Read).unwrap();
     assert!(!fs.lasting_attr(&inode).changes_unseen);
-    assert!(fs.attr(&inode).changes_unseen, "such an answer may come late");
+    assert!(fs.attr(&inode).changes_unseen, "a late answer was cached");
     assert!(forgets(&fs, &inode), "the kernel may have been told that they last");
-    assert!(!forgets(&fs, &inode), "and forgets them once");
+    assert!(!forgets(&fs, &inode), "attributes are forgotten once");
     fs.open(&inode, Access::Write).unwrap();
     store.set_writers(0, true);
     assert!(fs.lasting_attr(&inode).changes_unseen);
@@ -137,14 +137,11 @@ fn attributes_last_while_nobody_may_write() {
     assert!(!fs.lasting_attr(&inode).changes_unseen);
     assert!(forgets(&fs, &inode));
     fs.open(&inode, Access::Write).unwrap();
-    assert!(
-        fs.lasting_attr(&inode).changes_unseen,
-        "it is open, whatever the store says"
-    );
+    assert!(fs.lasting_attr(&inode).changes_unseen, "an open file counts as written");
 }
 
 #[test]
-fn registration_is_made_once_a_connection_and_goes_with_the_inode() {
+fn a_file_is_registered_once_a_connection_until_its_inode_goes() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
     let id = |connection| inode.backing_id(connection, |_| Ok(store.register(0, connection)));
@@ -161,7 +158,7 @@ fn registration_is_made_once_a_connection_and_goes_with_the_inode() {
     assert_eq!(store.state(0), (false, 1));
     fs.open(&inode, Access::Read).unwrap();
     remove(&fs, "file", &inode);
-    assert_eq!(store.state(0), (false, 1), "it is open");
+    assert_eq!(store.state(0), (false, 1), "the file is open");
     fs.release(&inode, Access::Read);
     assert_eq!(store.state(0), (true, 0));
     assert_empty(&fs);
@@ -173,7 +170,7 @@ fn registration_is_made_once_a_connection_and_goes_with_the_inode() {
 }
 
 #[test]
-fn file_that_finds_no_name_leaves_nothing_behind() {
+fn a_file_whose_name_is_taken_leaves_nothing_behind() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let _first = new_file(&fs, "file");
     let root = fs.root();
@@ -222,7 +219,7 @@ fn files_and_volumes_share_one_total() {
 }
 
 #[test]
-fn drain_beside_a_volume_moves_it_and_takes_room_once() {
+fn a_drain_moves_a_volume_and_takes_its_space_once() {
     let (fs, _, store) = kernel_filesystem(2, MEMBER_BLOCKS);
     let caller = Caller::on_node(&fs, 1);
     let volume = fs.create_volume("v", MEMBER_BLOCKS * BLOCK, Placement::Local).unwrap();
@@ -257,7 +254,7 @@ fn one_connection_at_a_time_registers_files() {
 }
 
 #[test]
-fn members_come_and_go_with_the_total() {
+fn members_change_the_total() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let first = fs.pool().status().members[0].id;
     let _inode = new_file(&fs, "file");
@@ -278,7 +275,7 @@ fn members_come_and_go_with_the_total() {
 }
 
 #[test]
-fn a_prepared_file_is_born_when_it_gets_its_name() {
+fn a_prepared_file_gets_its_birth_time_with_its_name() {
     let (fs, clock, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let one = fs.prepare_file(7, |_| Ok(store.register(0, 7))).unwrap();
     let other = fs.prepare_file(7, |_| Ok(store.register(1, 7))).unwrap();
@@ -303,7 +300,7 @@ fn a_prepared_file_is_born_when_it_gets_its_name() {
 }
 
 #[test]
-fn kernel_memory_of_a_file_is_its_owners_metadata() {
+fn kernel_memory_of_a_file_counts_as_its_owners_metadata() {
     let (fs, _, _) = kernel_filesystem(1, MEMBER_BLOCKS);
     let before = fs.metadata_bytes().0;
     let _inode = new_file(&fs, "file");

@@ -37,13 +37,13 @@ fn fill_with_xattrs(fs: &TestFs, dir: &Arc<Inode>, uid: u32) -> u32 {
             assert_eq!(error, Error::NoMetadata);
             return number;
         }
-        assert!(number < 10_000, "there is no limit");
+        assert!(number < 10_000, "the limit was not enforced");
     }
     unreachable!("the loop ends by returning")
 }
 
 #[test]
-fn a_user_takes_half_of_what_is_left_and_the_next_half_of_the_rest() {
+fn each_user_may_take_half_of_the_remaining_metadata() {
     let fs = limited();
     let root = fs.root();
     for (uid, divisor) in [(USER, 2), (USER + 1, 4), (USER + 2, 8)] {
@@ -70,10 +70,10 @@ fn a_user_takes_half_of_what_is_left_and_the_next_half_of_the_rest() {
 }
 
 #[test]
-fn names_and_targets_are_counted() {
+fn names_and_link_targets_count_as_metadata() {
     let fs = limited();
     let root = fs.root();
-    let inode = fs.create(&root, b"linked", file_of(USER)).expect("there is room");
+    let inode = fs.create(&root, b"linked", file_of(USER)).expect("the pool has room");
     let links = (0..).take_while(|i: &u32| {
         let name = format!("{i:0200}");
         fs.link_as(USER, &inode, &root, name.as_bytes()).is_ok()
@@ -88,13 +88,41 @@ fn names_and_targets_are_counted() {
 }
 
 #[test]
-fn what_frees_memory_works_at_the_limit() {
+fn rename_that_leaves_a_whiteout_counts_both_names() {
     let fs = limited();
     let root = fs.root();
-    let dir = fs.create(&root, b"dir", directory(0o777)).expect("there is room");
+    let used = || fs.metadata_bytes().0;
+    let rename = |from: &[u8], to: &[u8]| fs.rename_with_whiteout(&root, from, &root, to, RenameMode::Replace, (0, 0));
+    let empty = used();
+    for _ in 0..3 {
+        fs.create(&root, b"a", file_of(0)).expect("there is room");
+        rename(b"a", b"b").expect("there is room");
+        rename(b"b", b"a").expect("in place of a whiteout");
+        for name in [b"a", b"b"] {
+            fs.unlink(&root, name).expect("it is there");
+        }
+        assert_eq!(used(), empty);
+    }
+    fs.create(&root, b"a", file_of(0)).expect("there is room");
+    let before = used();
+    rename(b"a", b"b").expect("there is room");
+    let whiteout = used() - before;
+    // Room for one whiteout more, and not for a longer name.
+    fs.set_metadata_limit(used() + whiteout);
+    assert_eq!(rename(b"b", &[b'c'; 200]), Err(Error::NoMetadata));
+    fs.set_metadata_limit(used() + 3 * whiteout);
+    rename(b"b", &[b'c'; 200]).expect("there is room");
+    fs.check_invariants();
+}
+
+#[test]
+fn operations_that_free_memory_work_at_the_limit() {
+    let fs = limited();
+    let root = fs.root();
+    let dir = fs.create(&root, b"dir", directory(0o777)).expect("the pool has room");
     let made = fill_with_xattrs(&fs, &root, 0);
     fs.set_metadata_limit(1);
-    let first = fs.lookup(&root, b"0 0").expect("it was made");
+    let first = fs.lookup(&root, b"0 0").expect("the file was created");
     // Moves, a replacing name, a shorter name, a smaller value, another owner: none takes more than it frees.
     fs.rename(&root, b"0 0", &dir, b"0 0", RenameMode::Replace)
         .expect("as long a name");
@@ -116,7 +144,7 @@ fn what_frees_memory_works_at_the_limit() {
         Err(Error::NoMetadata)
     );
     assert_eq!(fs.create(&root, b"new", file_of(0)).map(drop), Err(Error::NoMetadata));
-    assert!(fs.lookup(&root, b"new").is_err(), "nothing is left of what was refused");
+    assert!(fs.lookup(&root, b"new").is_err(), "a refused create left a name");
     fs.check_invariants();
     assert!(made > 3);
     crate::namespace_model::remove_all(&fs, &root);
@@ -138,12 +166,12 @@ fn write_sparsely(fs: &TestFs, caller: &Caller, inode: &Inode) -> Result<u64, Er
 }
 
 #[test]
-fn sparse_files_take_no_more_memory_than_their_owner_may_have() {
+fn sparse_files_stay_within_their_owners_metadata() {
     let fs = limited();
     add_member(&fs, NodeId(0), 16 * RUN);
     let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
-    let mine = fs.create(&root, b"mine", file_of(USER)).expect("there is room");
-    let written = write_sparsely(&fs, &caller, &mine).expect("there is a limit");
+    let mine = fs.create(&root, b"mine", file_of(USER)).expect("the pool has room");
+    let written = write_sparsely(&fs, &caller, &mine).expect("the limit is reached");
     let took = fs.metadata_bytes().0;
     assert!(took <= LIMIT / 2 && took > LIMIT / 3, "{written} blocks took {took}");
     assert!(fs.pool().status().used < 16 * RUN, "the pool is not what is full");
@@ -152,23 +180,23 @@ fn sparse_files_take_no_more_memory_than_their_owner_may_have() {
     assert_eq!(by_user.iter().map(|(_, bytes)| bytes).sum::<u64>(), took);
     // Root is not bound by the owner's share, and others make files.
     fs.write(&caller.asking(), &mine, 1 << 41, b"y", false)
-        .expect("root may have all");
+        .expect("root may take all metadata memory");
     let other = fs
         .create(&root, b"other", file_of(USER + 1))
-        .expect("half of the rest is left");
+        .expect("half of the remaining memory is left");
     fs.write(&caller.asking(), &other, 1 << 40, b"x", false)
-        .expect("half of the rest is left");
+        .expect("half of the remaining memory is left");
     // Taking away needs room of nobody.
     let run = vec![7; 2 << 20];
-    let whole = fs.create(&root, b"whole", file_of(0)).expect("root may have all");
+    let whole = fs.create(&root, b"whole", file_of(0)).expect("root has no limit");
     fs.write(&caller.asking(), &whole, 0, &run, false)
-        .expect("root may have all");
+        .expect("root may take all metadata memory");
     fs.set_metadata_limit(1);
     let hole = fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
     fs.fallocate(&caller.asking(), &whole, hole, 4096, 4096)
         .expect("where no node may be had the bytes become zeros");
     let mut back = [1; 12288];
-    fs.read(&caller.asking(), &whole, 0, &mut back).expect("it is a file");
+    fs.read(&caller.asking(), &whole, 0, &mut back).expect("a file inode");
     assert!(back[..4096] == [7; 4096] && back[4096..8192] == [0; 4096] && back[8192..] == [7; 4096]);
     let shorter = SetAttr {
         size: Some(5000),
@@ -181,22 +209,19 @@ fn sparse_files_take_no_more_memory_than_their_owner_may_have() {
     };
     fs.set_attr(&whole, &longer).expect("growing places nothing");
     let mut back = vec![1; 2 << 20];
-    fs.read(&caller.asking(), &whole, 0, &mut back).expect("it is a file");
-    assert!(
-        back[4096..].iter().all(|byte| *byte == 0),
-        "what was cut off does not come back"
-    );
+    fs.read(&caller.asking(), &whole, 0, &mut back).expect("a file inode");
+    assert!(back[4096..].iter().all(|byte| *byte == 0), "cut bytes came back");
     fs.check_invariants();
     crate::namespace_model::remove_all(&fs, &root);
     assert_empty(&fs);
 }
 
 #[test]
-fn what_a_user_adds_to_files_of_roots_leaves_half_of_all() {
+fn users_writing_to_roots_files_leave_half_of_the_metadata() {
     let fs = limited();
     add_member(&fs, NodeId(0), 16 * RUN);
     let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
-    let open_to_all = fs.create(&root, b"open to all", file_of(0)).expect("there is room");
+    let open_to_all = fs.create(&root, b"open to all", file_of(0)).expect("the pool has room");
     let by = |user: Option<u32>| asking_as(&caller, user);
     let write = |asking: &Asking<'_>, number: u64| {
         let block = number * 0x9e37_79b9_7f4b % (1 << 50);
@@ -204,12 +229,12 @@ fn what_a_user_adds_to_files_of_roots_leaves_half_of_all() {
     };
     let number = (1..)
         .find(|number| write(&by(Some(USER)), *number).is_err())
-        .expect("there is a limit");
+        .expect("the limit is reached");
     assert_eq!(write(&by(Some(USER)), number), Err(Error::NoMetadata));
     assert_eq!(
         write(&by(None), number),
         Err(Error::NoMetadata),
-        "of a mapping of anybody's"
+        "a store by an unknown user"
     );
     let took = fs.metadata_bytes().0;
     assert!(took <= LIMIT / 2 && took > LIMIT / 3, "{took} of {LIMIT}");
@@ -221,18 +246,18 @@ fn what_a_user_adds_to_files_of_roots_leaves_half_of_all() {
     assert!(links.count() < 30, "less than what was left of the half");
     fs.create(&root, b"mine", file_of(USER))
         .expect("a user has his own half");
-    write(&by(Some(0)), number).expect("root may take all");
-    set(0).expect("root may take all");
+    write(&by(Some(0)), number).expect("root may take all metadata memory");
+    set(0).expect("root may take all metadata memory");
     fs.check_invariants();
 }
 
 /// Room that is promised for a run takes no node; what is left of it after a punch does.
 #[test]
-fn punching_what_is_reserved_takes_no_more_memory_than_the_owner_may_have() {
+fn punching_reserved_ranges_stays_within_the_owners_metadata() {
     let fs = limited();
     add_member(&fs, NodeId(0), 4096 * 4);
     let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
-    let mine = fs.create(&root, b"mine", file_of(USER)).expect("there is room");
+    let mine = fs.create(&root, b"mine", file_of(USER)).expect("the pool has room");
     for run in 0..4 * LIMIT / 4096 {
         let (offset, bytes) = (run * RUN * BLOCK, RUN * BLOCK);
         let hole = fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
@@ -254,7 +279,7 @@ fn punching_what_is_reserved_takes_no_more_memory_than_the_owner_may_have() {
 }
 
 #[test]
-fn a_small_file_needs_no_node() {
+fn a_small_file_needs_no_map_node() {
     let fs = limited();
     add_member(&fs, NodeId(0), 16 * RUN);
     let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
@@ -262,21 +287,23 @@ fn a_small_file_needs_no_node() {
     for number in 0..1000 {
         let inode = fs
             .create(&root, format!("{number:04}").as_bytes(), regular(0o644))
-            .expect("there is room");
+            .expect("the pool has room");
         fs.write(&caller.asking(), &inode, 0, &[1; 8192], false)
-            .expect("there is room");
+            .expect("the pool has room");
     }
     let bytes = (fs.metadata_bytes().0 - before) / 1000;
     assert!(bytes < 600, "a file of two blocks takes {bytes} bytes");
 }
 
 #[test]
-fn a_file_written_in_order_fits_where_its_waiting_nodes_would_not() {
+fn waiting_map_nodes_are_freed_when_a_sequential_write_needs_them() {
     let (fs, _) = empty_filesystem(1);
     add_member(&fs, NodeId(0), 40 * RUN);
     let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
-    let inode = fs.create(&root, b"in order", file_of(USER)).expect("there is no limit");
-    fs.open(&inode, Access::Write).expect("it is there");
+    let inode = fs
+        .create(&root, b"in order", file_of(USER))
+        .expect("the limit was not enforced");
+    fs.open(&inode, Access::Write).expect("the inode exists");
     fs.set_metadata_limit(64 << 10);
     let asking = asking_as(&caller, Some(USER));
     let bytes = vec![7; 1 << 20];

@@ -10,7 +10,7 @@ use proptest::sample::{Index, select};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-const CASES: u32 = 500;
+const CASES: u32 = 400;
 const OPERATIONS: usize = 250;
 const _: () = assert!(CASES as usize * OPERATIONS >= 100_000);
 
@@ -28,7 +28,8 @@ enum Operation {
     Link(Which, Which, Name),
     Unlink(Which, Name),
     Rmdir(Which, Name),
-    Rename(Which, Name, Which, Name, RenameMode),
+    /// With a whiteout in place of the name or without.
+    Rename(Which, Name, Which, Name, RenameMode, bool),
     Lookup(Which, Name),
     Pin(Which),
     Unpin(Which),
@@ -75,8 +76,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         3 => (which(), which(), name()).prop_map(|(inode, dir, name)| Operation::Link(inode, dir, name)),
         3 => (which(), name()).prop_map(|(dir, name)| Operation::Unlink(dir, name)),
         3 => (which(), name()).prop_map(|(dir, name)| Operation::Rmdir(dir, name)),
-        10 => (which(), name(), which(), name(), mode)
-            .prop_map(|(from, name, to, new, mode)| Operation::Rename(from, name, to, new, mode)),
+        10 => (which(), name(), which(), name(), mode, prop::bool::weighted(0.2))
+            .prop_map(|(from, name, to, new, mode, whiteout)| Operation::Rename(from, name, to, new, mode, whiteout)),
         3 => (which(), name()).prop_map(|(dir, name)| Operation::Lookup(dir, name)),
         1 => which().prop_map(Operation::Pin),
         1 => which().prop_map(Operation::Unpin),
@@ -160,10 +161,23 @@ impl Run {
                 let dir = self.id(dir);
                 assert_eq!(self.fs.rmdir(&self.inodes[dir], name), self.model.rmdir(dir, name));
             }
-            Operation::Rename(from, name, to, new, mode) => {
+            Operation::Rename(from, name, to, new, mode, whiteout) => {
                 let (from, to) = (self.id(from), self.id(to));
-                let done = self.fs.rename(&self.inodes[from], name, &self.inodes[to], new, *mode);
-                assert_eq!(done, self.model.rename((from, name), (to, new), *mode));
+                let (source, target) = (&self.inodes[from], &self.inodes[to]);
+                let done = match whiteout {
+                    true => self.fs.rename_with_whiteout(source, name, target, new, *mode, (7, 8)),
+                    false => self.fs.rename(source, name, target, new, *mode),
+                };
+                let wanted = self.model.rename((from, name), (to, new), *mode, *whiteout);
+                assert_eq!(done, wanted.map(drop));
+                if let Ok(Some(id)) = wanted {
+                    assert_eq!(id, self.inodes.len());
+                    let whiteout = self.fs.lookup(source, name).expect("the rename left a whiteout");
+                    let attr = self.fs.attr(&whiteout);
+                    let shown = (attr.mode, attr.uid, attr.gid, attr.rdev);
+                    assert_eq!(shown, (0o020_000, 7, 8, 0));
+                    self.inodes.push(whiteout);
+                }
             }
             Operation::Lookup(dir, name) => {
                 let dir = self.id(dir);
@@ -223,6 +237,7 @@ fn make(fs: &TestFs, dir: &Arc<Inode>, name: &[u8], kind: Kind) -> Result<Arc<In
     match kind {
         Kind::Directory => fs.create(dir, name, directory(0o755)),
         Kind::File => fs.create(dir, name, regular(0o644)),
+        Kind::Whiteout => fs.create(dir, name, crate::support::of_mode(0o020_000)),
         Kind::Fifo => fs.create(dir, name, crate::support::of_mode(0o010_644)),
         Kind::Symlink => fs.symlink(dir, name, b"target", 0, 0),
     }
@@ -249,7 +264,7 @@ pub(crate) fn list(fs: &TestFs, dir: &Arc<Inode>, piece: usize) -> BTreeMap<Name
             assert!(fresh, "{:?} is listed twice", entry.name);
             true
         })
-        .expect("a directory");
+        .expect("the inode is a directory");
         let Some(next) = next else { break };
         from = next;
     }
@@ -259,28 +274,28 @@ pub(crate) fn list(fs: &TestFs, dir: &Arc<Inode>, piece: usize) -> BTreeMap<Name
 
 pub(crate) fn remove_all(fs: &TestFs, dir: &Arc<Inode>) {
     for (name, ino) in list(fs, dir, 7) {
-        let inode = fs.inode(ino).expect("it has a name");
+        let inode = fs.inode(ino).expect("the inode has a name");
         if inode.is_directory() {
             remove_all(fs, &inode);
-            fs.rmdir(dir, &name).expect("it is empty now");
+            fs.rmdir(dir, &name).expect("the directory is empty now");
         } else {
-            fs.unlink(dir, &name).expect("it is there");
+            fs.unlink(dir, &name).expect("the name exists");
         }
     }
 }
 
 /// Every entry that is there from beginning to end is seen once, whatever comes and goes meanwhile.
 #[test]
-fn offsets_of_readdir_stay_valid_while_entries_come_and_go() {
+fn readdir_offsets_stay_valid_while_entries_change() {
     let (fs, _) = empty_filesystem(1);
     let root = fs.root();
     let stays: BTreeSet<Name> = (0..500).map(|i| format!("stays {i}").into_bytes()).collect();
     for name in &stays {
-        fs.create(&root, name, regular(0o644)).expect("new");
+        fs.create(&root, name, regular(0o644)).expect("the name is new");
     }
     for i in 0..500 {
         fs.create(&root, format!("goes {i}").as_bytes(), regular(0o644))
-            .expect("new");
+            .expect("the name is new");
     }
     let mut seen = Vec::new();
     let mut from = 0;
@@ -294,11 +309,11 @@ fn offsets_of_readdir_stay_valid_while_entries_come_and_go() {
             next = Some(entry.next);
             true
         })
-        .expect("a directory");
+        .expect("the inode is a directory");
         let Some(next) = next else { break };
         from = next;
         fs.create(&root, format!("comes {turn}").as_bytes(), regular(0o644))
-            .expect("new");
+            .expect("the name is new");
         let goes = format!("goes {turn}");
         let _ = fs.unlink(&root, goes.as_bytes());
         assert!(turn < 10_000, "readdir never ends");

@@ -34,14 +34,14 @@ fn renames_among_nested_directories_neither_deadlock_nor_lose_anything() {
     let renames = threads::run_all((0..THREADS).map(rename).collect());
     assert!(
         renames.iter().all(|renames| *renames > 100),
-        "hardly a rename succeeded: {renames:?}"
+        "too few renames succeeded: {renames:?}"
     );
     check_tree(&fs);
 }
 
 /// A directory's links and those of the one above it change together, whichever thread removes first.
 #[test]
-fn removing_a_directory_beside_its_parent_keeps_links_right() {
+fn removing_a_directory_and_its_parent_concurrently_keeps_link_counts() {
     let (fs, _) = empty_filesystem(1);
     let fs = Arc::new(fs);
     let work = |maker: bool| -> Box<dyn FnOnce() -> u64 + Send> {
@@ -69,7 +69,7 @@ fn removing_a_directory_beside_its_parent_keeps_links_right() {
     let removed: u64 = threads::run_all(vec![work(true), work(false), work(true), work(false)])
         .iter()
         .sum();
-    assert!(removed > 1000, "hardly a directory was removed: {removed}");
+    assert!(removed > 1000, "too few directories were removed: {removed}");
     check_tree(&fs);
 }
 
@@ -160,7 +160,7 @@ fn check_tree(fs: &TestFs) {
 fn check_directory(fs: &TestFs, dir: &Arc<Inode>, names: &mut HashMap<u64, u32>) {
     let mut subdirectories = 0;
     for ino in list(fs, dir, 100).into_values() {
-        let inode = fs.inode(ino).expect("it has a name");
+        let inode = fs.inode(ino).expect("the inode has a name");
         *names.entry(ino.0).or_default() += 1;
         if inode.is_directory() {
             subdirectories += 1;

@@ -1,7 +1,7 @@
 //! Opens of inodes: counted by access, they keep what has no name, and releases without an open do no harm.
 
 use crate::support::{Caller, TestFs, assert_empty, filesystem, new_file, regular};
-use homenode_engine::fs::{Access, Error, Inode, Opens};
+use homenode_engine::fs::{Access, Error, Inode, Opens, Unlinked};
 use std::sync::Arc;
 
 /// A new file that its name alone keeps.
@@ -26,7 +26,7 @@ fn opens_are_counted_by_access() {
         (Access::Write, (2, 1, 2)),
         (Access::Write, (3, 2, 3)),
     ] {
-        fs.open(&inode, access).expect("it is there");
+        fs.open(&inode, access).expect("the inode exists");
         assert_eq!(counts(&fs, &inode), expected);
     }
     fs.release(&inode, Access::Write);
@@ -34,22 +34,32 @@ fn opens_are_counted_by_access() {
     fs.release(&inode, Access::Read);
     fs.release(&inode, Access::Write);
     assert_eq!(counts(&fs, &inode), (0, 0, 0));
-    fs.unlink(&fs.root(), b"file").expect("it has a name");
+    fs.unlink(&fs.root(), b"file").expect("the inode has a name");
     assert_empty(&fs);
 }
 
 #[test]
-fn an_open_file_without_a_name_lives_until_its_last_release() {
+fn an_unnamed_open_file_lives_until_its_last_release() {
     let (fs, _) = filesystem(1, 512);
     let inode = named(&fs);
     let caller = Caller::on_cpu(&fs, 0);
     fs.write(&caller.asking(), &inode, 0, &[7; 5000], false)
-        .expect("there is room");
-    fs.open(&inode, Access::Read).expect("it is there");
-    fs.open(&inode, Access::Write).expect("it is there");
-    fs.unlink(&fs.root(), b"file").expect("it has a name");
-    fs.pin(&inode).expect("it is open");
+        .expect("the pool has room");
+    fs.open(&inode, Access::Read).expect("the inode exists");
+    fs.open(&inode, Access::Write).expect("the inode exists");
+    let unlinked = || {
+        let Unlinked { open, closed, .. } = fs.unlinked();
+        [open, closed].map(|count| (count.files, count.moves))
+    };
+    assert_eq!(unlinked(), [(0, 0); 2]);
+    fs.unlink(&fs.root(), b"file").expect("the inode has a name");
+    fs.pin(&inode).expect("the file is open");
     fs.release(&inode, Access::Write);
+    assert_eq!(unlinked(), [(1, 1), (0, 0)], "the file is open");
+    fs.release(&inode, Access::Read);
+    assert_eq!(unlinked(), [(0, 2), (1, 1)], "the file is only pinned");
+    fs.open(&inode, Access::Read).expect("it is pinned");
+    assert_eq!(unlinked(), [(1, 3), (0, 2)]);
     fs.unpin(&inode, 1);
     assert!(fs.has_unlinked());
     let mut byte = [0];
@@ -67,20 +77,20 @@ fn releases_without_an_open_change_nothing() {
     let inode = named(&fs);
     fs.release(&inode, Access::Write);
     assert_eq!(counts(&fs, &inode), (0, 0, 0));
-    fs.open(&inode, Access::Write).expect("it is there");
+    fs.open(&inode, Access::Write).expect("the inode exists");
     fs.release(&inode, Access::Read);
     assert_eq!(counts(&fs, &inode), (0, 0, 0), "writers never outnumber all");
-    let unnamed = fs.tmpfile(&fs.root(), regular(0o600)).expect("always possible");
+    let unnamed = fs.tmpfile(&fs.root(), regular(0o600)).expect("it always succeeds");
     fs.release(&unnamed, Access::Read);
-    assert!(fs.inode(unnamed.ino()).is_some(), "its pin keeps it");
+    assert!(fs.inode(unnamed.ino()).is_some(), "a pinned inode was removed");
     fs.unpin(&unnamed, 1);
     fs.release(&unnamed, Access::Read);
-    fs.unlink(&fs.root(), b"file").expect("it has a name");
+    fs.unlink(&fs.root(), b"file").expect("the inode has a name");
     assert_empty(&fs);
 }
 
 #[test]
-fn threads_that_open_and_release_leave_no_open_behind() {
+fn concurrent_opens_and_releases_balance() {
     const ROUNDS: usize = 20_000;
     let (fs, _) = filesystem(1, 512);
     let inode = named(&fs);
@@ -96,6 +106,6 @@ fn threads_that_open_and_release_leave_no_open_behind() {
         }
     });
     assert_eq!(counts(&fs, &inode), (0, 0, 0));
-    fs.unlink(&fs.root(), b"file").expect("it has a name");
+    fs.unlink(&fs.root(), b"file").expect("the inode has a name");
     assert_empty(&fs);
 }

@@ -16,12 +16,12 @@ use world::{FILES, MEMBER_BLOCKS, NODES, OWNERS, SHARED, SIZE, WORD, World, asse
 type Job = Box<dyn FnOnce() -> u64 + Send>;
 
 #[test]
-fn no_foreign_and_no_old_byte_is_ever_read() {
+fn reads_return_no_foreign_or_stale_byte() {
     race(Bytes::Memory);
 }
 
 #[test]
-fn no_foreign_and_no_old_byte_is_ever_read_below_a_cache() {
+fn reads_below_a_cache_return_no_foreign_or_stale_byte() {
     for bytes in [DISKS, Bytes::Disks { frames: 512 }] {
         race(bytes);
     }
@@ -45,10 +45,7 @@ fn race(bytes: Bytes) {
     jobs.push(with(15, keep));
     let rounds = threads::run_all(jobs);
     println!("rounds of each thread: {rounds:?}");
-    assert!(
-        rounds.iter().all(|rounds| *rounds > 5),
-        "hardly anything was done: {rounds:?}"
-    );
+    assert!(rounds.iter().all(|rounds| *rounds > 5), "too few rounds: {rounds:?}");
     world.finish();
 }
 
@@ -128,7 +125,7 @@ fn destroy(world: &World, caller: &Caller, random: &mut Random, _: u64) -> u64 {
                 size: Some(size),
                 ..SetAttr::default()
             };
-            world.fs.set_attr(inode, &set).expect("a file");
+            world.fs.set_attr(inode, &set).expect("the inode is a file");
         };
         if random.below(2) == 0 {
             truncate(from);
@@ -235,7 +232,7 @@ fn recycle(world: &World, caller: &Caller, random: &mut Random, number: u64) -> 
         let written = fs.append(asking, &inode, &world::to_bytes(&stamps), false);
         assert_eq!(written, Ok((from, (to - from) as usize)), "the pool has room");
         if random.below(2) == 0 {
-            fs.unlink(&root, b"recycled").expect("it is there");
+            fs.unlink(&root, b"recycled").expect("the name exists");
         }
         assert_own(&world.read(asking, &inode, from, to), &stamps, file, from);
         // Unlinked or not.

@@ -47,7 +47,7 @@ fn zero_and_punch(bytes: Bytes) {
             assert!(fs.pool().memory().below().zeroed_bytes() - zeroed <= ZEROED_MAX);
             use_file(&fs, &caller, &inode);
             steps += 1;
-            match next.expect("there is room") {
+            match next.expect("the pool has room") {
                 Some(so_far) => assert!(so_far > done),
                 None => break,
             }
@@ -59,7 +59,7 @@ fn zero_and_punch(bytes: Bytes) {
         let range = start as usize..(start + bytes) as usize;
         assert!(all[range.clone()].iter().all(|byte| *byte == 0));
         assert!(all[range.end..].iter().all(|byte| *byte == 7), "what lies behind stays");
-        assert_eq!(&all[..4], &[7, 3, 7, 7], "what lies before stays");
+        assert_eq!(&all[..4], &[7, 3, 7, 7], "bytes before the range changed");
         assert_eq!(fs.pool().status().used == BLOCKS, keeps_blocks);
         fs.check_invariants();
     }
@@ -94,5 +94,5 @@ fn shrink(bytes: Bytes) {
     assert!(steps >= 3, "{steps} steps");
     assert_eq!(fs.attr(&inode).size, 5000);
     assert_eq!(fs.pool().status().used, 2);
-    assert_eq!(fs.truncate_step(&inode, 5000, 0), Ok(None), "nothing is left to do");
+    assert_eq!(fs.truncate_step(&inode, 5000, 0), Ok(None), "a further step was needed");
 }

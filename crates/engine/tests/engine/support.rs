@@ -81,7 +81,7 @@ pub(crate) fn filesystem_on(bytes: Bytes, nodes: u16, blocks: u64) -> (TestFs, M
 pub(crate) fn kernel_filesystem(nodes: u16, blocks: u64) -> (TestFs, ManualClock, TestStore) {
     let (fs, clock) = filesystem(nodes, blocks);
     let store = TestStore::on_nodes(nodes);
-    assert!(fs.pool().lend_to(Arc::new(store.clone())), "it is the first store");
+    assert!(fs.pool().lend_to(Arc::new(store.clone())), "a second store");
     (fs, clock, store)
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn add_member(fs: &TestFs, home: NodeId, blocks: u64) -> MemberId {
 
 /// Takes a drained member out, and its memory away.
 pub(crate) fn remove_member(fs: &TestFs, member: MemberId) {
-    fs.pool().remove(member).expect("it is drained");
+    fs.pool().remove(member).expect("the member is drained");
     fs.pool().memory().remove_disk(member);
     fs.pool().memory().below().remove(member);
 }
@@ -192,7 +192,7 @@ pub(crate) fn new_file(fs: &TestFs, name: &str) -> Arc<Inode> {
     let inode = fs
         .create(&fs.root(), name.as_bytes(), regular(0o644))
         .expect("the name is free");
-    fs.pin(&inode).expect("just made");
+    fs.pin(&inode).expect("the inode was just created");
     inode
 }
 
@@ -227,7 +227,7 @@ impl Caller {
     pub(crate) fn on_cpu(fs: &TestFs, cpu: u32) -> Self {
         let node = fs.pool().cpu_node(CpuId(cpu));
         Self {
-            slot: fs.slots().claim().expect("enough slots"),
+            slot: fs.slots().claim().expect("slots are free"),
             cpu: CpuId(cpu),
             node: Box::new(move || node),
         }

@@ -72,18 +72,18 @@ impl World {
     }
 
     fn sync(&self, inode: &Inode) -> Result<()> {
-        let slot = self.fs.slots().claim().expect("there are many");
+        let slot = self.fs.slots().claim().expect("slots are free");
         self.fs.sync(&slot, inode)
     }
 
     fn sync_all(&self) -> Result<()> {
-        let slot = self.fs.slots().claim().expect("there are many");
+        let slot = self.fs.slots().claim().expect("slots are free");
         self.fs.sync_all(&slot)
     }
 
     fn dirty(&self) -> u64 {
         let status = self.fs.pool().memory().cache_status();
-        status.slices.iter().map(|slice| slice.dirty).sum()
+        status.slices.iter().map(|slice| slice.dirty_bytes / 4096).sum()
     }
 
     /// Makes a file durable that lies on the troubled disk; where that was written.
@@ -92,7 +92,7 @@ impl World {
         self.sync_all().expect("both disks work");
         for at in 0..self.fs.attr(inode).size / BLOCK {
             self.write(&Caller::on_node(&self.fs, 1), inode, at, 0)
-                .expect("there is room");
+                .expect("the pool has room");
         }
         memory.take_written(TROUBLED);
         self.sync(inode).expect("the disk works");
@@ -120,14 +120,14 @@ fn in_time<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'stat
 }
 
 #[test]
-fn a_block_that_cannot_be_written_stays_dirty_and_is_told_until_it_is() {
+fn an_unwritable_block_stays_dirty_and_is_reported_until_written() {
     let world = World::new();
     let (other, file) = (world.file("other", 0, 300), world.file("file", 1, 40));
     world.sync_all().expect("both disks work");
     let caller = Caller::on_node(&world.fs, 1);
     world.trouble(|trouble| trouble.unwritten = ALL);
     (0..20).for_each(|at| {
-        world.write(&caller, &file, at, 1).expect("it goes into frames");
+        world.write(&caller, &file, at, 1).expect("the write fits into frames");
     });
     for _ in 0..3 {
         assert_eq!(world.sync(&file), Err(Error::Io));
@@ -149,18 +149,18 @@ fn a_block_that_cannot_be_written_stays_dirty_and_is_told_until_it_is() {
 }
 
 #[test]
-fn only_the_blocks_that_fail_stay_dirty() {
+fn only_failing_blocks_stay_dirty() {
     let world = World::new();
     let file = world.file("file", 1, 40);
     let places = world.places_of(&file);
     let longest = places.iter().max_by_key(|blocks| blocks.end - blocks.start);
     let bad = longest
         .map(|blocks| (blocks.start + blocks.end) / 2)
-        .expect("it has some");
+        .expect("the file has places");
     world.trouble(|trouble| trouble.unwritten = bad..bad + 1);
     let caller = Caller::on_node(&world.fs, 1);
     (0..40).for_each(|at| {
-        world.write(&caller, &file, at, 1).expect("it goes into frames");
+        world.write(&caller, &file, at, 1).expect("the write fits into frames");
     });
     assert_eq!(world.dirty(), 40);
     let mut syncs = 0;
@@ -169,23 +169,23 @@ fn only_the_blocks_that_fail_stay_dirty() {
         syncs += 1;
         assert!(syncs < 10, "{} blocks are dirty after {syncs} syncs", world.dirty());
     }
-    assert_eq!(world.sync(&file), Err(Error::Io), "one is still not there");
+    assert_eq!(world.sync(&file), Err(Error::Io), "one block is still unwritten");
     world.trouble(|trouble| trouble.unwritten = NONE);
     assert_eq!(world.sync(&file), Ok(()));
     assert_eq!(world.dirty(), 0);
 }
 
 #[test]
-fn failures_at_others_blocks_are_not_told() {
+fn failures_at_blocks_of_other_files_are_not_reported() {
     let world = World::new();
     // More than goes into the log.
     let (bad, good) = (world.file("bad", 1, 16), world.file("good", 1, 16));
     let places = world.places_of(&bad);
-    let bad_blocks = places.first().expect("it has some").clone();
+    let bad_blocks = places.first().expect("the file has places").clone();
     world.trouble(|trouble| trouble.unwritten = bad_blocks);
     let caller = Caller::on_node(&world.fs, 1);
     (0..16).for_each(|at| {
-        world.write(&caller, &bad, at, 1).expect("it goes into frames");
+        world.write(&caller, &bad, at, 1).expect("the write fits into frames");
     });
     let is_over = Arc::new(AtomicBool::new(false));
     let syncer = {
@@ -199,16 +199,16 @@ fn failures_at_others_blocks_are_not_told() {
     };
     for version in 1..200 {
         (0..16).for_each(|at| {
-            world.write(&caller, &good, at, version).expect("there is room");
+            world.write(&caller, &good, at, version).expect("the pool has room");
         });
         assert_eq!(world.sync(&good), Ok(()), "in round {version}");
     }
     is_over.store(true, Ordering::Relaxed);
-    syncer.join().expect("it is told each time");
+    syncer.join().expect("the syncing thread does not panic");
 }
 
 #[test]
-fn with_all_frames_dirty_and_the_disk_gone_writers_are_told_and_others_go_on() {
+fn writers_fail_and_others_continue_when_the_disk_is_gone_and_all_frames_are_dirty() {
     let world = World::new();
     let (other, file) = (world.file("other", 0, 600), world.file("file", 1, 600));
     world.sync_all().expect("both disks work");
@@ -233,7 +233,7 @@ fn with_all_frames_dirty_and_the_disk_gone_writers_are_told_and_others_go_on() {
                 if let Ok(count) = world.write(&caller, &file, 599 - at % 100, 0) {
                     assert_eq!(count, BLOCK as usize);
                 }
-                assert!(at < 10_000, "it is taken for ever");
+                assert!(at < 10_000, "the disk takes writes for ever");
             }
             // A few go into the log, which lies on the other disk.
             assert!(world.sync(&new) == Err(Error::Io) || kept.len() <= 8);
@@ -263,10 +263,10 @@ fn with_all_frames_dirty_and_the_disk_gone_writers_are_told_and_others_go_on() {
         });
     }
     world.trouble(|trouble| (trouble.unwritten, trouble.unread) = (NONE, NONE));
-    assert_eq!(world.sync_all(), Ok(()), "it is there again");
+    assert_eq!(world.sync_all(), Ok(()), "the disk works again");
     assert_eq!(world.dirty(), 0);
     world.evict(&other, 600);
-    assert!(written.iter().any(|(_, kept)| kept.len() > 10), "hardly one was taken");
+    assert!(written.iter().any(|(_, kept)| kept.len() > 10), "too few writes");
     for (new, kept) in &written {
         for at in kept {
             world.check(new, *at..at + 1, 1);
@@ -277,7 +277,7 @@ fn with_all_frames_dirty_and_the_disk_gone_writers_are_told_and_others_go_on() {
 }
 
 #[test]
-fn those_who_store_write_back_before_nothing_may_become_dirty_any_more() {
+fn writers_write_back_before_the_dirty_limit_blocks_them() {
     let world = World {
         fs: durable_on(FRAMES, 1, BLOCKS),
     };
@@ -301,7 +301,7 @@ fn those_who_store_write_back_before_nothing_may_become_dirty_any_more() {
 }
 
 #[test]
-fn readers_of_far_more_than_fits_come_further_with_each_read_of_the_disk() {
+fn readers_of_more_than_fits_progress_with_each_disk_read() {
     const READERS: u64 = 16;
     const EACH: u64 = 200;
     let world = Arc::new(World {
@@ -344,7 +344,7 @@ fn readers_of_far_more_than_fits_come_further_with_each_read_of_the_disk() {
 }
 
 #[test]
-fn a_read_that_fails_is_told_to_all_who_wait_and_shows_nothing() {
+fn a_failed_read_is_reported_to_all_waiters_without_bytes() {
     let world = World::new();
     let (other, file) = (world.file("other", 0, 300), world.file("file", 1, 40));
     world.sync_all().expect("both disks work");
@@ -366,7 +366,7 @@ fn a_read_that_fails_is_told_to_all_who_wait_and_shows_nothing() {
 }
 
 #[test]
-fn a_disk_that_hangs_keeps_nobody_back_who_uses_others() {
+fn a_hanging_disk_delays_no_user_of_other_disks() {
     type Job = fn(&World, &Inode, &Caller, usize);
     let world = World::new();
     let (other, file) = (world.file("other", 0, 600), world.file("file", 1, 600));
@@ -419,13 +419,13 @@ fn a_disk_that_hangs_keeps_nobody_back_who_uses_others() {
 fn write_new(world: &World, caller: &Caller, number: usize) {
     let new = new_file(&world.fs, &format!("new {number}"));
     for at in 0..400 {
-        world.write(caller, &new, at, 0).expect("it works in the end");
+        world.write(caller, &new, at, 0).expect("the disk works again");
     }
     world.check(&new, 0..400, 0);
 }
 
 #[test]
-fn a_whole_block_is_written_while_it_is_read() {
+fn a_whole_block_can_be_written_while_it_is_read() {
     let world = World::new();
     let (other, file) = (world.file("other", 0, 300), world.file("file", 1, 8));
     world.sync_all().expect("both disks work");
@@ -463,7 +463,7 @@ fn a_flush_that_fails_ends_the_log() {
     let (other, file) = (world.file("other", 0, 4), world.file("file", 1, 40));
     world.trouble(|trouble| trouble.fails_flush = true);
     assert_eq!(world.sync(&file), Err(Error::Io));
-    assert!(world.fs.has_failed(), "what it had taken may be lost");
+    assert!(world.fs.has_failed(), "the log must have failed");
     world.trouble(|trouble| trouble.fails_flush = false);
     for file in [&file, &other] {
         assert_eq!(world.sync(file), Err(Error::Io), "which of it is not known");
@@ -474,15 +474,15 @@ fn a_flush_that_fails_ends_the_log() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_keeps_nothing_back_when_it_is_removed() {
+fn removing_an_unwritable_file_frees_its_frames() {
     let world = World::new();
     let (other, file) = (world.file("other", 0, 4), world.file("file", 1, 40));
     world.trouble(|trouble| trouble.unwritten = ALL);
     assert_eq!(world.sync_all(), Err(Error::Io));
-    world.fs.unlink(&world.fs.root(), b"file").expect("it is there");
+    world.fs.unlink(&world.fs.root(), b"file").expect("the name exists");
     world.fs.unpin(&file, 1);
     drop(file);
-    assert_eq!(world.sync_all(), Ok(()), "nobody wants its bytes");
+    assert_eq!(world.sync_all(), Ok(()), "a removed file's bytes were written");
     assert_eq!(world.dirty(), 0);
     assert_eq!(world.sync(&other), Ok(()));
     // Its blocks are given out again.
@@ -494,18 +494,18 @@ fn a_file_that_cannot_be_written_keeps_nothing_back_when_it_is_removed() {
 }
 
 #[test]
-fn bytes_that_a_disk_does_not_take_are_drained_to_another() {
+fn unwritable_dirty_bytes_are_drained_to_another_disk() {
     let world = World::new();
     let (other, file) = (world.file("other", 0, 300), world.file("file", 1, 300));
     world.sync_all().expect("both disks work");
     world.trouble(|trouble| trouble.unwritten = ALL);
     let caller = Caller::on_node(&world.fs, 1);
     for at in 0..20 {
-        world.write(&caller, &file, at * 7, 1).expect("it goes into frames");
+        world.write(&caller, &file, at * 7, 1).expect("it fits into frames");
     }
     assert_eq!(world.sync(&file), Err(Error::Io));
     assert_eq!(world.fs.drain(TROUBLED, &mut |_, _| {}), Ok(300 * BLOCK));
-    assert_eq!(world.sync(&file), Ok(()), "it lies on the disk that works");
+    assert_eq!(world.sync(&file), Ok(()), "the file is on the sound disk");
     assert_eq!(world.sync_all(), Ok(()));
     world.evict(&other, 300);
     for at in 0..300 {

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_that_a_write_changes_unseen_are_not_kept() {
+    fn attributes_that_writes_may_change_are_not_cached() {
         assert!(is_killable(0o10_4755));
         assert!(is_killable(0o10_2755));
         assert!(!is_killable(0o10_0755));
@@ -297,14 +297,14 @@ mod tests {
     }
 
     #[test]
-    fn device_numbers_are_taken_apart_as_the_kernel_does() {
+    fn device_numbers_are_decoded_like_the_kernels() {
         let record = stat_x_record(&attr(0o06_0600));
         let device = libc::makedev(record.rdev_major, record.rdev_minor);
         assert_eq!((libc::major(device), libc::minor(device)), (0x456, 0x12378));
     }
 
     #[test]
-    fn set_attr_takes_only_what_is_given() {
+    fn set_attr_changes_only_given_fields() {
         let none = changes(&SetAttrIn {
             mode: 1,
             uid: 2,

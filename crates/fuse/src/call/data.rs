@@ -69,7 +69,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         if input.flags & libc::O_DSYNC.cast_unsigned() != 0 {
             self.sync()?;
         }
-        let size = u32::try_from(written).expect("no more than came in a request");
+        let size = u32::try_from(written).expect("at most the bytes of the request");
         Ok(reply.put(WriteOut {
             size,
             padding: Zeros::default(),
@@ -140,7 +140,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         };
         let copied = self.counted(self.header.pid, &asking, copy)?;
         self.kill_privileges(&to)?;
-        Ok(u32::try_from(copied).expect("no more than was asked for"))
+        Ok(u32::try_from(copied).expect("at most the bytes asked for"))
     }
 
     /// Clears set-uid and set-gid after a change of content that carries no flag for it. Who may keep the bits

@@ -97,17 +97,22 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     pub(super) fn rename(&self, input: &Rename2In, name: &[u8], new_name: &[u8]) -> Result<(), Errno> {
-        let mode = match input.flags {
+        let mode = match input.flags & !libc::RENAME_WHITEOUT {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
-            // Whiteouts are for overlays' upper layers, which this is not.
             _ => return Err(Errno(libc::EINVAL)),
         };
         if mode == RenameMode::Replace {
             self.let_forgets_pass()?;
         }
         let (from, to) = (self.inode()?, self.inode_of(input.newdir)?);
+        if input.flags & libc::RENAME_WHITEOUT != 0 {
+            let owner = (self.header.uid, self.header.gid);
+            return Ok(self
+                .fs()
+                .rename_with_whiteout(&from, name, &to, new_name, mode, owner)?);
+        }
         Ok(self.fs().rename(&from, name, &to, new_name, mode)?)
     }
 

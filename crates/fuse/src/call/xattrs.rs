@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trusted_names_are_left_out() {
+    fn trusted_attribute_names_are_not_listed() {
         assert_eq!(
             without_trusted(b"user.a\0trusted.b\0security.c\0"),
             b"user.a\0security.c\0"
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn size_zero_asks_for_the_length() {
+    fn a_size_of_zero_returns_the_length() {
         let mut memory = [0; 16];
         let mut reply = Reply::new(&mut memory);
         let input = |size| GetXattrIn {

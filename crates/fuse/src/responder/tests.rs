@@ -86,7 +86,7 @@ impl Host for Cpus {
         None
     }
 
-    fn backing_store(&self, _: u64, _: u64) -> std::io::Result<Arc<dyn BackingStore>> {
+    fn backing_store(&self, _: u64, _: u64, _: bool) -> std::io::Result<Arc<dyn BackingStore>> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
 }
@@ -173,7 +173,7 @@ fn ask(responder: &Responder<Bytes, Midnight, Cpus>, bytes: &[u8]) -> Option<(i3
 }
 
 #[test]
-fn what_cannot_be_served_gets_an_errno() {
+fn unsupported_requests_get_an_errno() {
     let responder = responder();
     let errno = |bytes: &[u8]| ask(&responder, bytes).map(|(errno, _)| errno);
     assert_eq!(errno(&request(Opcode::IoCtl, 1, 0, &[0; 32])), Some(libc::ENOSYS));
@@ -205,11 +205,11 @@ fn what_cannot_be_served_gets_an_errno() {
         Some(libc::EINVAL)
     );
     assert_eq!(errno(&request(Opcode::Forget, 999, 0, &[1; 8])), None);
-    assert_eq!(errno(&[0; 12]), None, "nobody to answer");
+    assert_eq!(errno(&[0; 12]), None, "a short request has no sender");
 }
 
 #[test]
-fn a_missing_name_may_be_remembered() {
+fn a_missing_name_may_be_cached() {
     let responder = responder();
     let (errno, payload) = ask(&responder, &request(Opcode::Lookup, 1, 0, b"missing\0")).unwrap();
     let entry = EntryOut::take(&mut &payload[..]).unwrap();
@@ -218,7 +218,7 @@ fn a_missing_name_may_be_remembered() {
 }
 
 #[test]
-fn lookups_keep_what_is_unlinked() {
+fn looked_up_inodes_outlive_their_names() {
     let responder = responder();
     let make = encode(MkNodIn {
         mode: libc::S_IFREG | 0o644,
@@ -242,7 +242,7 @@ fn lookups_keep_what_is_unlinked() {
     assert!(alive());
     let forget = |nlookup: u64| ask(&responder, &request(Opcode::Forget, entry.nodeid, 0, &encode(nlookup)));
     assert_eq!(forget(1), None);
-    assert!(alive(), "one of two lookups is left");
+    assert!(alive(), "the inode has a lookup left");
     let one = ForgetOne {
         nodeid: entry.nodeid,
         nlookup: 1,
@@ -253,7 +253,7 @@ fn lookups_keep_what_is_unlinked() {
 }
 
 #[test]
-fn bytes_that_are_copied_count_for_the_calling_thread_where_they_lie() {
+fn copied_bytes_count_for_the_calling_thread_by_home() {
     for (nodes, counts) in [(2, true), (1, false)] {
         let responder = responder_on(nodes);
         let all: Vec<NodeId> = (0..nodes).map(NodeId).collect();
@@ -297,7 +297,7 @@ fn bytes_that_are_copied_count_for_the_calling_thread_where_they_lie() {
 }
 
 #[test]
-fn a_ring_asks_again_later_where_a_reader_of_the_device_waits() {
+fn a_ring_retries_where_a_device_reader_blocks() {
     let responder = responder();
     let make = encode(MkNodIn {
         mode: libc::S_IFREG | 0o644,
@@ -341,17 +341,17 @@ fn a_ring_asks_again_later_where_a_reader_of_the_device_waits() {
     let refused = |answer| matches!(answer, Answer::Due(header) if header.error == -libc::ENOSPC);
     let later = Answer::Later(Later::Room);
     assert_eq!(through_ring(None), later);
-    for _ in 0..1000 {
+    for _ in 0..100 {
         assert_eq!(through_ring(Some(ROOM_WAIT)), later, "time counts, not tries");
     }
-    assert!(refused(through_ring(Some(ROOM_TIMEOUT))), "at last it is told");
+    assert!(refused(through_ring(Some(ROOM_TIMEOUT))), "ENOSPC after the timeout");
     ask(&responder, &request(Opcode::Forget, unlinked, 0, &encode(1_u64)));
     assert!(matches!(through_ring(Some(ROOM_WAIT)), Answer::Due(header) if header.error == 0));
 }
 
 /// A ring's thread has others to serve: what takes long comes back to it, and what comes meanwhile is carried out between.
 #[test]
-fn long_operations_through_a_ring_let_others_through() {
+fn long_operations_on_a_ring_do_not_block_others() {
     let responder = responder();
     let created = ask(
         &responder,
@@ -429,6 +429,6 @@ fn long_operations_through_a_ring_let_others_through() {
     let counted = Statistics::sum(std::iter::once(&*responder.counters)).requests;
     assert!(
         counted.contains(&(Opcode::FAllocate, 1)),
-        "one request, however many steps"
+        "several steps count as one request"
     );
 }

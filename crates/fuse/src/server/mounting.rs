@@ -81,6 +81,8 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
             self.options.thread_count()
         };
         let (fs, host) = (Arc::clone(&self.fs), Arc::clone(&self.host));
+        // The kernel leaves access times to us: its flags only show in the mount table.
+        fs.keep_access_times(self.options.noatime, self.options.nodiratime);
         let device = Arc::new(first);
         let claim = agreed.passthrough.then(|| self.claim_passing()).transpose()?;
         let (prepared, preparers) = Prepared::new(self.cpus());
@@ -146,7 +148,7 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         let why_not = if wanted == Data::Pool {
             if has_store {
                 let reason =
-                    "files of this pool are the kernel's, and what holds a file's bytes never changes".to_owned();
+                    "files of this pool are the kernel's, and the storage of a file's bytes never changes".to_owned();
                 return Err(Error::Passthrough { reason });
             }
             return Ok(chosen(wanted, "it was asked for"));
@@ -158,7 +160,7 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         } else if has_store {
             return Ok(chosen(Data::Kernel, CHOSEN_KERNEL));
         } else if self.fs.has_pool_files() {
-            "the pool has files already, and what holds a file's bytes never changes".to_owned()
+            "the pool has files already, and the storage of a file's bytes never changes".to_owned()
         } else {
             match self.make_store() {
                 Ok(()) if wanted == Data::Kernel => return Ok(chosen(wanted, "it was asked for")),
@@ -201,7 +203,9 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         // A block: the pool lends what it has.
         let nodes: BTreeSet<NodeId> = self.cpus().map(|(_, node)| node).collect();
         let files_max = self.fs.files_max().saturating_add((nodes.len() * FILES_MAX) as u64);
-        let store = self.host.backing_store(BLOCK_BYTES as u64, files_max)?;
+        let store = self
+            .host
+            .backing_store(BLOCK_BYTES as u64, files_max, self.options.noatime)?;
         self.fs.pool().lend_to(store);
         Ok(())
     }

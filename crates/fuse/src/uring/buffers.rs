@@ -84,7 +84,7 @@ impl Buffers {
         if mapping == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let mapping = NonNull::new(mapping.cast::<u8>()).expect("the kernel maps nothing at 0");
+        let mapping = NonNull::new(mapping.cast::<u8>()).expect("mmap never returns address 0");
         let whole = Arc::new(Mapping {
             start: mapping,
             bytes: mapping_bytes,
@@ -188,8 +188,8 @@ impl Buffers {
 
     /// Takes an entry of these back.
     pub(super) fn return_lent(&mut self, lent: Lent) {
-        assert!(Arc::ptr_eq(&lent.mapping, &self.mapping), "it is one of these");
-        assert!(self.holders[lent.index] == Holder::Other, "it was lent");
+        assert!(Arc::ptr_eq(&lent.mapping, &self.mapping), "foreign payload");
+        assert!(self.holders[lent.index] == Holder::Other, "the entry was lent");
         self.holders[lent.index] = Holder::Queue;
     }
 
@@ -234,7 +234,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the whole of our own mapping: all that points into it keeps this value.
         let unmapped = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
-        debug_assert_eq!(unmapped, 0, "the mapping is as mmap gave it");
+        debug_assert_eq!(unmapped, 0, "munmap gets mmap's own range");
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_do_not_overlap_and_keep_what_is_put_in() {
+    fn ring_entries_do_not_overlap_and_keep_their_bytes() {
         let mut buffers = Buffers::new(3, 128 << 10, NodeId(0)).unwrap();
         for index in 0..3 {
             let mark = u8::try_from(index + 1).unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_asked_from_the_node() {
+    fn buffers_are_bound_to_the_node() {
         let buffers = Buffers::new(2, 128 << 10, NodeId(0)).unwrap();
         let mut mode: libc::c_int = -1;
         let mut nodes = [0 as libc::c_ulong; 16];
@@ -288,14 +288,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "another may be writing")]
-    fn what_the_kernel_has_is_not_looked_at() {
+    fn buffers_owned_by_the_kernel_are_not_readable() {
         let mut buffers = Buffers::new(1, 128 << 10, NodeId(0)).unwrap();
         buffers.give(0);
         buffers.payload(0);
     }
 
     #[test]
-    fn a_lent_payload_is_the_same_bytes_and_outlives_the_buffers() {
+    fn a_lent_payload_keeps_its_bytes_after_the_buffers_are_dropped() {
         let mut buffers = Buffers::new(2, 128 << 10, NodeId(0)).unwrap();
         buffers.payload(1)[0] = 5;
         let mut lent = buffers.lend(1);
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "another may be writing")]
-    fn what_is_lent_is_not_looked_at() {
+    fn lent_buffers_are_not_readable() {
         let mut buffers = Buffers::new(1, 128 << 10, NodeId(0)).unwrap();
         let _lent = buffers.lend(0);
         buffers.payload(0);

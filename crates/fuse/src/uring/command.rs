@@ -23,7 +23,7 @@ pub(super) fn register(cpu: CpuId, vectors: &[libc::iovec; 2], index: u64) -> En
         .cmd(arguments(cpu, 0))
         .addr(Some(ptr::from_ref(vectors) as u64));
     let mut entry = command.build().user_data(index);
-    let count = u32::try_from(vectors.len()).expect("two");
+    let count = u32::try_from(vectors.len()).expect("there are two vectors");
     // SAFETY: in bounds: the entry is the kernel's structure of 128 bytes.
     let len = unsafe { ptr::from_mut(&mut entry).byte_add(LEN_AT) };
     // SAFETY: the field is an aligned u32 there, and any value is valid; the crate has no setter for this command.
@@ -44,7 +44,7 @@ fn arguments(cpu: CpuId, commit_id: u64) -> [u8; 80] {
         qid: u16::try_from(cpu.0).expect("Linux has at most 8192 CPUs"),
         ..RingCommand::default()
     };
-    command.put(&mut &mut bytes[..]).expect("80 bytes take 24");
+    command.put(&mut &mut bytes[..]).expect("24 bytes fit into 80");
     bytes
 }
 
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_where_the_kernel_reads_them() {
+    fn field_offsets_match_the_kernels() {
         let vectors = [libc::iovec {
             iov_base: ptr::null_mut(),
             iov_len: 0,

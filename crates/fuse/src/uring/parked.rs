@@ -9,9 +9,10 @@ use crate::responder::{Answer, Responder};
 use crate::wire::{Reply, RingHeader};
 use crate::worker::{aside_message_bytes, is_sync};
 use homenode_engine::{Clock, Memory};
+use rustix::event::{EventfdFlags, eventfd};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Number that is added to an eventfd, in the machine's order of bytes.
@@ -41,15 +42,10 @@ pub(crate) struct Back {
 
 impl Back {
     pub(super) fn new(depth: usize) -> io::Result<Arc<Self>> {
-        // SAFETY: takes two numbers.
-        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if bell < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Arc::new(Self {
             answered: Mutex::new(Vec::with_capacity(depth)),
-            // SAFETY: a descriptor that was made just now and is nobody else's.
-            bell: unsafe { File::from_raw_fd(bell) },
+            bell: bell.into(),
         }))
     }
 

@@ -338,7 +338,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         });
         for (nth, reading) in reads.iter().enumerate() {
             let transfer = reading.fetch.transfer();
-            let pieces = u32::try_from(reading.pieces.len()).expect("no more pieces than frames");
+            let pieces = u32::try_from(reading.pieces.len()).expect("there are at most as many pieces as frames");
             let read = opcode::Readv::new(types::Fd(transfer.descriptor), reading.pieces.as_ptr(), pieces);
             let entry = read.offset(transfer.offset).build();
             let what = FETCH | (place as u64) << 16 | nth as u64;
@@ -353,8 +353,8 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
 
     /// Ends a read; when it was the last one of a request, that is carried out again.
     fn end_read(&mut self, what: u64, result: i32) {
-        let place = usize::try_from((what & !FETCH) >> 16).expect("few requests");
-        let nth = usize::try_from(what & 0xffff).expect("few reads");
+        let place = usize::try_from((what & !FETCH) >> 16).expect("the number of requests fits a usize");
+        let nth = usize::try_from(what & 0xffff).expect("a masked 16-bit number fits a usize");
         let Some(fetching) = self.fetching.get_mut(place).and_then(Option::as_mut) else {
             return;
         };
@@ -377,7 +377,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
 
     /// Has another thread carry out the request of an entry.
     fn send_aside(&mut self, ready: Ready, header: RingHeader, way: Way) {
-        let desk = self.aside.as_ref().expect("only a durable pool has such requests");
+        let desk = self.aside.as_ref().expect("durable pools have a desk");
         let parked = Parked {
             ready,
             header,
@@ -432,7 +432,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         // command completes (`Buffers::give`); what a registration points to lives as long
         // (`Buffers::vectors`). A read of a disk names frames that are nobody else's, a list and a descriptor, all kept until it completes (`Reading`).
         let pushed = unsafe { queue.push(entry) };
-        pushed.expect("the kernel took what was in it");
+        pushed.expect("submitting made room in the queue");
     }
 
     /// Sends the answers that are prepared and waits for requests; for a moment when some wait for room, and not at all when some
@@ -482,7 +482,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 read.push((completion.user_data(), completion.result()));
                 continue;
             }
-            let index = usize::try_from(completion.user_data()).expect("the index it was submitted with");
+            let index = usize::try_from(completion.user_data()).expect("user_data is the index given at submission");
             self.buffers.take_back(index);
             if completion.result() >= 0 {
                 self.ready.push(Ready {

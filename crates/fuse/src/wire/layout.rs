@@ -102,7 +102,7 @@ mod tests {
     use crate::wire::{SetXattrIn, StatXTime};
 
     #[test]
-    fn a_record_survives_the_wire() {
+    fn a_record_survives_encoding() {
         let time = StatXTime {
             tv_sec: -3,
             tv_nsec: 7,
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_are_those_of_c() {
+    fn offsets_match_the_c_layout() {
         let mut bytes = [0xAA; 16];
         SetXattrIn {
             setxattr_flags: 0x0102_0304,

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_operations_agree() {
+    fn opcode_numbers_map_to_operations_and_back() {
         for &opcode in Opcode::ALL {
             assert_eq!(Opcode::from_number(opcode as u32), Some(opcode));
             assert!((opcode as usize) < Opcode::LIMIT);

@@ -114,7 +114,7 @@ pub enum Malformed {
     #[error("{0} bytes are too few for a request header")]
     Header(usize),
     /// The length in the header is not the length of what came.
-    #[error("request {unique} says it has {said} bytes, but {came} came")]
+    #[error("request {unique} declares {said} bytes, but has {came}")]
     Length {
         /// Number of the request.
         unique: u64,

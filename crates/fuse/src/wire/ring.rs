@@ -46,13 +46,13 @@ impl RingHeader {
     /// The entry's record.
     #[must_use]
     pub fn entry(&self) -> RingEntry {
-        RingEntry::take(&mut &self.0[ENTRY_AT..]).expect("the header has room for it")
+        RingEntry::take(&mut &self.0[ENTRY_AT..]).expect("the header's buffer is larger than the structure")
     }
 
     /// The header of the request.
     #[must_use]
     pub fn request(&self) -> InHeader {
-        InHeader::take(&mut &self.0[..]).expect("the header has room for it")
+        InHeader::take(&mut &self.0[..]).expect("the header's buffer is larger than the structure")
     }
 
     /// The place of the arguments' fixed part, all of it.
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_part_has_as_much_place_as_it_has() {
+    fn a_fixed_part_larger_than_its_place_is_refused() {
         let header = |bytes| RingHeader::of_request(InHeader::default(), &vec![1; bytes], RingEntry::default());
         assert_eq!(header(128).unwrap().arguments(), [1; 128]);
         assert!(header(129).is_none());
     }
 
     #[test]
-    fn the_parts_of_a_write_come_together() {
+    fn the_parts_of_a_write_are_joined() {
         let input = WriteIn {
             offset: 9,
             size: 3,
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_fixed_part_lies_in_the_payload() {
+    fn a_name_without_a_fixed_part_is_in_the_payload() {
         let header = header(40 + 5, Opcode::Lookup, &[], 5);
         let incoming = header.parse(b"name\0 and more").unwrap();
         assert!(matches!(incoming.request, Request::Lookup { name: b"name" }));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_ahead_is_told_from_reading_past_the_cache() {
+    fn read_ahead_is_distinguished_from_direct_reads() {
         let read = |opcode, flags| {
             let input = ReadIn {
                 size: 1 << 20,

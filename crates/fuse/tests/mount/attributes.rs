@@ -1,7 +1,9 @@
 //! Modes, times, extended attributes and where bytes lie.
 
-use crate::support::{Mounted, as_nobody, c_string, check, eventually, set_xattr, tick, xattr, xattr_names};
+use crate::support::{Mounted, as_nobody, eventually, set_xattr, tick, xattr, xattr_names};
 use homenode_fuse::wire::Opcode;
+use rustix::fs::{CWD, FallocateFlags, FileType, Mode, XattrFlags, mknodat};
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
@@ -14,15 +16,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 fn special_files_and_times() {
     let Some(mounted) = Mounted::new() else { return };
     let fifo = mounted.path("fifo");
-    let text = c_string(fifo.to_str().unwrap().as_bytes());
-    // SAFETY: a string that ends in NUL.
-    check(unsafe { libc::mkfifo(text.as_ptr(), 0o640) }.into()).unwrap();
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP;
+    mknodat(CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
     assert_eq!(fs::metadata(&fifo).unwrap().mode() & 0o17_7777, 0o01_0640);
     let device = mounted.path("null");
-    let text = c_string(device.to_str().unwrap().as_bytes());
-    // SAFETY: a string that ends in NUL.
-    check(unsafe { libc::mknod(text.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(1, 3)) }.into()).unwrap();
-    assert_eq!(fs::metadata(&device).unwrap().rdev(), libc::makedev(1, 3));
+    let null = rustix::fs::makedev(1, 3);
+    mknodat(CWD, &device, FileType::CharacterDevice, mode, null).unwrap();
+    assert_eq!(fs::metadata(&device).unwrap().rdev(), null);
     fs::write(&device, b"swallowed").unwrap();
 
     let path = mounted.path("file");
@@ -55,7 +55,7 @@ fn special_files_and_times() {
 }
 
 #[test]
-fn set_uid_goes_with_a_strangers_write() {
+fn set_uid_is_cleared_by_another_users_write() {
     let Some(mounted) = Mounted::new() else { return };
     let scripts = [
         "printf x >> \"$1\"",
@@ -100,14 +100,12 @@ fn extended_attributes_and_placement() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, b"x").unwrap();
-    set_xattr(&path, "user.color", b"blue", 0).unwrap();
-    set_xattr(&path, "trusted.secret", b"1", 0).unwrap();
+    set_xattr(&path, "user.color", b"blue").unwrap();
+    set_xattr(&path, "trusted.secret", b"1").unwrap();
     assert_eq!(xattr(&path, "user.color").unwrap(), b"blue");
     assert_eq!(
-        set_xattr(&path, "user.color", b"red", libc::XATTR_CREATE)
-            .unwrap_err()
-            .raw_os_error(),
-        Some(libc::EEXIST)
+        rustix::fs::setxattr(&path, "user.color", b"red", XattrFlags::CREATE),
+        Err(Errno::EXIST)
     );
     assert_eq!(
         xattr(&path, "user.none").unwrap_err().raw_os_error(),
@@ -123,7 +121,8 @@ fn extended_attributes_and_placement() {
         return mounted.finish();
     }
     // Each file on the node of the CPU that wrote it: even CPUs are node 0, odd ones node 1.
-    for cpu in [0, 1].into_iter().filter(|&cpu| allowed(cpu)) {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    for cpu in [0, 1].into_iter().filter(|&cpu| allowed.is_set(cpu)) {
         let path = mounted.path(&format!("written on {cpu}"));
         let script = "dd if=/dev/zero of=\"$1\" bs=64k count=4 2>/dev/null";
         let status = Command::new("taskset")
@@ -134,7 +133,7 @@ fn extended_attributes_and_placement() {
         let map = String::from_utf8(xattr(&path, "user.homenode.map").unwrap()).unwrap();
         assert_eq!(map, format!("{cpu}={}", 4 * 65536));
     }
-    set_xattr(&mounted.dir, "user.homenode.policy", b"node:1", 0).unwrap();
+    set_xattr(&mounted.dir, "user.homenode.policy", b"node:1").unwrap();
     let inheriting = mounted.path("inheriting");
     fs::write(&inheriting, vec![1; 8192]).unwrap();
     assert_eq!(xattr(&inheriting, "user.homenode.map").unwrap(), b"1=8192");
@@ -142,7 +141,7 @@ fn extended_attributes_and_placement() {
 }
 
 #[test]
-fn access_lists_are_kept_to() {
+fn access_lists_are_enforced() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("shared");
     fs::write(&path, b"for some").unwrap();
@@ -163,7 +162,7 @@ fn access_lists_are_kept_to() {
         list.extend_from_slice(&permissions.to_le_bytes());
         list.extend_from_slice(&id.to_le_bytes());
     }
-    set_xattr(&path, "system.posix_acl_access", &list, 0).unwrap();
+    set_xattr(&path, "system.posix_acl_access", &list).unwrap();
     assert!(may_read());
     assert_eq!(
         fs::metadata(&path).unwrap().mode() & 0o777,
@@ -175,19 +174,10 @@ fn access_lists_are_kept_to() {
 
     let dir = mounted.path("dir");
     fs::create_dir(&dir).unwrap();
-    set_xattr(&dir, "system.posix_acl_default", &list, 0).unwrap();
+    set_xattr(&dir, "system.posix_acl_default", &list).unwrap();
     fs::write(dir.join("inheriting"), b"x").unwrap();
     assert!(as_nobody("cat \"$1\" >/dev/null", &dir.join("inheriting")));
     mounted.finish();
-}
-
-fn allowed(cpu: usize) -> bool {
-    // SAFETY: all zeros is an empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is writable and its size is given.
-    let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
-    // SAFETY: the set was filled.
-    result == 0 && unsafe { libc::CPU_ISSET(cpu, &set) }
 }
 
 /// A shared mapping of the first 8 KiB of a file, unmapped when dropped.
@@ -218,7 +208,7 @@ impl Drop for Mapped {
 }
 
 #[test]
-fn attributes_of_a_closed_file_are_asked_for_once() {
+fn attributes_of_a_closed_file_are_fetched_once() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, [1; 100]).unwrap();
@@ -234,7 +224,7 @@ fn attributes_of_a_closed_file_are_asked_for_once() {
 }
 
 #[test]
-fn attributes_of_a_new_file_are_not_asked_for_until_it_grows_and_a_store_is_seen_then() {
+fn attributes_of_a_new_file_are_fetched_after_it_grows_and_show_stores() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     let file = OpenOptions::new()
@@ -245,15 +235,12 @@ fn attributes_of_a_new_file_are_not_asked_for_until_it_grows_and_a_store_is_seen
         .unwrap();
     let asked = mounted.asked(Opcode::GetAttr);
     for _ in 0..10 {
-        let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: an open descriptor and a place for the answer.
-        assert_eq!(unsafe { libc::fstat(file.as_raw_fd(), stat.as_mut_ptr()) }, 0);
+        rustix::fs::fstat(&file).unwrap();
     }
     assert_eq!(mounted.asked(Opcode::GetAttr), asked);
     // Another descriptor makes room, and stores through a mapping.
     let other = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    // SAFETY: the descriptor is open.
-    check(unsafe { libc::ftruncate(other.as_raw_fd(), Mapped::BYTES as i64) }.into()).unwrap();
+    rustix::fs::ftruncate(&other, Mapped::BYTES as u64).unwrap();
     assert_eq!(file.metadata().unwrap().blocks(), 0);
     let map = Mapped::new(&other);
     // A page of the pool's would come from the server, in this process, which may want memory mapped meanwhile.
@@ -266,7 +253,7 @@ fn attributes_of_a_new_file_are_not_asked_for_until_it_grows_and_a_store_is_seen
 }
 
 #[test]
-fn the_end_of_an_open_file_is_asked_for_once_a_tick_at_most() {
+fn the_size_of_an_open_file_is_fetched_at_most_once_a_tick() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     let mut options = OpenOptions::new();
@@ -290,7 +277,7 @@ fn the_end_of_an_open_file_is_asked_for_once_a_tick_at_most() {
 }
 
 #[test]
-fn writers_that_cannot_map_are_seen_by_the_kernel() {
+fn the_kernel_keeps_attributes_current_for_writes_without_mappings() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     let mut file = OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
@@ -320,7 +307,7 @@ fn writers_that_cannot_map_are_seen_by_the_kernel() {
 }
 
 #[test]
-fn labels_are_not_supported_until_somebody_sets_one() {
+fn security_labels_are_unsupported_until_one_is_set() {
     let Some(mounted) = Mounted::new() else { return };
     if Path::new("/sys/fs/selinux/enforce").exists() {
         return mounted.finish();
@@ -334,14 +321,14 @@ fn labels_are_not_supported_until_somebody_sets_one() {
     );
     let refused = |path| xattr(path, "security.selinux").unwrap_err().raw_os_error();
     assert_eq!(refused(&path), Some(libc::EOPNOTSUPP));
-    set_xattr(&path, "security.selinux", b"label", 0).unwrap();
+    set_xattr(&path, "security.selinux", b"label").unwrap();
     assert_eq!(xattr(&path, "security.selinux").unwrap(), b"label");
     assert_eq!(refused(&other), Some(libc::ENODATA));
     mounted.finish();
 }
 
 #[test]
-fn a_store_through_a_mapping_is_in_the_next_stat_whoever_asks_meanwhile() {
+fn a_store_through_a_mapping_is_visible_to_the_next_stat_of_any_process() {
     let Some(mounted) = Mounted::new() else { return };
     if !mounted.is_kernel() {
         return mounted.finish(); // The server hears of a store when its page is written back.
@@ -361,9 +348,8 @@ fn a_store_through_a_mapping_is_in_the_next_stat_whoever_asks_meanwhile() {
             }
             let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
             let map = Mapped::new(&file);
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            // SAFETY: the descriptor is open.
-            check(unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, Mapped::BYTES as i64) }.into()).unwrap();
+            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&file, mode, 0, Mapped::BYTES as u64).unwrap();
             // For a moment tmpfs may tell what it had: who asked before has taken the page off the count, and not yet off the blocks.
             let punched = Instant::now();
             while fs::metadata(&path).unwrap().blocks() != 0 {

@@ -1,18 +1,19 @@
 //! Contents of files: written, appended, mapped, sparse, unlinked.
 
-use crate::support::{Mounted, TestHost, check, eventually, options, xattr};
+use crate::support::{Mounted, TestHost, eventually, options, xattr};
 use homenode_engine::CpuId;
 use homenode_fuse::Host;
+use rustix::fs::{Advice, FallocateFlags, fallocate};
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
-fn files_hold_what_is_written() {
+fn files_return_written_bytes() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     let pattern: Vec<u8> = (0..3_000_000_u32)
@@ -47,10 +48,7 @@ fn files_hold_what_is_written() {
     assert_eq!(fs::read(&path).unwrap(), &pattern[..10]);
     file.set_len(8192).unwrap();
     let grown = fs::read(&path).unwrap();
-    assert!(
-        grown[10..].iter().all(|&byte| byte == 0),
-        "what was cut off does not come back"
-    );
+    assert!(grown[10..].iter().all(|&byte| byte == 0), "cut bytes came back");
     File::create(&path).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), 0, "O_TRUNC");
     drop(file);
@@ -85,7 +83,7 @@ fn appends_do_not_overlap() {
 }
 
 #[test]
-fn direct_writers_of_one_file_keep_out_of_each_others_way() {
+fn direct_writers_of_one_file_do_not_disturb_each_other() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("data");
     File::create(&path).unwrap().set_len(8 << 20).unwrap();
@@ -178,33 +176,24 @@ fn holes_and_reservations() {
     file.set_len(1 << 40).unwrap();
     file.write_all_at(b"data", 1 << 30).unwrap();
     assert_eq!(file.metadata().unwrap().blocks(), 8);
-    let seek = |offset, whence| {
-        // SAFETY: the descriptor is open.
-        check(unsafe { libc::lseek(file.as_raw_fd(), offset, whence) })
-    };
-    assert_eq!(seek(0, libc::SEEK_DATA).unwrap(), 1 << 30);
-    assert_eq!(seek(1 << 30, libc::SEEK_HOLE).unwrap(), (1 << 30) + 4096);
-    assert_eq!(
-        seek(1 << 31, libc::SEEK_DATA).unwrap_err().raw_os_error(),
-        Some(libc::ENXIO)
-    );
-    let allocate = |mode, offset, bytes| {
-        // SAFETY: the descriptor is open.
-        check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, bytes) }.into())
-    };
-    allocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 1 << 30, 4096).unwrap();
+    let seek = |to| rustix::fs::seek(&file, to);
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(0)), Ok(1 << 30));
+    assert_eq!(seek(rustix::fs::SeekFrom::Hole(1 << 30)), Ok((1 << 30) + 4096));
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(1 << 31)), Err(Errno::NXIO));
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, punch, 1 << 30, 4096).unwrap();
     let mut back = [1; 4];
     file.read_exact_at(&mut back, 1 << 30).unwrap();
     assert_eq!((back, file.metadata().unwrap().blocks()), ([0; 4], 0));
     file.set_len(0).unwrap();
-    allocate(0, 0, 1 << 20).unwrap();
+    fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
     let found = file.metadata().unwrap();
     assert_eq!((found.len(), found.blocks()), (1 << 20, 2048));
     assert_eq!(xattr(&path, "user.homenode.map").unwrap(), b"", "reserved, not placed");
 
     let copy = File::create(mounted.path("copy")).unwrap();
     file.write_all_at(&[5; 10_000], 0).unwrap();
-    seek(0, libc::SEEK_SET).unwrap();
+    seek(rustix::fs::SeekFrom::Start(0)).unwrap();
     assert_eq!(std::io::copy(&mut &file, &mut &copy).unwrap(), 1 << 20);
     assert_eq!(fs::read(mounted.path("copy")).unwrap()[9_998..10_002], [5, 5, 0, 0]);
     drop((file, copy));
@@ -212,7 +201,7 @@ fn holes_and_reservations() {
 }
 
 #[test]
-fn a_map_of_several_steps_counts_all_bytes_whoever_asks_beside() {
+fn a_map_of_several_steps_counts_all_bytes_beside_other_readers() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     let file = File::create(&path).unwrap();
@@ -227,7 +216,7 @@ fn a_map_of_several_steps_counts_all_bytes_whoever_asks_beside() {
                     let bytes = |on: &str| on.split_once('=').unwrap().1.parse::<u64>().unwrap();
                     let all = map.split(',').map(bytes).sum::<u64>();
                     // The kernel may put each of the four in a huge page meanwhile.
-                    let more = all.checked_sub(4 * 4096).expect("all four are told");
+                    let more = all.checked_sub(4 * 4096).expect("the map counts all four pages");
                     assert_eq!(more % ((2 << 20) - 4096), 0, "{map}");
                 }
             });
@@ -238,7 +227,7 @@ fn a_map_of_several_steps_counts_all_bytes_whoever_asks_beside() {
 }
 
 #[test]
-fn a_full_pool_says_so_and_goes_on() {
+fn a_full_pool_returns_enospc_and_stays_usable() {
     let Some(mounted) = Mounted::new() else { return };
     fs::write(mounted.path("other"), b"other").unwrap();
     let file = File::create(mounted.path("big")).unwrap();
@@ -257,18 +246,14 @@ fn a_full_pool_says_so_and_goes_on() {
 }
 
 #[test]
-fn calls_that_wait_for_room_leave_others_be() {
+fn calls_that_wait_for_space_do_not_block_others() {
     // A ring has two entries.
     let mut options = options();
     options.buffer_bytes = 2 * (128 << 10) * TestHost.possible_cpus() as u64;
     let Some(mounted) = Mounted::with(&options) else { return };
     let allocate = |name: &str, bytes| {
         let file = File::create(mounted.path(name)).unwrap();
-        // SAFETY: the descriptor is open.
-        (
-            check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes) }.into()),
-            file,
-        )
+        (fallocate(&file, FallocateFlags::empty(), 0, bytes), file)
     };
     let (all, file) = allocate("all", 64 << 20);
     all.unwrap();
@@ -285,7 +270,7 @@ fn calls_that_wait_for_room_leave_others_be() {
                     while !stop.load(Ordering::Relaxed) {
                         let start = Instant::now();
                         let refused = allocate(&format!("file {thread}"), 1 << 20).0;
-                        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+                        assert_eq!(refused, Err(Errno::NOSPC));
                         longest = longest.max(start.elapsed());
                     }
                     longest
@@ -306,14 +291,14 @@ fn calls_that_wait_for_room_leave_others_be() {
         let waited = waiting.into_iter().map(|thread| thread.join().unwrap()).max();
         (waited.unwrap(), took[took.len() * 9 / 10])
     });
-    assert!(waited >= Duration::from_millis(200), "nobody waited: {waited:?}");
+    assert!(waited >= Duration::from_millis(200), "no call waited: {waited:?}");
     assert!(most < Duration::from_millis(100), "nine of ten took up to {most:?}");
     drop(file);
     mounted.finish();
 }
 
 #[test]
-fn far_more_threads_than_cpus() {
+fn far_more_threads_than_cpus_make_progress() {
     let Some(mounted) = Mounted::new() else { return };
     let free = mounted.fs.statfs().free;
     let rounds = |thread: u8| {
@@ -324,8 +309,7 @@ fn far_more_threads_than_cpus() {
         for round in 0..30_u8 {
             let bytes = vec![thread ^ round; 40_000];
             let file = File::create(&new).unwrap();
-            // SAFETY: the descriptor is open.
-            check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, 8192) }.into()).unwrap();
+            fallocate(&file, FallocateFlags::empty(), 0, 8192).unwrap();
             file.write_all_at(&bytes, 1).unwrap();
             file.sync_all().unwrap();
             fs::rename(&new, &path).unwrap();
@@ -355,7 +339,7 @@ fn far_more_threads_than_cpus() {
 // Nothing here touches a mapping of a file of the mount: the server is in this process, and could not have memory mapped for it while a
 // thread waits for the page. tests/posix/map.rs does.
 #[test]
-fn what_is_written_is_read_back_from_the_server_and_locks_exclude() {
+fn written_bytes_are_read_back_from_the_server_and_locks_exclude() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     let file = OpenOptions::new()
@@ -385,8 +369,7 @@ fn what_is_written_is_read_back_from_the_server_and_locks_exclude() {
 fn drop_caches(dir: &Path) {
     for entry in fs::read_dir(dir).unwrap() {
         if let Ok(file) = File::open(entry.unwrap().path()) {
-            // SAFETY: the descriptor is open; the call only gives advice.
-            unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         }
     }
 }

@@ -94,11 +94,15 @@ fn check_served(mounted: &Mounted, read: &File, name: &str) {
     made.write_all_at(b"new", 0).unwrap();
     assert_eq!(made.metadata().unwrap().len(), 3);
     std::fs::rename(mounted.path(name), mounted.path("renamed")).unwrap();
-    assert!(start.elapsed() < SOON, "it waited for the disk: {:?}", start.elapsed());
+    assert!(
+        start.elapsed() < SOON,
+        "the call waited for the disk: {:?}",
+        start.elapsed()
+    );
 }
 
 #[test]
-fn others_are_served_while_fsyncs_wait_for_the_disk_and_one_forced_write_is_for_all() {
+fn waiting_fsyncs_share_one_forced_write_and_do_not_block_others() {
     by_both(|mounted| {
         let read = file(mounted, "read", 4096);
         let files = files(mounted);
@@ -128,11 +132,7 @@ fn others_are_served_while_fsyncs_wait_for_the_disk_and_one_forced_write_is_for_
                 })
                 .join()
                 .unwrap();
-            assert_eq!(
-                ended.load(Ordering::Relaxed),
-                0,
-                "nothing is acknowledged that is not durable"
-            );
+            assert_eq!(ended.load(Ordering::Relaxed), 0, "an fsync returned too early");
             disk.release();
         });
         let forced = disk.state().done - before;
@@ -142,7 +142,7 @@ fn others_are_served_while_fsyncs_wait_for_the_disk_and_one_forced_write_is_for_
 
 /// Past the page cache no fsync follows such a write.
 #[test]
-fn a_synchronous_write_returns_when_it_is_durable_and_holds_up_nobody() {
+fn a_synchronous_write_returns_when_durable_and_blocks_no_other_call() {
     by_both(|mounted| {
         let read = file(mounted, "read", 4096);
         let flags = libc::O_DIRECT | libc::O_DSYNC;
@@ -200,7 +200,7 @@ fn a_short_fsync_does_not_wait_for_a_long_one() {
 
 /// Room for the log is taken with a forced write: whoever needs it waits, and nobody else.
 #[test]
-fn others_are_served_while_a_change_waits_for_room_in_the_log() {
+fn a_change_that_waits_for_log_space_does_not_block_others() {
     by_both(|mounted| {
         let (read, disk) = (file(mounted, "read", 4096), disk(mounted));
         disk.stick(128 << 10);
@@ -229,7 +229,7 @@ fn others_are_served_while_a_change_waits_for_room_in_the_log() {
 }
 
 #[test]
-fn every_fsync_is_told_that_the_disk_failed() {
+fn every_fsync_reports_a_failed_disk() {
     by_both(|mounted| {
         let files = files(mounted);
         let disk = disk(mounted);
@@ -251,20 +251,17 @@ fn every_fsync_is_told_that_the_disk_failed() {
 }
 
 #[test]
-fn a_mount_ends_with_fsyncs_under_way() {
+fn a_mount_ends_during_fsyncs() {
     by_both(|mounted| {
         let results = synced(mounted, &files(mounted), || mounted.server.stop().unwrap());
-        assert!(
-            results.iter().all(Result::is_err),
-            "it was not acknowledged: {results:?}"
-        );
+        assert!(results.iter().all(Result::is_err), "an fsync succeeded: {results:?}");
         disk(mounted).release();
         mounted.server.wait().unwrap();
     });
 }
 
 #[test]
-fn a_killed_process_leaves_its_fsync_behind_and_nothing_else() {
+fn a_killed_process_leaves_only_its_fsync_behind() {
     by_both(|mounted| {
         let (kept, disk) = (file(mounted, "file", 4096), disk(mounted));
         disk.stick(0);

@@ -20,7 +20,7 @@ fn mount_line(dir: &Path) -> Option<String> {
 }
 
 #[test]
-fn the_mount_table_names_it() {
+fn the_mount_table_names_homenode() {
     let Some(mounted) = Mounted::new() else { return };
     let line = mount_line(&mounted.dir).unwrap();
     let fields: Vec<_> = line.split(' ').collect();
@@ -35,7 +35,7 @@ fn the_mount_table_names_it() {
 }
 
 #[test]
-fn a_busy_mount_is_not_taken_away_unless_told_so() {
+fn a_busy_mount_is_unmounted_only_by_force() {
     let Some(mounted) = Mounted::new() else { return };
     let mut file = File::create(mounted.path("open")).unwrap();
     let error = mounted.server.unmount(false).unwrap_err();
@@ -64,7 +64,7 @@ fn stop_ends_a_busy_mount() {
 }
 
 #[test]
-fn many_mounts_of_one_process_are_apart() {
+fn many_mounts_of_one_process_are_independent() {
     let (Some(one), Some(two)) = (Mounted::new(), Mounted::new()) else {
         return;
     };
@@ -100,7 +100,7 @@ fn a_panic_costs_one_request() {
 }
 
 #[test]
-fn threads_of_rings_do_not_interrupt_callers_where_the_kernel_moves_the_bytes() {
+fn ring_threads_do_not_preempt_callers_with_kernel_data() {
     // SAFETY: takes a number; 0 names the calling thread.
     if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
         eprintln!("SKIPPED: this policy is kept");
@@ -178,7 +178,7 @@ fn run(command: &mut Command) {
 }
 
 #[test]
-fn what_is_left_of_an_aborted_connection_goes() {
+fn an_aborted_connection_is_cleaned_up() {
     let Some(mounted) = Mounted::new() else { return };
     Connections::new().abort(device_of(&mounted));
     mounted.server.wait().unwrap();
@@ -189,7 +189,7 @@ fn what_is_left_of_an_aborted_connection_goes() {
 }
 
 #[test]
-fn what_lies_on_top_of_a_mount_is_left_alone() {
+fn a_filesystem_on_top_of_the_mount_is_left_alone() {
     let Some(mounted) = Mounted::new() else { return };
     let connections = Connections::new();
     let device = device_of(&mounted);
@@ -213,7 +213,7 @@ fn what_lies_on_top_of_a_mount_is_left_alone() {
 const CHILD_DIR: &str = "HOMENODE_TEST_MOUNT_AND_WAIT";
 
 #[test]
-fn a_killed_server_leaves_a_mount_point_that_can_be_cleared() {
+fn the_mount_point_of_a_killed_server_can_be_cleared() {
     if let Some(dir) = std::env::var_os(CHILD_DIR) {
         let server = Server::mount(
             crate::support::filesystem(),
@@ -234,7 +234,7 @@ fn a_killed_server_leaves_a_mount_point_that_can_be_cleared() {
         .args([
             "--exact",
             "--nocapture",
-            "life::a_killed_server_leaves_a_mount_point_that_can_be_cleared",
+            "life::the_mount_point_of_a_killed_server_can_be_cleared",
         ])
         .env(CHILD_DIR, &dir)
         .stdout(Stdio::piped())

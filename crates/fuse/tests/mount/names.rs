@@ -1,6 +1,8 @@
 //! Names and directories.
 
-use crate::support::{Mounted, c_string, check};
+use crate::support::Mounted;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -38,12 +40,10 @@ fn names_come_and_go() {
     );
 
     assert_eq!(
-        rename2(&path("b"), &path("dir/c"), libc::RENAME_NOREPLACE)
-            .unwrap_err()
-            .raw_os_error(),
-        Some(libc::EEXIST)
+        renameat_with(CWD, path("b"), CWD, path("dir/c"), RenameFlags::NOREPLACE),
+        Err(Errno::EXIST)
     );
-    rename2(&path("b"), &path("dir/c"), libc::RENAME_EXCHANGE).unwrap();
+    renameat_with(CWD, path("b"), CWD, path("dir/c"), RenameFlags::EXCHANGE).unwrap();
     assert_eq!(
         (fs::read(path("b")).unwrap(), fs::read(path("dir/c")).unwrap()),
         (b"a".to_vec(), b"b".to_vec())
@@ -105,14 +105,4 @@ fn large_directories_can_be_emptied_while_read() {
     assert_eq!(names().len(), 0);
     fs::remove_dir(&dir).unwrap();
     mounted.finish();
-}
-
-fn rename2(from: &Path, to: &Path, flags: u32) -> std::io::Result<()> {
-    let (from, to) = (
-        c_string(from.to_str().unwrap().as_bytes()),
-        c_string(to.to_str().unwrap().as_bytes()),
-    );
-    // SAFETY: two strings that end in NUL.
-    let result = unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags) };
-    check(result.into()).map(|_| ())
 }

@@ -8,10 +8,10 @@ use homenode_engine::{BLOCK_BYTES, Block, Clock, CpuId, MemberId, Memory, Memory
 use homenode_fuse::wire::Opcode;
 use homenode_fuse::{Data, Host, Options, Server, Transport};
 use homenode_linux::tmpfs::store::TmpfsStore;
-use std::ffi::CString;
+use rustix::fs::XattrFlags;
+use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -108,7 +108,7 @@ impl Memory for TestMemory {
     }
 
     fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
-        assert!(!from.starts_with(PANIC), "told to panic");
+        assert!(!from.starts_with(PANIC), "planned panic");
         let mut bytes = self.of(to).write().unwrap_or_else(PoisonError::into_inner);
         let start = Self::at(to, offset);
         bytes[start..start + from.len()].copy_from_slice(from);
@@ -162,26 +162,15 @@ pub(crate) struct TestHost;
 
 impl Host for TestHost {
     fn current_cpu(&self) -> CpuId {
-        // SAFETY: takes nothing.
-        CpuId(unsafe { libc::sched_getcpu() }.try_into().expect("a CPU"))
+        homenode_linux::cpu::current_cpu()
     }
 
     fn possible_cpus(&self) -> usize {
-        // SAFETY: takes a number and touches no memory.
-        let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
-        usize::try_from(count).expect("Linux knows its CPUs")
+        homenode_linux::cpu::possible_cpus()
     }
 
     fn pin_to_cpu(&self, cpu: CpuId) -> io::Result<()> {
-        let mut mask = [0_u64; 128];
-        mask[cpu.0 as usize / 64] = 1 << (cpu.0 % 64);
-        // SAFETY: the mask is readable for the length given; 0 names the calling thread.
-        let result = unsafe { libc::sched_setaffinity(0, size_of_val(&mask), mask.as_ptr().cast()) };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        homenode_linux::cpu::pin_to_cpu(cpu)
     }
 
     fn pin_near_cpu(&self, cpu: CpuId) -> io::Result<()> {
@@ -190,13 +179,11 @@ impl Host for TestHost {
     }
 
     fn thread_cpu(&self, tid: u32) -> Option<CpuId> {
-        let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
-        let (_, rest) = stat.rsplit_once(')')?;
-        rest.split_whitespace().nth(36)?.parse().ok().map(CpuId)
+        homenode_linux::cpu::thread_cpu(tid)
     }
 
-    fn backing_store(&self, bytes: u64, files_max: u64) -> io::Result<Arc<dyn BackingStore>> {
-        Ok(Arc::new(TmpfsStore::new(bytes, files_max)?))
+    fn backing_store(&self, bytes: u64, files_max: u64, noatime: bool) -> io::Result<Arc<dyn BackingStore>> {
+        Ok(Arc::new(TmpfsStore::new(bytes, files_max, noatime)?))
     }
 }
 
@@ -241,7 +228,7 @@ pub(crate) fn durable_filesystem() -> Arc<TestFs> {
     };
     let memory = TestMemory::new(Some(Disk::default()));
     let fs = Fs::format(&machine(), memory, TestClock, ROOT, log, &[member(0), member(1)]).expect("it fits");
-    fs.tend_log(&fs.slots().claim().expect("few have one"))
+    fs.tend_log(&fs.slots().claim().expect("slots are free"))
         .expect("the disk works");
     Arc::new(fs)
 }
@@ -315,7 +302,7 @@ impl Mounted {
         while let Err(error) = self.server.unmount(false) {
             assert!(
                 error.errno() == Some(libc::EBUSY) && Instant::now() < patience,
-                "nothing is open: {error}"
+                "no file is open: {error}"
             );
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -348,8 +335,7 @@ pub(crate) fn options() -> Options {
 
 /// Whether nothing can be mounted here; says so past the test harness's capture, which a macro does not.
 pub(crate) fn skipped() -> bool {
-    // SAFETY: takes nothing.
-    let reason = if unsafe { libc::geteuid() } != 0 {
+    let reason = if !rustix::process::geteuid().is_root() {
         "mounting needs root"
     } else if !Path::new("/dev/fuse").exists() {
         "there is no /dev/fuse"
@@ -370,19 +356,14 @@ pub(crate) fn eventually(what: &str, check: impl Fn() -> bool) {
     }
 }
 
-/// A new directory that every user may pass through.
 /// Waits until the clock that stamps files has moved on: it stands still while a virtual CPU is kept from running.
 pub(crate) fn tick() {
-    let now = || {
-        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `now` is a timespec to write to.
-        unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut now) };
-        (now.tv_sec, now.tv_nsec)
-    };
+    let now = || clock_gettime(ClockId::RealtimeCoarse);
     let before = now();
     eventually("the clock moves on", || now() > before);
 }
 
+/// A new directory that every user may pass through.
 pub(crate) fn new_dir() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -399,36 +380,20 @@ pub(crate) fn as_nobody(script: &str, path: &Path) -> bool {
     command.status().expect("a shell").success()
 }
 
-pub(crate) fn set_xattr(path: &Path, name: &str, value: &[u8], flags: i32) -> io::Result<()> {
-    let (path, name) = (c_string(path.as_os_str().as_bytes()), c_string(name.as_bytes()));
-    // SAFETY: two strings that end in NUL, and a value with its length.
-    let result = unsafe { libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) };
-    check(result.into()).map(|_| ())
+pub(crate) fn set_xattr(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
+    Ok(rustix::fs::lsetxattr(path, name, value, XattrFlags::empty())?)
 }
 
 pub(crate) fn xattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
-    let (path, name) = (c_string(path.as_os_str().as_bytes()), c_string(name.as_bytes()));
     let mut value = vec![0; 1 << 16];
-    // SAFETY: two strings that end in NUL, and a buffer with its length.
-    let result = unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
-    value.truncate(check(result as i64)?);
+    let bytes = rustix::fs::lgetxattr(path, name, &mut value[..])?;
+    value.truncate(bytes);
     Ok(value)
 }
 
 pub(crate) fn xattr_names(path: &Path) -> io::Result<Vec<u8>> {
-    let path = c_string(path.as_os_str().as_bytes());
     let mut names = vec![0; 1 << 16];
-    // SAFETY: a string that ends in NUL, and a buffer with its length.
-    let result = unsafe { libc::llistxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) };
-    names.truncate(check(result as i64)?);
+    let bytes = rustix::fs::llistxattr(path, &mut names[..])?;
+    names.truncate(bytes);
     Ok(names)
-}
-
-pub(crate) fn c_string(bytes: &[u8]) -> CString {
-    CString::new(bytes).expect("no NUL inside")
-}
-
-/// The count a system call gave, or its errno.
-pub(crate) fn check(result: i64) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }

@@ -1,10 +1,11 @@
 //! Words by which clients copy through mappings: what raises them, what is told, and who may look.
 
-use crate::support::{Mounted, as_nobody, check, eventually, options, set_xattr, xattr};
+use crate::support::{Mounted, as_nobody, eventually, options, set_xattr, xattr};
 use homenode_fuse::Data;
 use homenode_shared::{Line, Seen, Words};
+use rustix::fs::FallocateFlags;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
@@ -56,14 +57,13 @@ fn changes(line: &Line, operate: impl FnOnce()) -> (bool, bool) {
     (before.cuts != after.cuts, before.asks != after.asks)
 }
 
-fn punch(file: &File, offset: i64, bytes: i64) {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: takes numbers, and an open descriptor.
-    check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, bytes) }.into()).unwrap();
+fn punch(file: &File, offset: u64, bytes: u64) {
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, mode, offset, bytes).unwrap();
 }
 
 #[test]
-fn words_change_with_what_takes_bytes_away_and_what_shows_attributes() {
+fn words_change_when_bytes_are_removed_or_attributes_are_shown() {
     let Some(mounted) = mounted() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![7; 300_000]).unwrap();
@@ -96,7 +96,7 @@ fn words_change_with_what_takes_bytes_away_and_what_shows_attributes() {
     assert_eq!(changes(line, mode), (false, true));
     // CAP_NET_RAW, effective and permitted (VFS_CAP_REVISION_2).
     let capability = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let set = || set_xattr(&path, "security.capability", &capability, 0).unwrap();
+    let set = || set_xattr(&path, "security.capability", &capability).unwrap();
     assert_eq!(changes(line, set), (false, true));
 
     // The next file gets the line, when this one is closed.
@@ -112,7 +112,7 @@ fn words_change_with_what_takes_bytes_away_and_what_shows_attributes() {
 }
 
 #[test]
-fn pieces_with_holes_are_not_told_as_dense() {
+fn pieces_with_holes_are_not_reported_as_dense() {
     let Some(mounted) = mounted() else { return };
     let path = mounted.path("file");
     let file = File::create(&path).unwrap();
@@ -135,7 +135,7 @@ fn pieces_with_holes_are_not_told_as_dense() {
 }
 
 #[test]
-fn words_are_their_users_alone_and_nobody_changes_them() {
+fn words_are_private_to_their_user_and_read_only() {
     let Some(mounted) = mounted() else { return };
     fs::set_permissions(&mounted.dir, Permissions::from_mode(0o777)).unwrap();
     let path = mounted.path("file");
@@ -143,12 +143,12 @@ fn words_are_their_users_alone_and_nobody_changes_them() {
     tell(&path, 0);
     let words = mounted.path(".homenode.words.0");
     assert_eq!(fs::metadata(&words).unwrap().len(), 4096 * 64);
-    assert_eq!(fs::read_dir(&mounted.dir).unwrap().count(), 1, "it is not listed");
+    assert_eq!(fs::read_dir(&mounted.dir).unwrap().count(), 1, "words listed");
     assert!(OpenOptions::new().write(true).open(&words).is_err());
     assert!(fs::set_permissions(&words, Permissions::from_mode(0o666)).is_err());
     assert!(File::create(&words).is_err() && fs::remove_file(&words).is_err());
     assert!(fs::rename(&path, &words).is_err() && fs::hard_link(&words, mounted.path("link")).is_err());
-    assert!(!as_nobody("cat \"$1\"", &words), "another user reads root's");
+    assert!(!as_nobody("cat \"$1\"", &words), "another user can read root's words");
     let own = "cat \"$1/.homenode.words.65534\" >/dev/null && ! cat \"$1/.homenode.words.65533\"";
     assert!(as_nobody(own, &mounted.dir));
     // A right to read it has to be there, and somebody who has it open.

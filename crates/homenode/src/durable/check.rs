@@ -59,7 +59,7 @@ pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
     let frames = frames::add(&machine, &memory, present, Some(REPAIR_CACHE_BYTES))?;
     let memory = cached(&machine, memory, &frames);
     for (record, file) in files {
-        let file = file.expect("none may miss");
+        let file = file.expect("a check needs all members, so every file is there");
         let home = home_of(&machine, &file)?;
         attach(&memory, record, home, file, Access::Write)?;
     }

@@ -59,7 +59,7 @@ pub(super) fn add<'a>(
         let populating: Vec<_> = frames.iter().map(populate).collect();
         let mut ends = populating
             .into_iter()
-            .map(|one| one.join().expect("populating does not panic"));
+            .map(|one| one.join().expect("a populating thread does not panic"));
         ends.try_for_each(|end| end)
     })?;
     Ok(frames)
@@ -104,7 +104,7 @@ fn sizes(nodes: &[&Node], cache: Option<u64>, free_bytes: impl Fn(NodeId) -> u64
         let bytes = match cache {
             Some(bytes) => {
                 let share = u128::from(bytes) * u128::from(node.memory_bytes) / u128::from(all_bytes);
-                u64::try_from(share).expect("a share is at most the whole")
+                u64::try_from(share).expect("a share of a u64 fits a u64")
             }
             None => (node.memory_bytes / 4).min(free_bytes(node.id) / 2),
         };
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_spread_by_the_nodes_memory() {
+    fn a_cache_is_divided_by_the_nodes_memory() {
         assert_eq!(sizes_of(&[1000, 3000], Some(100), 0), [24, 74]);
         assert_eq!(sizes_of(&[1, 4000], Some(8), 0), [2, 6]);
         assert_eq!(sizes_of(&[7], Some(9), 0), [8]);
@@ -143,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_a_quarter_and_leaves_half_of_what_is_free() {
+    fn the_default_cache_is_a_quarter_of_memory_and_at_most_half_of_the_free() {
         assert_eq!(sizes_of(&[1000, 3001], None, 4000), [250, 750]);
         assert_eq!(sizes_of(&[1000, 3001], None, 600), [250, 300]);
         assert_eq!(sizes_of(&[1000], None, 0), [2]);
     }
 
     #[test]
-    fn a_slice_has_no_more_frames_than_have_numbers() {
+    fn a_slice_has_at_most_the_numbered_frames() {
         const TIB: u64 = 1 << 20;
         assert_eq!(sizes_of(&[4 * TIB], None, u64::MAX >> 20), [512 << 10]);
         assert_eq!(sizes_of(&[2 * TIB; 2], None, u64::MAX >> 20), [256 << 10; 2]);

@@ -135,7 +135,7 @@ pub(super) fn gathered(paths: &[PathBuf], access: Access, may_miss: bool) -> Res
     // The superblocks of the members say that there are no others.
     for other in &gathered.others {
         tracing::debug!(
-            "{} is no member of the pool, and is left alone: a crash came while it was added or removed",
+            "{} is no member of the pool, and is unchanged: a crash came while it was added or removed",
             given[*other].display()
         );
     }
@@ -143,10 +143,7 @@ pub(super) fn gathered(paths: &[PathBuf], access: Access, may_miss: bool) -> Res
         if may_miss {
             tracing::warn!("{error}");
         } else {
-            tracing::debug!(
-                "{} is no member of the pool, and is left alone: {error}",
-                path.display()
-            );
+            tracing::debug!("{} is no member of the pool, and is unchanged: {error}", path.display());
         }
     }
     let mut members = Members {

@@ -224,7 +224,7 @@ impl VolumeQueue {
         }
         let volume = &self.volume.0;
         match slots.operation(tag) {
-            Operation::Read => unreachable!("reads go on bit by bit"),
+            Operation::Read => unreachable!("reads are carried out in steps elsewhere"),
             Operation::Write => self.copy(tag, slots, Self::write)?,
             Operation::Discard => volume.discard(offset, u64::from(bytes)).map_err(errno)?,
             Operation::WriteZeroes => volume.zero(offset, u64::from(bytes)).map_err(errno)?,
@@ -365,7 +365,7 @@ impl VolumeQueue {
     fn write(&mut self, offset: u64, buffer: u64, bytes: usize) -> Result<usize, Error> {
         let (volume, buffers) = (&self.volume.0, &self.buffers);
         let copy = |memory: &Cached<NodeMemory>, stretch: Stretch| {
-            let place = stretch.place.expect("only stretches of blocks are written straight");
+            let place = stretch.place.expect("only stretches with blocks are written in place");
             buffers.store(buffer + stretch.done as u64, memory.below(), place, stretch.bytes);
         };
         if let Some(slot) = volume.pool.current_slot() {
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(queue.read(512, 100, 2 * BLOCK), 2 * BLOCK);
         buffers.write(0, &[9; BLOCK]);
         assert_eq!(queue.write(512, 0, BLOCK).unwrap(), BLOCK);
-        assert!(queue.stage.is_empty(), "nothing went through it");
+        assert!(queue.stage.is_empty(), "the stage was used");
         let (mut read, mut written) = ([0; 2 * BLOCK], [0; 2 * BLOCK]);
         buffers.read(100, &mut read);
         // Its first bytes are overwritten above.
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_and_holes_of_one_request_each_get_theirs() {
+    fn blocks_and_holes_of_one_request_are_both_served() {
         let (volume, buffers) = (volume(), Arena::new(1 << 20, None).unwrap());
         // Blocks 1 and 3 are there.
         for block in [1, 3] {

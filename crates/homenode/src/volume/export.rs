@@ -52,15 +52,16 @@ impl Volume {
         self.exported(|failed| {
             let added = add().map_err(failed)?;
             let pool = &self.pool;
-            let first_cpu = |cpus: &Vec<_>| cpus.first().copied();
-            let home = |cpus| first_cpu(cpus).map_or(NodeId(0), |cpu| pool.fs.pool().cpu_node(cpu));
+            // A queue without a CPU is the first node's: every machine has one.
+            let nodes = pool.fs.pool();
+            let home = |cpus: &Vec<_>| cpus.first().map_or(nodes.nodes()[0], |cpu| nodes.cpu_node(*cpu));
             let homes: Vec<NodeId> = added.queue_cpus().iter().map(home).collect();
             let buffers = added.buffers(&homes).map_err(failed)?;
             let queue_homes: Vec<_> = homes.iter().copied().map(Some).collect();
             let driver = VolumeDriver::new(attached, Arc::clone(&buffers), &queue_homes);
             // Each node has as many queues as cores: nobody goes to another one's.
             let device = Device::new(&driver, &homes, |_, _| 0, Options::default());
-            let device = device.expect("a volume's queues need nothing");
+            let device = device.expect("queues of a volume need no resources");
             let (recorders, trace) = self.recorders(homes.len(), trace)?;
             let setup = Setup {
                 device,

@@ -99,13 +99,13 @@ impl Volume {
     pub fn take_up(&self, device: &LastingExport, directory: &str) -> Result<Export, Error> {
         let origin = self.origin(directory);
         let is_own = (device.pool(), device.volume()) == (Some(origin.pool), Some(self.name()));
-        assert!(is_own, "a device is taken up with its own volume");
+        assert!(is_own, "the device belongs to another volume");
         self.export_by(None, || device.0.take_up(origin))
     }
 
     fn origin(&self, directory: &str) -> Origin {
         Origin {
-            pool: self.pool.fs.uuid().expect("its pool is durable"),
+            pool: self.pool.fs.uuid().expect("a durable pool"),
             volume: self.name().to_owned(),
             directory: directory.to_owned(),
         }

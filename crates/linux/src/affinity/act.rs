@@ -17,16 +17,14 @@
 //!   with fewer than all CPUs is taken for somebody else's before it is moved, and one that has nothing but CPUs we gave
 //!   it for ours afterwards.
 //!
-//! Other programs that set the same are in [`conflicts`]. Numbers of queues and tables of RSS are changed only when asked
-//! for ([`Actor::arrange`], `cards`).
+//! Other programs that set the same are in [`conflicts`]. Numbers of queues and tables of RSS are never changed: that is
+//! `ethtool`'s.
 //!
 //! Cost: an action reads its target three times and writes it once; a plan costs one fsync. A revert reads the mask of
 //! every thread of the machine. A thread's number that another thread gets between the last look and the write is not
 //! noticed: Linux has no way to set the mask of a thread by anything but its number.
 
 mod book;
-mod cards;
-mod cards_book;
 mod carry;
 mod children;
 pub mod conflicts;
@@ -43,8 +41,6 @@ mod store;
 
 use super::sense::cpusets::within;
 use super::sense::gaps::has_vanished;
-pub use cards::{CardWish, Spread};
-pub use cards_book::CardSetting;
 use children::Families;
 pub use conflicts::Conflict;
 pub use error::Error;
@@ -56,7 +52,7 @@ pub use live::Live;
 pub use lock::last_journal;
 pub use mask::Mask;
 use mask::is_within;
-pub use outcome::{Applied, CardOutcome, CardRestore, Hold, Outcome, Restore, Reverted, Standing};
+pub use outcome::{Applied, Hold, Outcome, Restore, Reverted, Standing};
 use record::Record;
 use std::collections::BTreeMap;
 use std::io;
@@ -132,12 +128,6 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             to: entry.last().to_vec(),
         };
         self.journal.entries().iter().map(change).collect()
-    }
-
-    /// Returns the settings of cards ([`CardSetting`]) that have been changed and not been restored.
-    #[must_use]
-    pub fn changed_cards(&self) -> Vec<CardSetting> {
-        self.journal.cards().keys().cloned().collect()
     }
 
     /// Returns the files that were moved, with the nodes they were moved to. Nothing moves them back.
@@ -294,18 +284,11 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         let inheritors = Families::new(kernel, self.journal.entries()).inheritors();
         let inheritors = inheritors.map_err(Error::kernel("the threads of the machine"))?;
         let entries = self.journal.entries().clone();
-        let cards = self.journal.cards().clone();
-        self.journal.retain(
-            |target| {
-                let there = kernel.identity(target);
-                there.map_or(true, |identity| identity.as_ref() == Some(&entries[target].identity))
-                    || inheritors.found.iter().any(|inheritor| inheritor.ancestor == *target)
-            },
-            |setting| {
-                let there = kernel.card(setting.device());
-                there.map_or(true, |identity| identity.as_ref() == Some(&cards[setting].identity))
-            },
-        )
+        self.journal.retain(|target| {
+            let there = kernel.identity(target);
+            there.map_or(true, |identity| identity.as_ref() == Some(&entries[target].identity))
+                || inheritors.found.iter().any(|inheritor| inheritor.ancestor == *target)
+        })
     }
 }
 

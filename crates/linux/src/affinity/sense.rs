@@ -6,16 +6,16 @@
 //! out; what cannot be read is told in [`Sensed::unseen`], and is no error.
 //!
 //! Cost: the settings of interrupts and queues are read in every eighth period only, or when asked for; that of threads is
-//! in `threads`. The test `cost_with_a_thousand_threads` prints and bounds it.
+//! in `threads`. The test `sensing_a_thousand_threads_stays_cheap` prints and bounds it.
 //!
 //! How cards spread packets over their queues is in [`Sensed::cards`], besides what is decided from.
 
 pub(crate) mod bpf;
-pub(super) mod cards;
+mod cards;
 pub(super) mod counts;
 pub(super) mod cpusets;
 mod disks;
-pub(super) mod ethtool;
+mod ethtool;
 pub(super) mod gaps;
 mod hardware;
 mod names;
@@ -151,7 +151,7 @@ impl Sensor {
         let counted = self.bpf.read(&self.tree, &mut gaps);
         self.read_settings(&now, topology);
         let period_ns = period_ns(self.last.ticks, now.ticks);
-        let settings = self.settings.as_ref().expect("they have just been read");
+        let settings = self.settings.as_ref().expect("the settings were read above");
         let mut pass = Pass {
             tree: &self.tree,
             online: &now.online,
@@ -318,7 +318,7 @@ pub enum Error {
         is_there: bool,
     },
     /// A directory without what is written last.
-    #[error("{directory} is no whole recording: it has no file meta, which is written last: was `homenode affinity record` stopped before its end? Record the machine again, into another directory", directory = directory.display())]
+    #[error("{directory} is an incomplete recording: it has no file meta, which is written last: was `homenode affinity record` stopped before its end? Record the machine again, into another directory", directory = directory.display())]
     Unfinished {
         /// The recording.
         directory: PathBuf,

@@ -76,5 +76,5 @@ fn both() -> (u64, u64) {
         (between, (before + between / 2, ns))
     };
     let closest = (0..ATTEMPTS).map(attempt).min_by_key(|(between, _)| *between);
-    closest.expect("there is an attempt").1
+    closest.expect("at least one attempt was made").1
 }

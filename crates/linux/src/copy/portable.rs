@@ -43,5 +43,5 @@ pub(super) fn gains(_bytes: usize, _to_write: bool) -> bool {
 
 /// Never called: see `WRITES_BACK`.
 pub(super) unsafe fn write_back(_: *const u8, _: usize) {
-    unreachable!("the kernel writes back here");
+    unreachable!("this processor has no instruction to write back");
 }

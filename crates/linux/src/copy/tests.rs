@@ -11,6 +11,11 @@ const SIZES: [usize; 27] = [
 const GUARD_BYTES: usize = 128;
 const GUARD: u8 = 0xa5;
 
+/// Whether all bytes are this one, compared by the standard library: a loop here takes long without optimization.
+fn are_all(bytes: &[u8], byte: u8) -> bool {
+    *bytes == vec![byte; bytes.len()]
+}
+
 fn pattern(count: usize) -> Vec<u8> {
     (0..count).map(|n| (n * 7 + n / 256 + 1).to_le_bytes()[0]).collect()
 }
@@ -38,11 +43,8 @@ fn check_copy(name: &str, copy: Copying, bytes: usize, to_offset: usize, from_of
     };
     let case = format!("{name}: {bytes} bytes from {from_offset} to {to_offset}");
     assert!(to[to_start..to_start + bytes] == written, "{case}: wrong bytes");
-    assert!(to[..to_start].iter().all(|byte| *byte == GUARD), "{case}: wrote before");
-    assert!(
-        to[to_start + bytes..].iter().all(|byte| *byte == GUARD),
-        "{case}: wrote behind"
-    );
+    assert!(are_all(&to[..to_start], GUARD), "{case}: wrote before");
+    assert!(are_all(&to[to_start + bytes..], GUARD), "{case}: wrote behind");
 }
 
 fn check_zero(name: &str, zero: Zeroing, bytes: usize, offset: usize) {
@@ -51,19 +53,13 @@ fn check_zero(name: &str, zero: Zeroing, bytes: usize, offset: usize) {
     // SAFETY: the range lies in the buffer.
     unsafe { zero(at.as_mut_ptr().wrapping_add(start), bytes) };
     let case = format!("{name}: {bytes} zeros at {offset}");
-    assert!(
-        at[start..start + bytes].iter().all(|byte| *byte == 0),
-        "{case}: left bytes"
-    );
-    assert!(at[..start].iter().all(|byte| *byte == GUARD), "{case}: wrote before");
-    assert!(
-        at[start + bytes..].iter().all(|byte| *byte == GUARD),
-        "{case}: wrote behind"
-    );
+    assert!(are_all(&at[start..start + bytes], 0), "{case}: left bytes");
+    assert!(are_all(&at[..start], GUARD), "{case}: wrote before");
+    assert!(are_all(&at[start + bytes..], GUARD), "{case}: wrote behind");
 }
 
 #[test]
-fn every_method_moves_the_bytes_and_no_others() {
+fn every_copy_method_moves_exactly_the_range() {
     for Method {
         name,
         load,
@@ -125,7 +121,7 @@ struct Shared(*mut u8);
 unsafe impl Sync for Shared {}
 
 #[test]
-fn racing_copies_give_a_mix_of_what_was_written() {
+fn racing_copies_return_a_mix_of_written_words() {
     const BYTES: usize = 5000;
     let mut bytes = vec![1_u8; BYTES];
     let shared = Shared(bytes.as_mut_ptr());
@@ -158,7 +154,7 @@ fn racing_copies_give_a_mix_of_what_was_written() {
 }
 
 #[test]
-fn stores_are_seen_before_what_is_published_after_them() {
+fn stores_are_visible_before_a_later_publication() {
     const BYTES: usize = 32 << 10;
     for method in methods() {
         let mut bytes = vec![0_u8; BYTES];

@@ -29,7 +29,7 @@ pub(super) fn offers(tree: &Tree) -> Vec<Offer> {
     let machine = tree.text("proc/meminfo");
     match (&offers[..], machine) {
         ([only], Some(machine)) => {
-            let home = only.home.expect("memory of a node is at home there");
+            let home = only.home.expect("memory of a node has that node as home");
             offer(home, only.kind, &machine).into_iter().collect()
         }
         ([], Some(machine)) if nodes.is_empty() => offer(NodeId(0), OfferKind::Dram, &machine).into_iter().collect(),

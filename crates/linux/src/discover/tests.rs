@@ -117,12 +117,12 @@ fn a_member_in_a_file_is_at_home_where_its_disk_is() {
     assert_eq!(home(259, 2), None, "the firmware does not say");
     assert_eq!(home(253, 0), Some(NodeId(1)), "over two disks of one node");
     assert_eq!(home(253, 1), None, "over disks of two nodes");
-    assert_eq!(home(253, 2), None, "over one that nobody knows of");
+    assert_eq!(home(253, 2), None, "over an unknown disk");
     assert_eq!(home(0, 33), None, "a tmpfs has no disk");
 }
 
 #[test]
-fn a_kernel_without_numa_has_node_0() {
+fn a_kernel_without_numa_reports_node_0() {
     let machine = Machine::new();
     machine.file("proc/meminfo", "MemTotal: 1048576 kB\nMemFree: 1024 kB\n");
     let offers = machine.offers();
@@ -133,7 +133,7 @@ fn a_kernel_without_numa_has_node_0() {
 }
 
 #[test]
-fn the_only_nodes_memory_is_the_machines() {
+fn a_single_nodes_memory_is_the_machines() {
     let machine = Machine::new();
     machine.node(4, "0-3", 2).node(0, "", 0);
     machine.file("proc/meminfo", "MemTotal: 8388608 kB\nMemFree: 4194304 kB\n");
@@ -144,11 +144,11 @@ fn the_only_nodes_memory_is_the_machines() {
         expected
     );
     machine.node(1, "", 2);
-    assert_eq!(machine.offer("node4").bytes, 2 * GIB, "one of several: its own figures");
+    assert_eq!(machine.offer("node4").bytes, 2 * GIB, "one of several nodes");
 }
 
 #[test]
-fn nvme_disks_and_who_uses_them() {
+fn nvme_disks_and_their_uses_are_found() {
     let machine = Machine::new();
     machine.node(0, "0", 1).node(1, "1", 1);
     for number in 0..6 {
@@ -193,7 +193,7 @@ fn nvme_disks_and_who_uses_them() {
 
 /// A name that cannot be shown whole is no reason to offer the disk.
 #[test]
-fn disk_that_is_mounted_beside_a_name_that_is_no_text_is_in_use() {
+fn a_mounted_disk_is_in_use_beside_a_mount_name_that_is_not_utf8() {
     let machine = Machine::new();
     machine.node(0, "0", 1).nvme(7, 0);
     let mountinfo = machine.place("proc/self/mountinfo");
@@ -207,7 +207,7 @@ fn disk_that_is_mounted_beside_a_name_that_is_no_text_is_in_use() {
 }
 
 #[test]
-fn a_disk_with_several_paths_is_where_they_are() {
+fn a_multipath_disk_is_at_home_with_its_paths() {
     let machine = Machine::new();
     machine.node(0, "0", 1).node(1, "1", 1);
     machine.file(
@@ -306,7 +306,7 @@ fn dax_devices() {
 }
 
 #[test]
-fn the_only_node_is_everybodys_home() {
+fn a_single_node_is_the_home_of_every_device() {
     let machine = Machine::new();
     machine.node(0, "0", 1).nvme(0, -1);
     assert_eq!(machine.offer("nvme0n1").home, Some(NodeId(0)));
@@ -320,24 +320,4 @@ fn this_machine_offers_its_memory() {
     for offer in memory {
         assert!(offer.bytes > 0 && offer.free_bytes.unwrap() <= offer.bytes, "{offer:?}");
     }
-}
-
-#[test]
-fn every_offer_has_a_kind_of_member() {
-    use homenode_engine::pool::MemberKind;
-    let kinds = [
-        OfferKind::Dram,
-        OfferKind::MemoryOnly,
-        OfferKind::Pmem,
-        OfferKind::Dax,
-        OfferKind::Nvme,
-    ];
-    let expected = [
-        MemberKind::Dram,
-        MemberKind::Dram,
-        MemberKind::Pmem,
-        MemberKind::Pmem,
-        MemberKind::Block,
-    ];
-    assert_eq!(kinds.map(OfferKind::member_kind), expected);
 }

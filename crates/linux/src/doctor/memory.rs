@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_of_tmpfs_and_their_policies() {
+    fn tmpfs_mounts_and_their_policies_are_read() {
         let of = |line: &str| parse(line);
         let found = |at: &str, policy: &str| Some((at.to_owned(), policy.to_owned()));
         assert_eq!(of("tmpfs /dev/shm tmpfs rw,size=64k 0 0"), found("/dev/shm", ""));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_mounts_of_this_machine_hold() {
+    fn usage_of_this_machines_mounts_is_read() {
         let text = held("/dev/vda / ext4 rw 0 0\nx /nowhere tmpfs rw 0 0\nx / tmpfs rw,mpol=local 0 0\n");
         // Whatever is mounted there holds something.
         let lines: Vec<Tmpfs> = text.lines().filter_map(holding).collect();

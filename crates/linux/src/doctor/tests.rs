@@ -62,7 +62,7 @@ impl Machine {
 }
 
 #[test]
-fn memory_is_told_by_node_and_counts_are_of_the_period() {
+fn memory_is_reported_by_node_and_counts_by_period() {
     let machine = Machine::new();
     machine.file("sys/devices/system/node/possible", "0-1\n");
     let tree = Tree::new(machine.root());
@@ -92,7 +92,7 @@ fn memory_is_told_by_node_and_counts_are_of_the_period() {
 }
 
 #[test]
-fn memory_of_the_only_node_is_the_machines() {
+fn memory_of_a_single_node_is_the_machines() {
     let machine = Machine::new();
     machine.file("proc/meminfo", "MemTotal: 5000 kB\nMemFree: 3000 kB\n");
     let tree = Tree::new(machine.root());
@@ -122,7 +122,7 @@ fn mounts_of_tmpfs() {
 }
 
 #[test]
-fn settings_and_helpers() {
+fn settings_and_helper_programs_are_found() {
     let machine = Machine::new();
     let facts = machine.facts();
     assert_eq!(
@@ -182,11 +182,11 @@ fn devices_without_a_home_have_an_address() {
     let addresses = machine.facts().addresses;
     assert_eq!(addresses.get("nvme0n1").map(String::as_str), Some("0000:3b:00.0"));
     machine.file(&format!("{function}/numa_node"), "1\n");
-    assert_eq!(machine.facts().addresses.len(), 0, "it has a home");
+    assert_eq!(machine.facts().addresses.len(), 0, "the device has a home");
 }
 
 #[test]
-fn what_is_missing_is_told_where_it_matters() {
+fn missing_files_are_reported_if_they_matter() {
     let unseen = |hardware: &str, root: &Path| {
         let source = Source::Synthetic(hardware.to_owned());
         examine(&source, root, Duration::ZERO, Box::new(Vec::new))
@@ -216,7 +216,7 @@ fn what_is_missing_is_told_where_it_matters() {
 }
 
 #[test]
-fn this_machine_reads_the_same_from_its_recording() {
+fn a_recording_of_this_machine_reads_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let period = Duration::from_millis(20);
     let sensed = crate::affinity::record(

@@ -25,7 +25,7 @@ pub struct Arena {
 #[non_exhaustive]
 pub enum ArenaError {
     /// Zero bytes, or more than there are addresses.
-    #[error("memory for requests cannot have {0} bytes: ask for at least one, and no more than the machine has")]
+    #[error("cannot allocate {0} bytes of memory for requests: ask for 1 byte or more, within the machine's memory")]
     Size(u64),
     /// There is no such node, or it cannot be asked.
     #[error("{node} cannot give memory to requests ({source}): `homenode topology` lists the nodes")]
@@ -88,7 +88,7 @@ impl Arena {
         let length = usize::try_from(bytes).ok().filter(|length| *length > 0);
         let length = length.ok_or(ArenaError::Size(bytes))?;
         let part = usize::try_from(part_bytes).map_err(|_| ArenaError::Size(bytes))?;
-        assert!(part.is_multiple_of(HUGE_BYTES), "no huge page is of two parts");
+        assert!(part.is_multiple_of(HUGE_BYTES), "each part is whole huge pages");
         let has_memory = |home: NodeId| total_bytes(home).is_ok_and(|bytes| bytes > 0);
         let homes: Vec<_> = homes
             .iter()
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_end_with_it() {
+    fn arena_ranges_end_at_its_size() {
         let arena = Arena::new(4096, None).unwrap();
         assert!(arena.range(0, 4096).is_some());
         assert!(arena.range(4096, 0).is_some());
@@ -306,9 +306,9 @@ mod tests {
     }
 
     #[test]
-    fn impossible_ones_are_refused_with_the_reason() {
+    fn impossible_arenas_are_refused_with_the_reason() {
         let text = |bytes, home| Arena::new(bytes, home).unwrap_err().to_string();
-        assert!(text(0, None).starts_with("memory for requests cannot have 0 bytes"));
+        assert!(text(0, None).starts_with("cannot allocate 0 bytes of memory for requests"));
         assert!(text(u64::MAX, None).contains("18446744073709551615"));
         assert!(
             text(1 << 50, None).starts_with("the machine can give "),

@@ -221,7 +221,7 @@ impl Storage {
         match self {
             Self::Arena(arena) => arena
                 .range(offset, bytes)
-                .expect("requests keep to the device's limits"),
+                .expect("the block layer admits only requests within the device"),
             Self::Member { memory, first, .. } => {
                 let offset = usize::try_from(offset).unwrap_or(usize::MAX);
                 memory.address(*first, offset, bytes)

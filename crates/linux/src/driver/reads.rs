@@ -85,7 +85,7 @@ impl<T> Reads<T> {
             // The kernel needs no list of one piece.
             [(address, bytes)] => {
                 let to = std::ptr::without_provenance_mut(address);
-                let bytes = u32::try_from(bytes).expect("no more than a read may have");
+                let bytes = u32::try_from(bytes).expect("at most the bytes of a read");
                 (
                     Box::default(),
                     opcode::Read::new(file, to, bytes).offset(transfer.offset).build(),
@@ -93,7 +93,7 @@ impl<T> Reads<T> {
             }
             _ => {
                 let pieces: Box<[libc::iovec]> = pieces.collect();
-                let count = u32::try_from(pieces.len()).expect("no more pieces than frames");
+                let count = u32::try_from(pieces.len()).expect("there are at most as many pieces as frames");
                 let entry = opcode::Readv::new(file, pieces.as_ptr(), count);
                 (pieces, entry.offset(transfer.offset).build())
             }
@@ -169,8 +169,8 @@ impl<T> Reads<T> {
                     is_over = true;
                     return;
                 }
-                let number = usize::try_from(number).expect("it was an index");
-                let read = all[number].take().expect("a read ends once");
+                let number = usize::try_from(number).expect("user_data is the index given at submission");
+                let read = all[number].take().expect("each read completes once");
                 free.push(number);
                 ended(
                     read.tied,

@@ -230,7 +230,7 @@ fn make_shared(entries: u32) -> io::Result<IoUring> {
 
 /// The arena in pieces that the kernel takes.
 fn chunks(buffers: &Arena) -> Vec<libc::iovec> {
-    let all = usize::try_from(buffers.bytes()).expect("it is mapped");
+    let all = usize::try_from(buffers.bytes()).expect("mapped memory fits a usize");
     let chunk = |start: usize| {
         let bytes = CHUNK_BYTES.min(all - start);
         let base = buffers.range(start as u64, bytes).unwrap_or(ptr::null_mut());
@@ -289,12 +289,12 @@ mod tests {
     }
 
     #[test]
-    fn helpers_of_a_thread_stay_near_it() {
+    fn kernel_workers_of_a_ring_stay_near_its_thread() {
         // A thread of its own: they belong to it.
         std::thread::spawn(|| {
             let mut ring = Ring::shared(4).unwrap();
             let near = read_by_worker(&mut ring);
-            assert!(!near.is_empty(), "no helper has come");
+            assert!(!near.is_empty(), "the kernel started no worker");
             let cpus = near_cpus().unwrap();
             assert!(cpus.contains(&current_cpu()));
         })

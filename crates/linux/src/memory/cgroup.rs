@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_both_versions() {
+    fn cgroups_of_both_versions_are_found() {
         let found = directories("5:cpu:/x\n4:memory:/a/b\n0::/c\n", MOUNTS);
         assert_eq!(
             paths(&found),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_of_a_part_of_the_hierarchy() {
+    fn a_mounted_subtree_of_the_hierarchy_is_resolved() {
         let mounts = b"41 31 0:38 /docker/1 /sys/fs/cgroup rw,relatime - cgroup2 cgroup rw\n";
         assert_eq!(
             paths(&directories("0::/docker/1/inner\n", mounts)),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn room_of_a_group() {
+    fn the_room_of_a_group_is_its_limit_minus_its_use() {
         let directory = std::env::temp_dir().join(format!("homenode-cgroup-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let write = |name: &str, text: &str| fs::write(directory.join(name), text).unwrap();

@@ -73,7 +73,7 @@ impl Devdax {
                 self.window.get_or_init(|| window)
             }
         };
-        let at = usize::try_from(at).expect("it is mapped");
+        let at = usize::try_from(at).expect("the device is mapped, so offsets fit a usize");
         let from = window.mapping.base().wrapping_add(at).cast_const();
         // SAFETY: the bytes lie in the mapping, which is all of the device; `to` is ours.
         unsafe { copy::load(to.as_mut_ptr(), from, to.len()) };
@@ -121,7 +121,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn size_unit_and_home_are_those_of_sysfs() {
+    fn size_unit_and_home_of_a_dax_device_match_sysfs() {
         let told = [
             ("size", "266338304\n"),
             ("align", "1073741824\n"),
@@ -139,7 +139,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn other_devices_are_none() {
+    fn other_devices_are_not_dax_devices() {
         assert!(found("null", "mem", &[("size", "4096\n")]).is_none());
         assert!(found("sizeless", "dax", &[]).is_none());
     }

@@ -79,7 +79,7 @@ impl DiskMember {
         if matches!(*begun, Begun::Unmade) {
             *begun = Reads::new().map_or_else(
                 |error| {
-                    tracing::debug!(%error, "{}: nobody reads ahead by himself", self.path().display());
+                    tracing::debug!(%error, "{}: the cache does not read ahead on its own", self.path().display());
                     Begun::Never
                 },
                 |reads| Begun::Reads(Box::new(reads)),

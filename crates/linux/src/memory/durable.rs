@@ -97,7 +97,7 @@ pub enum MemberFileError {
         by: Option<InUse>,
     },
     /// A file that cannot be reached past the page cache.
-    #[error("{} cannot be reached past the page cache: leave --direct out, or put the file on another filesystem", path.display())]
+    #[error("the page cache of {} cannot be bypassed: leave --direct out, or put the file on another filesystem", path.display())]
     NotDirect {
         /// The file.
         path: PathBuf,
@@ -131,7 +131,7 @@ pub enum MemberFileError {
     },
     /// It belongs to a pool, or did.
     #[error(
-        "{} is a member of pool {name} ({uuid:032x}): once that pool is exported and not wanted any more, `homenode pool create --force` takes it",
+        "{} is a member of pool {name} ({uuid:032x}): if that pool is not needed any more, export it, then `homenode pool create --force` takes it",
         path.display()
     )]
     Taken {
@@ -640,7 +640,7 @@ impl DurableMember {
     /// Makes all bytes durable.
     pub(super) fn persist_all(&self) -> io::Result<()> {
         if self.is_memory {
-            let bytes = usize::try_from(self.file.bytes).expect("it is mapped");
+            let bytes = usize::try_from(self.file.bytes).expect("the file is mapped, so its size fits a usize");
             self.mapping.write_back(0, bytes);
             return Ok(());
         }
@@ -667,34 +667,33 @@ mod tests {
     }
 
     #[test]
-    fn a_new_member_is_written_once_and_keeps_what_was_there() {
+    fn a_new_member_is_allocated_once_and_keeps_its_data() {
         const BYTES: u64 = 3 << 20;
         // Beside the target: /tmp may be a tmpfs.
-        let directory =
-            tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("the source's filesystem can be written");
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("the source's directory is writable");
         let path = directory.path().join("member");
-        let file = File::create(&path).expect("the directory is ours");
-        file.set_len(BYTES).expect("a hole takes no room");
+        let file = File::create(&path).expect("the new directory is writable");
+        file.set_len(BYTES).expect("a sparse file takes no room");
         file.write_all_at(b"kept", 1 << 20).expect("there is room for a block");
         let (member, never) = (
-            MemberFile::open(&path).expect("nobody else has it"),
+            MemberFile::open(&path).expect("no other process has the file"),
             AtomicBool::new(false),
         );
-        member.prepare(true, &never, |_| false).expect("there is room");
+        member.prepare(true, &never, |_| false).expect("the disk has room");
         assert!(
             unwritten_bytes(&file, BYTES) > 0,
             "this filesystem tells no holes: nothing is tested"
         );
-        member.prepare(false, &never, |_| false).expect("there is room");
+        member.prepare(false, &never, |_| false).expect("the disk has room");
         assert_eq!(unwritten_bytes(&file, BYTES), 0);
         let mut kept = [0; 4];
-        let opened = File::open(&path).expect("it is there");
+        let opened = File::open(&path).expect("the file exists");
         opened.read_exact_at(&mut kept, 1 << 20).expect("it is long enough");
         assert_eq!(&kept, b"kept");
     }
 
     #[test]
-    fn a_member_is_made_durable_as_where_it_lies_now_asks_for() {
+    fn the_way_to_persist_follows_the_storage() {
         // As when the file was copied to another filesystem after its pool was made.
         for (directory, pool_kind) in [
             (env!("CARGO_MANIFEST_DIR"), MemberKind::Pmem),
@@ -719,7 +718,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_not_mapped_to_be_only_read() {
+    fn a_read_only_dax_device_is_refused() {
         let device = crate::memory::devdax::tests::found("read", "dax", &[("size", "1048576\n")]);
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(1 << 20).unwrap();
@@ -734,7 +733,7 @@ mod tests {
     }
 
     #[test]
-    fn member_is_opened_when_a_child_has_begun_its_program() {
+    fn opening_a_member_waits_for_a_forked_child_to_exec() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let member = MemberFile::open(file.path()).unwrap();
         let in_use = MemberFile::open(file.path()).unwrap_err();
@@ -751,7 +750,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_are_no_persistent_memory_are_refused() {
+    fn devices_other_than_persistent_memory_are_refused() {
         let refused = MemberFile::open(Path::new("/dev/null")).unwrap_err();
         assert!(matches!(refused, MemberFileError::NoFile { .. }), "{refused}");
     }

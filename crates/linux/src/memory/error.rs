@@ -11,7 +11,7 @@ pub enum Error {
     #[error("{0} does not exist on this machine: `homenode topology` lists the nodes")]
     UnknownNode(NodeId),
     /// The home has CPUs or devices only.
-    #[error("{0} has no memory: choose a node that has (`homenode topology` lists them)")]
+    #[error("{0} has no memory: choose a node with memory (`homenode topology` lists them)")]
     Memoryless(NodeId),
     /// The home has not enough free memory.
     #[error(
@@ -57,7 +57,7 @@ pub enum Error {
     },
     /// A device of persistent memory cannot be mapped so that stores stay in this process.
     #[error(
-        "{} is a device of persistent memory: its pool cannot be up only to be read; bring the pool up without --read-only and \
+        "{} is a device of persistent memory: its pool cannot be opened read-only; bring the pool up without --read-only and \
          --degraded (`homenode fsck` writes nothing)",
         path.display()
     )]

@@ -203,7 +203,7 @@ mod tests {
         Node 3 Dirty:             5000 kB\nNode 3 Writeback:         1000 kB\nNode 3 SReclaimable:     8000 kB\n";
 
     #[test]
-    fn reads_a_nodes_figures() {
+    fn a_nodes_meminfo_is_parsed() {
         let info = Meminfo::parse(NODE);
         let kb = |n: u64| n * 1024;
         assert_eq!(
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_figures_have_the_same_names() {
+    fn the_machines_meminfo_is_parsed() {
         assert_eq!(Meminfo::parse(&NODE.replace("Node 3 ", "")), Meminfo::parse(NODE));
     }
 
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_this_machine() {
+    fn headroom_of_this_machine_is_read() {
         let (total, free) = (total_bytes(NodeId(0)).unwrap(), free_bytes(NodeId(0)).unwrap());
         assert!(free < total, "{free} of {total}");
         assert_eq!(total_bytes(NodeId(999)).unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -261,11 +261,11 @@ mod tests {
         *groups.left.0.lock() = read_just_now(100);
         assert!(nodes[0].take(60));
         assert_eq!(groups.left.0.lock().left, 40);
-        assert!(nodes[1].take(40), "what is left, of another node");
+        assert!(nodes[1].take(40), "another node takes the rest");
         assert_eq!(groups.left.0.lock().left, 0);
         *groups.left.0.lock() = read_just_now(100);
         assert!(!nodes[1].take(90), "there is no such node");
-        assert_eq!(groups.left.0.lock().left, 100, "what the node has not is given back");
+        assert_eq!(groups.left.0.lock().left, 100, "unused room is returned");
     }
 
     fn read_just_now(left: u64) -> Reading {

@@ -32,7 +32,7 @@ impl Lent<'_> {
     /// When there are not that many.
     #[must_use]
     pub const fn of(words: &'static [u64], bytes: usize) -> Self {
-        assert!(bytes <= size_of_val(words), "more bytes than there are");
+        assert!(bytes <= size_of_val(words), "more bytes than the words have");
         // SAFETY: they are readable for ever, and nobody changes them.
         unsafe { Self::new(words.as_ptr().cast(), bytes) }
     }
@@ -64,7 +64,7 @@ impl Lent<'_> {
     pub fn word(&self, at: usize) -> u64 {
         assert!(
             at.checked_add(8).is_some_and(|end| end <= self.bytes),
-            "beyond what is lent"
+            "beyond the lent bytes"
         );
         let word = self.start.wrapping_add(at).cast::<u64>();
         assert!(word.is_aligned(), "not at a multiple of 8 bytes");
@@ -80,7 +80,7 @@ impl Lent<'_> {
     /// When they are not all lent.
     pub fn copy_to(&self, at: usize, to: &mut [u8]) {
         let end = at.checked_add(to.len());
-        assert!(end.is_some_and(|end| end <= self.bytes), "beyond what is lent");
+        assert!(end.is_some_and(|end| end <= self.bytes), "beyond the lent bytes");
         // SAFETY: the bytes are readable, by what `new` was promised; `to` is a slice and no part of the pool.
         unsafe { copy::load(to.as_mut_ptr(), self.start.wrapping_add(at), to.len()) };
     }

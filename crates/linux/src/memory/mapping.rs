@@ -394,7 +394,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_aligned_and_apart() {
+    fn mapped_ranges_are_aligned_and_disjoint() {
         let small = Mapping::reserve(3 * HUGE_BYTES).unwrap();
         let large = Mapping::reserve(GIGABYTE + HUGE_BYTES).unwrap();
         assert_eq!(small.base().addr() % HUGE_BYTES, 0);
@@ -405,7 +405,7 @@ mod tests {
 
     /// Also after its bytes were put elsewhere, by a new mapping in its place.
     #[test]
-    fn child_of_fork_has_no_part_of_it() {
+    fn a_forked_child_does_not_inherit_the_mapping() {
         let mapping = Mapping::reserve(2 * HUGE_BYTES).unwrap();
         let file = tempfile::tempfile().unwrap();
         file.set_len(2 * HUGE_BYTES as u64).unwrap();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_sizes_are_refused() {
+    fn mappings_of_absurd_sizes_are_refused() {
         assert!(Mapping::reserve(usize::MAX / HUGE_BYTES * HUGE_BYTES).is_err());
         assert_eq!(
             Mapping::reserve(1 << 56).unwrap_err().raw_os_error(),

@@ -16,7 +16,7 @@ pub(super) fn run(program: &str, arguments: &[&str]) -> String {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {arguments:?}: {told}");
     String::from_utf8(output.stdout)
-        .expect("its output is text")
+        .expect("the program prints UTF-8")
         .trim()
         .to_owned()
 }
@@ -40,20 +40,20 @@ impl Played {
             skip("only root may make disks");
             return None;
         }
-        let directory = tempfile::tempdir().expect("there is a directory for tests");
-        let place = directory.path().to_str().expect("its name is text");
+        let directory = tempfile::tempdir().expect("the directory for temporary files is writable");
+        let place = directory.path().to_str().expect("the path is UTF-8");
         run("mount", &["-t", "tmpfs", "-o", &format!("size={room}"), "none", place]);
         let file = directory.path().join("disk");
         File::create(&file)
             .and_then(|file| file.set_len(bytes))
-            .expect("a hole takes no room");
+            .expect("a sparse file takes no room");
         let mut arguments = vec!["--find", "--show", "--direct-io=on"];
         arguments.extend(options);
-        arguments.push(file.to_str().expect("its name is text"));
+        arguments.push(file.to_str().expect("the path is UTF-8"));
         let output = Command::new("losetup")
             .args(&arguments)
             .output()
-            .expect("it is installed");
+            .expect("the machine has the program: see scripts/setup.sh");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         if !output.status.success() {
             run("umount", &[place]);
@@ -70,7 +70,7 @@ impl Played {
 
     /// Takes all room that is left for it: what was never written to cannot be.
     pub(super) fn take_room(&self) {
-        let mut rest = File::create(self.directory.path().join("rest")).expect("it takes no room yet");
+        let mut rest = File::create(self.directory.path().join("rest")).expect("an empty file takes no room");
         for step in [1 << 16, 1 << 12] {
             while std::io::Write::write_all(&mut rest, &vec![1; step]).is_ok() {}
         }
@@ -78,7 +78,7 @@ impl Played {
 
     /// A partition of it.
     pub(super) fn partition(&self, number: u32, first: u64, bytes: u64) -> PathBuf {
-        let disk = self.device.to_str().expect("the kernel has named it");
+        let disk = self.device.to_str().expect("the kernel's device names are UTF-8");
         let sectors = |bytes: u64| (bytes / 512).to_string();
         run(
             "addpart",
@@ -91,14 +91,14 @@ impl Played {
     pub(super) fn mount(&self, part: &Path) -> Mounted {
         run(
             "mkfs.ext4",
-            &["-q", "-F", part.to_str().expect("the kernel has named it")],
+            &["-q", "-F", part.to_str().expect("the kernel's device names are UTF-8")],
         );
-        let place = tempfile::tempdir().expect("there is a directory for tests");
+        let place = tempfile::tempdir().expect("the directory for temporary files is writable");
         run(
             "mount",
             &[
-                part.to_str().expect("as above"),
-                place.path().to_str().expect("its name is text"),
+                part.to_str().expect("the kernel's device names are UTF-8"),
+                place.path().to_str().expect("the path is UTF-8"),
             ],
         );
         Mounted(place)
@@ -126,11 +126,11 @@ impl Drop for Mounted {
 
 /// A file of holes that a filesystem on a disk has, or a tmpfs.
 pub(super) fn file_under(directory: &Path, bytes: u64) -> (tempfile::TempDir, PathBuf) {
-    let directory = tempfile::tempdir_in(directory).expect("it can be written");
+    let directory = tempfile::tempdir_in(directory).expect("the caller's directory is writable");
     let path = directory.path().join("member");
     File::create(&path)
         .and_then(|file| file.set_len(bytes))
-        .expect("a hole takes no room");
-    fs::metadata(&path).expect("it was made");
+        .expect("a sparse file takes no room");
+    fs::metadata(&path).expect("the file was made above");
     (directory, path)
 }

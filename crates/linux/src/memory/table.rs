@@ -74,7 +74,7 @@ impl Table {
         if start > last as u64 {
             out_of_bounds(block, offset, bytes, member_bytes);
         }
-        let start = usize::try_from(start).expect("within a mapping");
+        let start = usize::try_from(start).expect("an offset within a mapping fits a usize");
         // Relaxed: stored before the length that was seen.
         slot.base.load(Ordering::Relaxed).wrapping_add(start)
     }

@@ -45,7 +45,7 @@ fn is_private_tmpfs(memory: &NodeMemory, id: MemberId) -> bool {
 }
 
 #[test]
-fn bytes_come_back_across_blocks() {
+fn bytes_written_across_blocks_are_read_back() {
     let memory = NodeMemory::new();
     member(&memory, ONE, 8 * MIB);
     let mut at = 1;
@@ -90,7 +90,7 @@ fn blocks_move_between_members() {
 }
 
 #[test]
-fn new_memory_is_zero_and_the_tail_is_no_member() {
+fn new_memory_is_zero_and_has_whole_blocks() {
     let memory = NodeMemory::new();
     member(&memory, ONE, 3 * BLOCK_BYTES as u64);
     let mut read = [1; 3 * BLOCK_BYTES];
@@ -100,7 +100,7 @@ fn new_memory_is_zero_and_the_tail_is_no_member() {
 }
 
 #[test]
-fn wrong_blocks_panic() {
+fn accesses_to_wrong_blocks_panic() {
     let memory = NodeMemory::new();
     member(&memory, ONE, 2 * MIB);
     let end = Block::new(ONE, RUN_BLOCKS);
@@ -125,7 +125,7 @@ fn panics<R>(operation: impl FnOnce() -> R) {
 }
 
 #[test]
-fn removed_members_panic_and_their_addresses_stay_taken() {
+fn accesses_to_removed_members_panic_and_addresses_stay_reserved() {
     let memory = NodeMemory::new();
     member(&memory, ONE, 2 * MIB);
     let base = memory.address(Block::new(ONE, 0), 0, 1);
@@ -140,7 +140,7 @@ fn removed_members_panic_and_their_addresses_stay_taken() {
 }
 
 #[test]
-fn members_come_and_go_beside_copies() {
+fn members_change_beside_copies() {
     let memory = NodeMemory::new();
     member(&memory, ONE, 2 * MIB);
     let done = AtomicBool::new(false);
@@ -163,7 +163,7 @@ fn members_come_and_go_beside_copies() {
 }
 
 #[test]
-fn a_durable_member_that_is_in_use_while_it_is_removed_keeps_no_other_waiting() {
+fn removing_a_durable_member_in_use_does_not_block_others() {
     const TWO: MemberId = MemberId(2);
     const SOON: Duration = Duration::from_secs(10);
     let directory = tempfile::tempdir().unwrap();
@@ -192,7 +192,7 @@ fn a_durable_member_that_is_in_use_while_it_is_removed_keeps_no_other_waiting() 
         drop(inside);
         remover.join().unwrap().unwrap();
         assert!(is_served, "the other member could not be synced");
-        assert!(waits, "it was unmapped under a sync");
+        assert!(waits, "the member was unmapped during a sync");
     });
     assert_eq!(memory.members.read().vacant_durable.len(), 1);
 }
@@ -216,7 +216,7 @@ fn impossible_members_are_refused_with_the_reason() {
 }
 
 #[test]
-fn what_members_are_still_to_get_is_not_promised_again() {
+fn memory_promised_to_members_is_not_promised_again() {
     let memory = NodeMemory::new();
     let most = free_bytes(HOME).unwrap() / 10 * 6 / MIB * MIB;
     memory.add(ONE, HOME, most).unwrap();
@@ -251,7 +251,7 @@ fn populating_takes_memory_and_removing_gives_it_back() {
 }
 
 #[test]
-fn without_room_the_member_starves_and_nothing_else_breaks() {
+fn a_member_without_room_starves_alone() {
     let group = std::env::temp_dir().join(format!("homenode-full-group-{}", std::process::id()));
     std::fs::create_dir_all(&group).unwrap();
     let write = |name: &str, text: &str| std::fs::write(group.join(name), text).unwrap();
@@ -275,7 +275,7 @@ fn without_room_the_member_starves_and_nothing_else_breaks() {
 }
 
 #[test]
-fn pages_are_huge() {
+fn members_use_huge_pages() {
     let memory = NodeMemory::new();
     member(&memory, ONE, 16 * MIB);
     if is_private_tmpfs(&memory, ONE) {
@@ -284,7 +284,7 @@ fn pages_are_huge() {
 }
 
 #[test]
-fn the_tmpfs_is_in_no_mount_table() {
+fn the_private_tmpfs_is_not_in_the_mount_table() {
     let tmpfs = match backing::tmpfs(None, 2 * MIB) {
         Ok(tmpfs) => tmpfs,
         Err(error) => return skip(&format!("no private tmpfs here: {error}")),
@@ -297,7 +297,7 @@ fn the_tmpfs_is_in_no_mount_table() {
 }
 
 #[test]
-fn without_permission_to_mount_a_memfd_serves() {
+fn a_memfd_is_used_without_permission_to_mount() {
     let refused: Preferred = |_, _| Err(io::Error::from_raw_os_error(libc::EPERM));
     let memory = NodeMemory::new();
     let backing = memory.add_on(ONE, HOME, 4 * MIB, refused).unwrap();
@@ -325,7 +325,7 @@ fn without_permission_to_mount_a_memfd_serves() {
 }
 
 #[test]
-fn pages_lie_on_their_home() {
+fn pages_lie_on_the_members_home() {
     let nodes = (0..64)
         .map(NodeId)
         .filter(|node| total_bytes(*node).is_ok_and(|bytes| bytes > 0));
@@ -371,7 +371,7 @@ fn node_of(address: *mut u8) -> Option<NodeId> {
 }
 
 #[test]
-fn a_node_is_never_filled_to_the_brim() {
+fn a_node_is_never_filled_completely() {
     let small = |node: &NodeId| total_bytes(*node).is_ok_and(|bytes| bytes > 0 && bytes < 2 << 30);
     let Some(home) = (1..64).map(NodeId).find(small) else {
         skip("needs a second node, of less than 2 GiB");

@@ -38,7 +38,7 @@ fn reads_and_writes_of_one_tmpfs_are_counted_by_file_and_thread() {
 }
 
 #[test]
-fn counts_that_are_cut_are_refused() {
+fn truncated_counts_are_refused() {
     let mut bytes = vec![7, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(decode(&bytes), Some((Vec::new(), 7)));
     bytes.extend([0; 31]);

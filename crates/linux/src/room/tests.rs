@@ -29,7 +29,7 @@ fn room_is_short_below_the_target_and_until_a_quarter_above_it() {
 }
 
 #[test]
-fn moving_waits_for_writers_until_little_is_left() {
+fn moving_waits_for_writers_while_enough_room_is_left() {
     let means = Means::Moving;
     for (free, taken, would_disturb) in [(150, 0, false), (150, 4, true), (51, 4, true), (49, 4, false)] {
         assert_eq!(
@@ -41,7 +41,7 @@ fn moving_waits_for_writers_until_little_is_left() {
 }
 
 #[test]
-fn what_the_kernel_keeps_is_the_low_watermark_of_all_zones_of_the_node() {
+fn the_kernels_reserve_is_the_sum_of_low_watermarks() {
     let zone = |node, name, low| {
         format!(
             "Node {node}, zone {name:>8}\n  pages free     381\n        min      100\n        low      {low}\n        high     300\n      nr_low 7\n"
@@ -53,7 +53,7 @@ fn what_the_kernel_keeps_is_the_low_watermark_of_all_zones_of_the_node() {
 }
 
 #[test]
-fn free_huge_pages_are_pieces_of_2_mib_and_more_of_all_zones() {
+fn free_huge_pages_count_pieces_of_2_mib_and_more() {
     let buddyinfo = "Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      3 \n\
                      Node 1, zone    DMA32      1      1      4      2      5      4      3      3      4      2    752 \n\
                      Node 1, zone   Normal  25982  11045   4242   1937    887    405    169     87     50      7    451 \n";

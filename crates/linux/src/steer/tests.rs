@@ -17,7 +17,7 @@ fn bytes_in(map: &[(NodeId, u64)]) -> u64 {
 }
 
 #[test]
-fn map_counts_pages_with_data_and_fills_no_hole() {
+fn a_map_counts_pages_with_data_and_fills_no_hole() {
     let Some(file) = file() else { return };
     assert_eq!(map(file.as_fd()).unwrap(), []);
     file.set_len(64 << 20).unwrap();
@@ -45,14 +45,14 @@ fn map_counts_pages_with_data_and_fills_no_hole() {
 }
 
 #[test]
-fn map_of_a_file_beyond_two_mebibytes_counts_all_of_it() {
+fn a_map_of_a_file_beyond_2_mib_is_complete() {
     let Some(file) = file() else { return };
     file.write_all_at(&vec![7; (5 << 20) + 100], 0).unwrap();
     assert_eq!(bytes_in(&map(file.as_fd()).unwrap()), (5 << 20) + 4096);
 }
 
 #[test]
-fn a_file_that_is_open_for_reading_is_mapped_and_moved() {
+fn a_file_opened_read_only_can_be_mapped_and_moved() {
     let Some(file) = file() else { return };
     file.write_all_at(&[7; 10_000], 0).unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
@@ -74,7 +74,7 @@ fn policies_are_set_changed_and_taken_away() {
 }
 
 #[test]
-fn moving_to_the_node_where_all_lies_moves_nothing() {
+fn moving_a_file_to_its_own_node_moves_nothing() {
     let Some(file) = file() else { return };
     file.write_all_at(&vec![7; 3 << 20], 0).unwrap();
     let mut last = (0, 0);

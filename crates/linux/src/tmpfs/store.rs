@@ -47,11 +47,11 @@ struct Root {
 }
 
 impl TmpfsStore {
-    /// A store for at most `files_max` files of `bytes` bytes together.
+    /// A store for at most `files_max` files of `bytes` bytes together; with `noatime` reading moves no access times.
     ///
     /// # Errors
     /// What the kernel refuses the mount with: EPERM without CAP_SYS_ADMIN.
-    pub fn new(bytes: u64, files_max: u64) -> io::Result<Self> {
+    pub fn new(bytes: u64, files_max: u64, noatime: bool) -> io::Result<Self> {
         let mut context = Context::new(bytes)?;
         // The root directory is one more.
         context.set("nr_inodes", &files_max.saturating_add(1).to_string())?;
@@ -60,7 +60,9 @@ impl TmpfsStore {
         // Every kernel with passthrough knows it.
         context.set_noswap();
         // Files of the pool may be programs.
-        let directory = context.mount(MountAttrFlags::empty())?;
+        let mut attributes = MountAttrFlags::empty();
+        attributes.set(MountAttrFlags::MOUNT_ATTR_NOATIME, noatime);
+        let directory = context.mount(attributes)?;
         Ok(Self(Arc::new(Root {
             directory,
             last: AtomicU64::new(0),

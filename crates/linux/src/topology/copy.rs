@@ -93,7 +93,7 @@ impl Copy {
                 }
                 Entry::Error(errno) => writeln!(text, "error {errno} {shown}"),
             }
-            .expect("a string takes everything");
+            .expect("writing to a string cannot fail");
         }
         self.keep(list, fs::write(list, text));
         self.failed.into_inner().map_or(Ok(()), Err)
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_told() {
+    fn an_unwritable_copy_is_reported() {
         let to = tempfile::tempdir().unwrap();
         fs::write(to.path().join("tree"), "a file in the way").unwrap();
         let root = machine();

@@ -17,9 +17,9 @@ use std::ops::Deref;
 pub(super) fn load(builder: TopologyBuilder) -> Result<Topology, RawHwlocError> {
     builder
         .with_flags(BuildFlags::INCLUDE_DISALLOWED)
-        .expect("the flag needs no other")
+        .expect("INCLUDE_DISALLOWED is valid alone")
         .with_io_type_filter(TypeFilter::KeepImportant)
-        .expect("the filter is one for devices")
+        .expect("KeepImportant is valid for devices")
         .build()
 }
 
@@ -89,7 +89,7 @@ fn technology(object: &TopologyObject) -> Option<String> {
 }
 
 fn node(machine: &Topology, object: &TopologyObject, cpu_homes: &BTreeMap<CpuId, NodeId>) -> Node {
-    let id = id(object).expect("nodes without one were left out");
+    let id = id(object).expect("nodes without an id were filtered out above");
     let memory_bytes = match object.attributes() {
         Some(ObjectAttributes::NUMANode(attributes)) => attributes.local_memory().map_or(0, u64::from),
         _ => 0,

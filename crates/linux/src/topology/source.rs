@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_a_person_writes() {
+    fn topology_sources_parse() {
         assert_eq!("live".parse::<Source>().unwrap(), Source::Live);
         assert_eq!("a.XML".parse::<Source>().unwrap(), Source::Xml("a.XML".into()));
         assert_eq!(
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_a_description() {
+    fn counts_of_a_description_are_bounded() {
         assert!(counts_fit("node:4 core:8 pu:1"));
         assert!(counts_fit(
             "pack:2 [numa(memory=999999999999)] l3:2(size=33554432) core:4 pu:2"

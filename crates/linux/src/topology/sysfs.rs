@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn names_sort_by_number() {
+    fn names_are_sorted_by_their_numbers() {
         let root = tempfile::tempdir().unwrap();
         for name in ["rx-10", "rx-2", "tx-0", "rx-1"] {
             fs::create_dir(root.path().join(name)).unwrap();

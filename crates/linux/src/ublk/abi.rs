@@ -172,13 +172,13 @@ impl Parameters {
     /// A device of these limits that is asked for at most `io_bytes_max` bytes of data at once.
     pub(super) fn of(limits: &Limits, io_bytes_max: u32) -> Self {
         let physical = limits.block_bytes.max(PHYSICAL_BLOCK_BYTES);
-        let shift = |bytes: u32| u8::try_from(bytes.trailing_zeros()).expect("below 32");
+        let shift = |bytes: u32| u8::try_from(bytes.trailing_zeros()).expect("trailing_zeros of a u32 is at most 32");
         let whole_blocks = DISCARD_BYTES_MAX.min(limits.device_bytes) >> SECTOR_SHIFT;
-        let at_once = u32::try_from(whole_blocks).expect("sectors of a GiB");
+        let at_once = u32::try_from(whole_blocks).expect("the sectors of 1 GiB fit 32 bits");
         let if_any = |can, value: u32| if can { value } else { 0 };
         let can_discard = limits.can_discard;
         Self {
-            bytes: u32::try_from(size_of::<Self>()).expect("64"),
+            bytes: u32::try_from(size_of::<Self>()).expect("the structure has 64 bytes"),
             types: Self::BASIC | if_any(can_discard || limits.can_zero, Self::DISCARD),
             attributes: if_any(limits.has_cache, Self::VOLATILE_CACHE)
                 | if_any(limits.has_cache && limits.can_force, Self::FORCED_WRITES),
@@ -199,7 +199,7 @@ impl Parameters {
     /// Room for the parameters that a device has.
     pub(super) fn room() -> Self {
         Self {
-            bytes: u32::try_from(size_of::<Self>()).expect("64"),
+            bytes: u32::try_from(size_of::<Self>()).expect("the structure has 64 bytes"),
             ..Self::default()
         }
     }
@@ -264,7 +264,7 @@ mod tests {
     use homenode_engine::blk::Operation;
 
     #[test]
-    fn commands_have_the_headers_numbers() {
+    fn command_numbers_match_the_kernel_header() {
         assert_eq!(GET_QUEUE_AFFINITY, 0x8020_7501);
         assert_eq!(GET_DEV_INFO, 0x8020_7502);
         assert_eq!(ADD_DEV, 0xc020_7504);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_where_the_kernel_reads_them() {
+    fn field_offsets_match_the_kernels() {
         let command = ControlCommand {
             device: 0x0403_0201,
             address: 0x1817_1615_1413_1211,
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_say_what_the_driver_can() {
+    fn parameters_follow_the_drivers_limits() {
         let plain = Limits::of_bytes(1 << 20);
         let parameters = Parameters::of(&plain, 512 << 10);
         assert_eq!((parameters.types, parameters.attributes), (Parameters::BASIC, 0));
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_an_error() {
+    fn malformed_descriptors_are_errors() {
         let invalid = Err(Errno(libc::EINVAL));
         // More than its buffer has.
         assert_eq!(descriptor(0, 9, 0).request(0, 4096), invalid);

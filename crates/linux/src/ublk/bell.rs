@@ -44,12 +44,12 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn it_rings_when_a_thread_ends_however_it_does() {
+    fn the_bell_rings_when_a_thread_returns_or_panics() {
         let (bell, mut ear) = new().unwrap();
         let panicked = std::thread::scope(|scope| {
             let run = || {
                 let _ring = RingAtEnd(&bell);
-                panic!("told to");
+                panic!("planned panic");
             };
             scope.spawn(run).join()
         });

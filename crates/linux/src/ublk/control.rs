@@ -153,7 +153,7 @@ impl Control {
         let command = ControlCommand {
             device,
             address: ptr::from_mut(memory).expose_provenance() as u64,
-            bytes: u16::try_from(size_of::<T>()).expect("it is small"),
+            bytes: u16::try_from(size_of::<T>()).expect("the structure is smaller than 64 KiB"),
             data,
         };
         self.command(operation, &command)
@@ -171,7 +171,7 @@ impl Control {
         // SAFETY: the memory it names is borrowed by our caller until we are back, and that is when it has ended, or nothing was
         // given to the kernel and never will be.
         let pushed = unsafe { ring.submission().push(&entry) };
-        pushed.expect("each command ends before the next");
+        pushed.expect("the ring is empty: each command completes before the next");
         loop {
             match ring.submit_and_wait(1) {
                 Err(error) if !is_passing(&error) => {

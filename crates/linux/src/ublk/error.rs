@@ -43,7 +43,7 @@ pub enum Error {
         source: io::Error,
     },
     /// It cannot be noted for the next server which volume a device is of.
-    #[error("cannot note in {} which volume {} is of: {source}", path.display(), device.display())]
+    #[error("cannot record in {} the volume of {}: {source}", path.display(), device.display())]
     Record {
         /// The block device.
         device: PathBuf,
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn each_says_what_failed_on_what_and_what_to_do() {
+    fn each_error_names_operation_object_and_remedy() {
         let open = |errno| Error::Open {
             path: super::super::CONTROL_PATH.into(),
             source: os(errno),

@@ -24,7 +24,7 @@ pub(super) fn is_of_the_dead(mark: u64) -> bool {
     if !is_ours(mark) {
         return false;
     }
-    let pid = u32::try_from(mark >> START_BITS & ((1 << PID_BITS) - 1)).expect("22 bits");
+    let pid = u32::try_from(mark >> START_BITS & ((1 << PID_BITS) - 1)).expect("PID_BITS is 22");
     start_ticks(pid).is_none_or(|start| of(pid, start) != mark)
 }
 
@@ -39,12 +39,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_marks_of_ended_processes_are_of_the_dead() {
-        assert!(!is_of_the_dead(own()), "this one lives");
+    fn marks_of_live_processes_are_not_dead() {
+        assert!(!is_of_the_dead(own()), "this process lives");
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         let mark = of(pid, start_ticks(pid).unwrap());
-        assert!(!is_of_the_dead(mark), "it is there until it is waited for");
+        assert!(!is_of_the_dead(mark), "a zombie counts as alive");
         child.wait().unwrap();
         assert!(is_of_the_dead(mark));
         // A process of that number that was started at another time.

@@ -146,7 +146,7 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
         let Self { ring, parts, .. } = self;
         let place = Place::of(parts);
         parts.core.run(now, |completion| {
-            let tag = u16::try_from(completion.user).expect("the tag it was submitted with");
+            let tag = u16::try_from(completion.user).expect("user is the tag given at submission");
             push(ring, &place.commit(tag, completion.outcome));
         });
     }
@@ -174,7 +174,7 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
             if name >= DRIVER_RUNG {
                 continue;
             }
-            let tag = u16::try_from(name).expect("what it was pushed with");
+            let tag = u16::try_from(name).expect("the name is the tag given at submission");
             if completion.result() >= 0 {
                 self.arrived.push(tag);
                 continue;
@@ -276,7 +276,7 @@ fn push(ring: &mut IoUring, entry: &squeue::Entry) {
     // SAFETY: the only memory that a command names is its tag's part of the arena, which the caller of the thread keeps for longer
     // than the ring, and which the kernel only uses in this thread's calls; listening to the bell names none.
     let pushed = unsafe { ring.submission().push(entry) };
-    pushed.expect("there is room for every tag and both bells, and each is in it once");
+    pushed.expect("the ring has room for every tag and both bells, each pushed once");
 }
 
 /// The kernel works for the ring only when this thread asks for it, and an error of one command does not keep the others back;

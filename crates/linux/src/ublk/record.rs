@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_counts_for_the_device_of_its_mark_only() {
+    fn a_record_counts_only_for_the_device_with_its_mark() {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path().join("ublk");
         let origin = Origin {
@@ -101,10 +101,10 @@ mod tests {
             volume: "a \"disk\"".to_owned(),
             directory: "/srv/pool".to_owned(),
         };
-        assert_eq!(read(&directory, 3, u64::MAX), None, "there is none");
+        assert_eq!(read(&directory, 3, u64::MAX), None, "no record exists");
         write(&directory, 3, u64::MAX, &origin).unwrap();
         assert_eq!(read(&directory, 3, u64::MAX), Some(origin.clone()));
-        assert_eq!(read(&directory, 3, 1), None, "another device's of that number");
+        assert_eq!(read(&directory, 3, 1), None, "the record is of another device");
         assert_eq!(read(&directory, 4, u64::MAX), None);
         let moved = Origin {
             directory: "/mnt".to_owned(),

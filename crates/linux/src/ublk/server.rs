@@ -82,7 +82,7 @@ impl Added {
         let queues = self.queue_cpus.len();
         assert!(
             setup.near.len() == queues && setup.recorders.len() == queues,
-            "each queue has its parts"
+            "each queue has a home and a recorder"
         );
         check_map(&setup.device, queues);
         if self.taken_up.is_none() {
@@ -114,7 +114,7 @@ impl Added {
         let mut server = Server {
             device: self.info.device,
             disk: disk_path(self.info.device),
-            control: self.control.take().expect("it is not started twice"),
+            control: self.control.take().expect("the server is started once"),
             bell: Arc::new(bell),
             threads: Vec::with_capacity(queues),
             is_lasting: self.origin.is_some(),
@@ -268,7 +268,7 @@ impl<Q: DriverQueue> Shared<Q> {
         let mut core = self.layer.join(index).map_err(io::Error::other).map_err(failed)?;
         core.record(recorder);
         let parts = Parts {
-            index: u16::try_from(index).expect("as many as the driver has"),
+            index: u16::try_from(index).expect("there are as many queues as the driver has"),
             depth: self.added.depth,
             io_bytes: self.added.io_bytes,
             first_buffer: self.added.queue_bytes * index as u64,

@@ -1,8 +1,8 @@
 //! The program that is killed: it takes back what an earlier one has left, then carries out one plan after the other.
 
-use crate::machine::{CARD, QUEUES, queues, threads};
+use crate::machine::{queues, threads};
 use crate::{DIRECTORY, directory, role};
-use homenode_linux::affinity::act::{Actor, CardWish, Hold, Kernel, Live, Outcome};
+use homenode_linux::affinity::act::{Actor, Hold, Kernel, Live, Outcome};
 use homenode_policy::affinity::{Action, Cost, Interrupt, Plan, Reason, Snapshot, Target};
 use homenode_policy::topology::{Cpu, Latency, Node, Parts, Topology};
 use homenode_policy::{CpuId, NodeId};
@@ -42,13 +42,6 @@ pub(crate) fn run(journal: &Path) {
     println!("{BEGINS}");
     let mut actor = Actor::open(Live::new(), journal).unwrap();
     assert!(actor.revert().unwrap().is_complete());
-    let wish = CardWish {
-        device: CARD.to_owned(),
-        queues: Some(random.u32(1..=QUEUES)),
-        rss: None,
-    };
-    let arranged = actor.arrange(&[wish]).unwrap();
-    assert!(arranged[0].1.is_done(), "{arranged:?}");
     for number in 0..PLANS {
         let threads = threads(session).into_iter().map(Target::Thread);
         let interrupts = snapshot.interrupts.iter().map(|it| Target::Interrupt(it.number));

@@ -7,9 +7,9 @@ use std::fs;
 use std::process::Command;
 
 /// The card that is moved, and the other end of its cable.
-pub(crate) const CARD: &str = "hn0";
+const CARD: &str = "hn0";
 const OTHER: &str = "hn1";
-pub(crate) const QUEUES: u32 = 4;
+const QUEUES: u32 = 4;
 /// Beyond the card: packets to it go through the card's queues, and end at the other one.
 pub(crate) const BEYOND: &str = "10.77.0.2";
 
@@ -88,7 +88,7 @@ fn files() -> BTreeMap<String, String> {
 }
 
 /// XPS and RPS of all queues, by file.
-pub(crate) fn queue_files() -> BTreeMap<String, String> {
+fn queue_files() -> BTreeMap<String, String> {
     let mut paths = Vec::new();
     for card in [CARD, OTHER] {
         for index in 0..QUEUES {

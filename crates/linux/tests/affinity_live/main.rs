@@ -1,15 +1,12 @@
 //! Acting on this machine: programs that move threads, queues and an interrupt are killed at random moments, and the next
 //! one, or a revert, leaves everything as it was.
 //!
-//! A card's number of queues is changed too, and queues that went have their masks again.
-//!
 //! Needs root, ip and setsid, and two CPUs; says SKIPPED where they are missing. All happens in a network namespace of
 //! its own; of the machine's interrupts one that does not arrive is moved.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod acting;
-mod cards;
 mod load;
 mod machine;
 
@@ -30,9 +27,9 @@ const ROUNDS: u64 = 200;
 const DIRECTORY: &str = "HOMENODE_AFFINITY_LIVE";
 
 #[test]
-fn killed_at_any_moment_it_leaves_nothing() {
+fn an_actor_killed_at_any_moment_leaves_nothing() {
     if let Some(missing) = missing() {
-        eprintln!("SKIPPED: needs {missing} (killed_at_any_moment_it_leaves_nothing)");
+        eprintln!("SKIPPED: needs {missing} (an_actor_killed_at_any_moment_leaves_nothing)");
         return;
     }
     let _alone = alone();
@@ -47,7 +44,7 @@ fn killed_at_any_moment_it_leaves_nothing() {
 
 /// The rounds, in the namespace.
 #[test]
-#[ignore = "a part of killed_at_any_moment_it_leaves_nothing, which starts it"]
+#[ignore = "a part of an_actor_killed_at_any_moment_leaves_nothing, which starts it"]
 fn rounds() {
     let directory = directory();
     machine::make_cards();
@@ -89,39 +86,16 @@ fn rounds() {
     assert!(changed as u64 > ROUNDS / 10, "{changed} of {ROUNDS}");
 }
 
-#[test]
-fn queues_that_went_come_back_as_they_were() {
-    if let Some(missing) = missing() {
-        eprintln!("SKIPPED: needs {missing} (queues_that_went_come_back_as_they_were)");
-        return;
-    }
-    let _alone = alone();
-    let directory = tempfile::tempdir().unwrap();
-    let namespace = Namespace::new("cards");
-    let mut inside = Command::new("ip");
-    inside.args(["netns", "exec", &namespace.0]);
-    inside.arg(env::current_exe().unwrap()).args(role("arranged"));
-    let status = inside.env(DIRECTORY, directory.path()).status().unwrap();
-    assert!(status.success(), "{status}");
-}
-
-/// The part of `queues_that_went_come_back_as_they_were` that runs in the namespace.
-#[test]
-#[ignore = "a part of queues_that_went_come_back_as_they_were, which starts it"]
-fn arranged() {
-    cards::run(&journal(&directory()));
-}
-
 /// The program that is killed.
 #[test]
-#[ignore = "a part of killed_at_any_moment_it_leaves_nothing, which starts it"]
+#[ignore = "a part of an_actor_killed_at_any_moment_leaves_nothing, which starts it"]
 fn act() {
     acting::run(&journal(&directory()));
 }
 
 /// The load that is moved.
 #[test]
-#[ignore = "a part of killed_at_any_moment_it_leaves_nothing, which starts it"]
+#[ignore = "a part of an_actor_killed_at_any_moment_leaves_nothing, which starts it"]
 fn work() {
     load::run(&directory());
 }
@@ -141,7 +115,7 @@ fn role(name: &str) -> [&str; 4] {
 fn directory() -> PathBuf {
     let directory = env::var_os(DIRECTORY);
     directory
-        .expect("killed_at_any_moment_it_leaves_nothing starts it")
+        .expect("an_actor_killed_at_any_moment_leaves_nothing starts it")
         .into()
 }
 

@@ -62,7 +62,7 @@ fn open(path: &Path, direct: bool) -> Result<UringFile, OpenError> {
 }
 
 #[test]
-fn it_keeps_the_contract() {
+fn the_driver_conforms() {
     for sector in ["512", "4096"] {
         for direct in [false, true] {
             let Some(disk) = Loop::new(&["--sector-size", sector]) else {
@@ -87,7 +87,7 @@ fn it_keeps_the_contract() {
 }
 
 #[test]
-fn everything_that_it_says_it_can_do() {
+fn every_advertised_operation_works() {
     let Some(disk) = Loop::new(&[]) else {
         return;
     };
@@ -102,7 +102,7 @@ fn everything_that_it_says_it_can_do() {
 }
 
 #[test]
-fn a_disk_is_free_when_its_queues_are_gone() {
+fn a_disk_is_released_with_its_last_queue() {
     let Some(disk) = Loop::new(&[]) else {
         return;
     };
@@ -124,7 +124,7 @@ fn disks_in_use_and_read_only_ones_are_refused_with_the_reason() {
     let first = open(&disk.path, false).unwrap();
     let text = open(&disk.path, false).unwrap_err().to_string();
     assert!(
-        text.ends_with("it is mounted, or another program has it; choose another one, or end that"),
+        text.ends_with("it is mounted, or another program uses it; choose another one, or end that use"),
         "{text}"
     );
     drop(first);

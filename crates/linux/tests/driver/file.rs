@@ -63,7 +63,7 @@ pub(crate) fn keeps(driver: &impl Driver, buffers: &Arena) {
 }
 
 #[test]
-fn it_keeps_the_contract() {
+fn the_driver_conforms() {
     each(8 * MIB, |file, buffers, _| {
         let limits = file.limits();
         assert_eq!(limits.device_bytes, 8 * MIB);
@@ -79,7 +79,7 @@ fn it_keeps_the_contract() {
 }
 
 #[test]
-fn two_cores_find_what_they_wrote() {
+fn two_cores_read_back_their_writes() {
     each(8 * MIB, |file, buffers, _| {
         whole::two_cores(file, buffers, 5000);
         let delayed = Delay::new(file.clone(), Distribution::Uniform(0, 100_000), 3);
@@ -88,7 +88,7 @@ fn two_cores_find_what_they_wrote() {
 }
 
 #[test]
-fn durable_writes_and_what_is_given_up() {
+fn durable_writes_and_discards_work() {
     each(MIB, |file, buffers, path| {
         let block = file.limits().block_bytes.max(4096);
         buffers.write(0, &vec![6; 3 * block as usize]);
@@ -110,7 +110,7 @@ fn durable_writes_and_what_is_given_up() {
 }
 
 #[test]
-fn wrong_buffers_fail_their_request_alone() {
+fn a_bad_buffer_fails_only_its_request() {
     each(MIB, |file, buffers, _| {
         let block = file.limits().block_bytes;
         buffers.write(0, &vec![5; block as usize]);
@@ -133,7 +133,7 @@ fn wrong_buffers_fail_their_request_alone() {
 }
 
 #[test]
-fn a_file_that_shrinks_gives_errors() {
+fn a_shrunk_file_returns_errors() {
     each(MIB, |file, buffers, path| {
         let mut core = whole::device(file, 1).join(0).unwrap();
         let half = u32::try_from(MIB / 2).unwrap();
@@ -169,7 +169,7 @@ impl Drop for Mount {
 }
 
 #[test]
-fn no_space_reaches_the_submitter_and_others_go_on() {
+fn a_full_disk_fails_its_request_and_others_continue() {
     let directory = tempfile::tempdir().unwrap();
     let Some(mount) = Mount::tmpfs(directory.path(), "size=1m") else {
         skip("needs permission to mount a small tmpfs");
@@ -194,7 +194,7 @@ fn no_space_reaches_the_submitter_and_others_go_on() {
 }
 
 #[test]
-fn a_queue_that_is_dropped_leaves_the_memory_alone() {
+fn a_dropped_queue_writes_no_memory() {
     each(8 * MIB, |file, buffers, path| {
         let bytes = vec![7; 8 << 20];
         File::options()
@@ -226,7 +226,7 @@ fn a_queue_that_is_dropped_leaves_the_memory_alone() {
 }
 
 #[test]
-fn what_is_no_device_is_refused_with_the_reason() {
+fn files_that_are_no_devices_are_refused_with_the_reason() {
     let (directory, path) = make(&disk(), 100);
     let text = |path: &Path, direct| {
         let options = UringOptions { direct, ..BUFFERED };

@@ -43,7 +43,7 @@ fn keeps(driver: &impl Driver, buffers: &Arena) {
 }
 
 #[test]
-fn it_keeps_the_contract() {
+fn the_driver_conforms() {
     for storage in storages() {
         let buffers = buffers();
         let ram = Ram::new(storage, Arc::clone(&buffers), &[None]);
@@ -58,14 +58,14 @@ fn it_keeps_the_contract() {
 }
 
 #[test]
-fn it_has_the_whole_blocks_of_its_storage() {
+fn the_device_has_the_whole_blocks_of_its_storage() {
     let bytes = |storage| Ram::new(storage, buffers(), &[None]).limits().device_bytes;
     assert_eq!(bytes(Storage::Arena(Arena::new(5000, None).unwrap())), 4608);
     assert_eq!(bytes(member(3)), 3 * 4096);
 }
 
 #[test]
-fn a_member_is_touched_in_its_blocks_only() {
+fn only_the_members_blocks_are_changed() {
     let storage = member(2);
     let Storage::Member { memory, first, .. } = storage.clone() else {
         unreachable!()
@@ -86,7 +86,7 @@ fn a_member_is_touched_in_its_blocks_only() {
 }
 
 #[test]
-fn wrong_buffers_fail_their_request_alone() {
+fn a_bad_buffer_fails_only_its_request() {
     for storage in storages() {
         let buffers = buffers();
         buffers.write(0, &[5; 512]);
@@ -117,7 +117,7 @@ fn a_device_is_not_its_own_buffer() {
 }
 
 #[test]
-fn two_cores_find_what_they_wrote() {
+fn two_cores_read_back_their_writes() {
     for storage in storages() {
         let buffers = buffers();
         let ram = Ram::new(storage, Arc::clone(&buffers), &[None, None]);

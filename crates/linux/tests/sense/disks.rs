@@ -42,7 +42,7 @@ fn aligned(bytes: usize) -> (Vec<u8>, usize) {
 }
 
 #[test]
-fn bytes_of_disks_direct_and_buffered() {
+fn direct_and_buffered_disk_bytes_are_counted() {
     const BYTES: usize = 16 * MIB;
     let Some((_alone, mut sensor, topology)) = sensor() else {
         return;

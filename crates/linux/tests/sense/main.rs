@@ -80,7 +80,7 @@ pub(crate) fn within_a_percent(bytes: u64, expected: usize) -> bool {
 }
 
 #[test]
-fn programs_go_with_the_sensor() {
+fn programs_are_unloaded_with_the_sensor() {
     let loaded = || {
         let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
         let links = open.filter_map(|entry| fs::read_link(entry.path()).ok());

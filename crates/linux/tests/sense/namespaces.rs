@@ -1,8 +1,9 @@
 //! Network namespaces of a test.
 
 use homenode_policy::CpuId;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
 
@@ -101,7 +102,5 @@ impl Drop for Namespaces {
 /// Takes the calling thread into a namespace.
 pub(crate) fn enter(name: &str) {
     let file = File::open(format!("/run/netns/{name}")).unwrap();
-    // SAFETY: the descriptor is open during the call, which touches no memory of ours.
-    let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
-    assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
 }

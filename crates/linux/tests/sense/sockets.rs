@@ -57,7 +57,7 @@ fn stream(sensor: &mut Sensor, topology: &Topology, address: &str, begin: [Work;
 }
 
 #[test]
-fn bytes_of_sockets_with_the_cpu_that_processed_them() {
+fn socket_bytes_are_counted_by_processing_cpu() {
     let Some((_alone, mut sensor, topology)) = sensor() else {
         return;
     };
@@ -99,7 +99,7 @@ fn bytes_of_sockets_with_the_cpu_that_processed_them() {
 
 /// Cards are numbered in each namespace anew: only those of this one are told.
 #[test]
-fn bytes_of_sockets_with_the_card_and_the_queue_they_came_by() {
+fn socket_bytes_are_counted_by_card_and_queue() {
     let Some((_alone, mut sensor, topology)) = sensor() else {
         return;
     };
@@ -115,6 +115,10 @@ fn bytes_of_sockets_with_the_card_and_the_queue_they_came_by() {
     let receiver = named(&sensed, "receiver");
     assert_eq!(queues(receiver), BTreeSet::from([Some((card.clone(), 0))]));
     assert!(within_a_percent(received(receiver), SENT), "{receiver:?}");
+    let told = sensed.cards.iter().find(|told| told.device == card).unwrap();
+    let counts = told.queues.unwrap();
+    assert_eq!((counts.is_separate(), counts.receive.now, counts.max()), (true, 2, 2));
+    assert!(told.table.is_none() && told.filters.is_none(), "{told:?}");
     let sender = named(&sensed, "sender");
     assert!(sender.sent.iter().all(|it| it.device.is_none()), "{sender:?}");
 
@@ -143,7 +147,7 @@ fn bytes_of_sockets_with_the_card_and_the_queue_they_came_by() {
     assert_eq!(
         queues(receiver),
         BTreeSet::from([Some((card, 0))]),
-        "it has been emptied"
+        "the map was not emptied"
     );
 }
 
@@ -180,7 +184,7 @@ fn fill(map: &MapHandle) {
 
 /// A recording reads as what was sensed while it was made, with what the programs counted.
 #[test]
-fn a_recording_has_what_was_counted() {
+fn a_recording_keeps_the_counts() {
     let Some((_alone, _, _)) = sensor() else { return };
     let namespaces = Namespaces::new();
     let [there, here] = namespaces.names.clone();
@@ -229,7 +233,7 @@ fn a_recording_has_what_was_counted() {
 }
 
 #[test]
-fn what_stays_in_the_machine_is_not_of_the_network() {
+fn local_traffic_is_not_network_traffic() {
     let Some((_alone, mut sensor, topology)) = sensor() else {
         return;
     };

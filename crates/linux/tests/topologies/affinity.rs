@@ -37,7 +37,7 @@ fn loaded(topology: Topology) -> World {
         world.add_stream(
             server,
             "card",
-            u32::try_from(index).expect("as the world was made"),
+            u32::try_from(index).expect("the test's world is consistent"),
             200 * MB,
         );
     }
@@ -81,15 +81,15 @@ fn told(plan: &Plan, policy: Policy, world: &World) -> String {
                 let mut threads = world.snapshot.threads.iter();
                 threads
                     .find(|thread| thread.id == *id)
-                    .expect("as the world was made")
+                    .expect("the test's world is consistent")
                     .name
                     .clone()
             }
             target => target.to_string(),
         };
-        write!(text, "  {name}: {} to {}", list(&action.from), list(&action.to)).expect("strings take all");
+        write!(text, "  {name}: {} to {}", list(&action.from), list(&action.to)).expect("a String never fails");
         match policy {
-            Policy::Local => writeln!(text, ", {}", action.reason).expect("strings take all"),
+            Policy::Local => writeln!(text, ", {}", action.reason).expect("writing to a string cannot fail"),
             _ => text.push('\n'),
         }
     }
@@ -98,10 +98,10 @@ fn told(plan: &Plan, policy: Policy, world: &World) -> String {
 
 /// Set HOMENODE_TABLE to a file to have the table written there, after a change that is meant.
 #[test]
-fn plans_are_as_in_the_table() {
+fn plans_match_the_golden_table() {
     let mut table = String::new();
     for (name, topology) in machines() {
-        writeln!(table, "# {name}").expect("strings take all");
+        writeln!(table, "# {name}").expect("writing to a string cannot fail");
         for policy in [Policy::Local, Policy::Spread, Policy::Pack, Policy::SingleCore] {
             let world = loaded(topology.clone());
             let config = Config {
@@ -113,7 +113,7 @@ fn plans_are_as_in_the_table() {
         }
     }
     if let Some(file) = std::env::var_os("HOMENODE_TABLE") {
-        std::fs::write(file, &table).expect("as the world was made");
+        std::fs::write(file, &table).expect("the test's world is consistent");
     }
     for (planned, expected) in table.lines().zip(TABLE.lines()) {
         assert_eq!(
@@ -129,7 +129,7 @@ fn plans_are_as_in_the_table() {
 }
 
 #[test]
-fn local_leaves_nothing_far_that_may_move() {
+fn policy_local_leaves_no_movable_thread_far() {
     for (name, topology) in machines() {
         let mut world = loaded(topology);
         let nodes = by_node(&world.snapshot.topology);

@@ -118,7 +118,7 @@ impl Model {
         self.members
             .iter_mut()
             .find(|member| member.home == home)
-            .expect("it has a member")
+            .expect("the node has a member")
     }
 }
 

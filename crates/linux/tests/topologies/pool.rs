@@ -79,7 +79,7 @@ impl World {
 
     fn write(&self, cpu: u32, inode: &Inode, offset: u64, bytes: usize) -> Result<usize, Error> {
         let node = self.fs.pool().cpu_node(CpuId(cpu));
-        let slot = self.fs.slots().claim().expect("enough slots");
+        let slot = self.fs.slots().claim().expect("slots are free");
         let asking = Asking {
             waits: true,
             user: Some(0),
@@ -108,7 +108,7 @@ impl World {
     }
 
     fn remove_run(&mut self, home: NodeId, name: &str) {
-        self.fs.unlink(&self.fs.root(), name.as_bytes()).expect("it is there");
+        self.fs.unlink(&self.fs.root(), name.as_bytes()).expect("a known name");
         let member = self.model.member(home);
         member.set_used(member.used - 1);
     }
@@ -131,7 +131,7 @@ fn writers(machine: &Topology) -> Vec<(NodeId, u32)> {
 }
 
 #[test]
-fn each_full_node_spills_to_the_nearest_and_has_its_writers_home_again() {
+fn full_nodes_spill_to_the_nearest_and_recover() {
     for (name, machine) in machines() {
         for (asking, cpu) in writers(&machine) {
             let mut world = World::new(&machine);
@@ -146,12 +146,12 @@ fn each_full_node_spills_to_the_nearest_and_has_its_writers_home_again() {
                     .spills
                     .iter()
                     .filter(|spill| spill.home == member.home)
-                    .map(|spill| spill.blocks)
+                    .map(|spill| spill.bytes)
                     .sum();
                 let expected = if member.home == asking {
                     0
                 } else {
-                    member.used * RUN_BLOCKS
+                    member.used * RUN_BYTES as u64
                 };
                 assert_eq!(spilt, expected, "{name}: from {asking} to {}", member.home);
                 let written = status.accesses.iter().filter(|access| access.home == member.home);
@@ -186,7 +186,7 @@ fn each_full_node_spills_to_the_nearest_and_has_its_writers_home_again() {
 }
 
 #[test]
-fn every_cpu_asks_for_its_node_and_none_keeps_the_last_block_from_another() {
+fn every_cpu_uses_its_node_and_the_last_block_is_reachable() {
     for (name, machine) in machines() {
         let world = World::new(&machine);
         // As many again: CPUs that come later must not end anything either.
@@ -237,7 +237,7 @@ fn policies_of_files_reach_every_member() {
         world
             .fs
             .set_xattr(&file, POLICY_XATTR, b"interleave", XattrMode::Either, false)
-            .expect("always possible");
+            .expect("the call always succeeds");
         let rounds = 2;
         for run in 0..rounds * homes.len() {
             assert_eq!(
@@ -259,7 +259,7 @@ fn policies_of_files_reach_every_member() {
             world
                 .fs
                 .set_xattr(&file, POLICY_XATTR, policy.as_bytes(), XattrMode::Either, false)
-                .expect("it has a member");
+                .expect("the node has a member");
             assert_eq!(world.write(cpu, &file, 0, 3 * RUN_BYTES), Ok(3 * RUN_BYTES), "{name}");
             assert_eq!(world.fs.map(&file), [(*home, 3 * RUN_BYTES as u64)], "{name}");
         }

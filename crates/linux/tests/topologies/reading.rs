@@ -18,7 +18,7 @@ fn every_machine() -> impl Iterator<Item = (facts::Machine, Topology)> {
 }
 
 #[test]
-fn nodes_and_distances() {
+fn nodes_and_distances_are_read() {
     for (facts, topology) in every_machine() {
         let name = &facts.name;
         let source = match topology.latency().source {
@@ -53,7 +53,7 @@ fn nodes_and_distances() {
 }
 
 #[test]
-fn cpus_and_their_nodes() {
+fn cpus_and_their_nodes_are_read() {
     for (facts, topology) in every_machine() {
         let name = &facts.name;
         let known = topology.cpus().iter().map(|cpu| cpu.id.0);
@@ -95,7 +95,7 @@ fn cpus_and_their_nodes() {
 }
 
 #[test]
-fn homes_of_devices() {
+fn homes_of_devices_are_read() {
     for (facts, topology) in every_machine() {
         let mut found: Vec<facts::Device> = topology
             .devices()
@@ -118,7 +118,7 @@ fn homes_of_devices() {
 }
 
 #[test]
-fn cores_and_caches() {
+fn cores_and_caches_are_read() {
     for (facts, topology) in every_machine() {
         for cpu in topology.cpus().iter().filter(|cpu| cpu.online) {
             assert!(cpu.core.is_some() && cpu.package.is_some(), "{}: {cpu:?}", facts.name);
@@ -130,7 +130,7 @@ fn cores_and_caches() {
 }
 
 #[test]
-fn a_description_of_a_machine() {
+fn a_synthetic_description_is_read() {
     let machine = read(&"node:4 core:8 pu:1".parse().unwrap()).unwrap();
     assert_eq!(machine.node_ids(), [0, 1, 2, 3].map(NodeId));
     assert_eq!(machine.cpu_nodes().len(), 32);

@@ -27,7 +27,7 @@ fn eight_sockets_in_a_cube() {
 }
 
 #[test]
-fn without_distances_nodes_of_the_same_package_are_nearer() {
+fn nodes_of_the_same_package_are_nearer_without_distances() {
     let machine = machine("two-sockets-four-nodes-each");
     assert_eq!(machine.latency().source, LatencySource::Assumed);
     assert_eq!(machine.latency().matrix[0], [10, 12, 12, 12, 20, 20, 20, 20]);

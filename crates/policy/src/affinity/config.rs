@@ -37,7 +37,8 @@ pub struct Config {
     pub hysteresis_percent: u32,
     /// Threads and queues that move fewer bytes a second are not looked at.
     pub rate_bytes_per_s_min: u64,
-    /// How busy a CPU may become, up to 100; what is beyond costs ([`Cost::of_overload`]).
+    /// CPU time that a thread wants at most, and that CPUs may take each, in percent; what is beyond costs
+    /// ([`Cost::of_overload`]).
     pub busy_percent_max: u32,
     /// Price of moving a thread, or a queue with its interrupts: a move must save more.
     pub migration_price: Cost,

@@ -59,6 +59,14 @@ pub(super) const OVERLOAD_PER_NS: u64 = OVERLOAD_BYTES_PER_CPU / NS_PER_S * 100;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cost(pub(super) u64);
 
+/// Serializes the bytes a second.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Cost {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.bytes_per_s())
+    }
+}
+
 impl Cost {
     /// Returns the cost of bytes a second that travel over a distance, in percent beyond a local access.
     #[must_use]

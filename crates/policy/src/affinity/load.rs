@@ -1,12 +1,100 @@
 //! How busy the CPUs are, and how much beyond what they may be.
 //!
+//! A thread wants the CPU time that it took, up to what a CPU may take: one thread alone may fill a CPU. A thread that
+//! waited for full CPUs at least half as long as it ran wants that time as well, as threads that share a CPU take less
+//! than they would. CPUs for which no such thread waits bear what they have: they are not too busy, and would not be with
+//! a little more ([`NOISE_NS`]).
+//!
 //! Whoever may use all CPUs of a domain is put by the kernel's scheduler where there is room; whoever may use only some
 //! uses each of them alike. So a domain is overloaded by what is beyond the capacity of all its CPUs together, or by
 //! what is bound to single CPUs beyond theirs, whichever is more. Nanoseconds in a second throughout.
 
+use super::cost::NS_PER_S;
 use super::domains::Domains;
+use super::model::per_second;
+use super::{Snapshot, Thread};
 use alloc::vec;
 use alloc::vec::Vec;
+
+/// CPUs are full that ran threads for so much of their time, in percent.
+const FULL_PERCENT: u64 = 90;
+/// CPU time a second by which a thread's load differs from period to period: a quarter of what a CPU may take by default.
+pub(super) const NOISE_NS: u64 = NS_PER_S / 5;
+/// A thread that runs less is no sign that CPUs are too busy: whoever runs rarely waits for others.
+const LITTLE_NS: u64 = NS_PER_S / 10;
+
+/// CPU time that threads want.
+#[derive(Debug)]
+pub(super) struct Wanted<'a> {
+    snapshot: &'a Snapshot,
+    domains: &'a Domains,
+    /// CPU time a second of threads, by the CPU on which each ran last.
+    ran: Vec<u64>,
+    /// The most a thread wants.
+    most: u64,
+}
+
+impl<'a> Wanted<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot, domains: &'a Domains, most: u64) -> Self {
+        let mut ran = vec![0; domains.cpu_count()];
+        for thread in &snapshot.threads {
+            if let Some(cpu) = domains.index(thread.cpu) {
+                ran[cpu] += per_second(thread.cpu_ns, snapshot);
+            }
+        }
+        Self {
+            snapshot,
+            domains,
+            ran,
+            most,
+        }
+    }
+
+    /// Returns the CPU time that a thread wants, in nanoseconds a second.
+    pub(super) fn of(&self, thread: &Thread) -> u64 {
+        let took = self.took(thread);
+        let waited = if self.waits(thread) {
+            per_second(thread.waited_ns, self.snapshot)
+        } else {
+            0
+        };
+        (took + waited.min(took)).min(self.most)
+    }
+
+    /// Whether CPUs of each domain are too busy for a thread that ran there.
+    pub(super) fn lacking(&self) -> Vec<bool> {
+        let mut lacking = vec![false; self.domains.len()];
+        let waiting = self.snapshot.threads.iter().filter(|thread| self.waits(thread));
+        for domain in waiting.filter_map(|thread| self.domain(thread)) {
+            lacking[domain] = true;
+        }
+        lacking
+    }
+
+    fn took(&self, thread: &Thread) -> u64 {
+        per_second(thread.cpu_ns, self.snapshot).min(NS_PER_S)
+    }
+
+    /// Whether a thread that ran waited for full CPUs. Threads that wait for each other's work wait a little as well, for
+    /// its end.
+    fn waits(&self, thread: &Thread) -> bool {
+        let took = self.took(thread);
+        let waited = took >= LITTLE_NS && per_second(thread.waited_ns, self.snapshot) >= took / 2;
+        waited && self.is_full(thread)
+    }
+
+    /// Whether the CPUs are full that a thread may have in the domain in which it ran.
+    fn is_full(&self, thread: &Thread) -> bool {
+        let cpus = self.domains.indices(&thread.allowed).into_iter();
+        let there = cpus.filter(|cpu| Some(self.domains.domain(*cpu)) == self.domain(thread));
+        let (count, ran) = there.fold((0, 0), |(count, ran), cpu| (count + 1, ran + self.ran[cpu]));
+        ran / FULL_PERCENT >= count * (NS_PER_S / 100)
+    }
+
+    fn domain(&self, thread: &Thread) -> Option<usize> {
+        self.domains.index(thread.cpu).map(|cpu| self.domains.domain(cpu))
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Load {
@@ -19,6 +107,8 @@ pub(super) struct Load {
     /// Whole load of each domain.
     pub(super) total: Vec<u64>,
     capacity: Vec<u64>,
+    /// Load beyond that, by domain, which its CPUs bear.
+    borne: Vec<u64>,
 }
 
 impl Load {
@@ -33,13 +123,28 @@ impl Load {
             bound_over: vec![0; domains.len()],
             total: vec![0; domains.len()],
             capacity: capacity.collect(),
+            borne: vec![0; domains.len()],
         }
     }
 
-    /// Returns the overload of a domain: its load beyond the load that it may take.
+    /// Takes the load that is there now, and a little more, for one that CPUs bear, but those of the `lacking` domains.
+    pub(super) fn bear(&mut self, domains: &Domains, lacking: &[bool]) {
+        for (domain, cpus) in domains.domains.iter().map(|domain| &domain.cpus).enumerate() {
+            let bound = cpus.iter().map(|cpu| self.bound[*cpu]).filter(|bound| *bound > 0);
+            // A CPU runs nothing beyond its time: loads that say so are of threads that ran elsewhere as well.
+            let bound: u64 = bound.map(|bound| self.beyond(bound.min(NS_PER_S) + NOISE_NS)).sum();
+            let total = self.total[domain].min(cpus.len() as u64 * NS_PER_S);
+            let beyond = (total + NOISE_NS).saturating_sub(self.capacity[domain]);
+            if !lacking[domain] {
+                self.borne[domain] = beyond.max(bound);
+            }
+        }
+    }
+
+    /// Returns the overload of a domain: its load beyond the load that it may take, or that it bears.
     pub(super) fn over(&self, domain: usize) -> u64 {
         let beyond = self.total[domain].saturating_sub(self.capacity[domain]);
-        beyond.max(self.bound_over[domain])
+        beyond.max(self.bound_over[domain]).saturating_sub(self.borne[domain])
     }
 
     pub(super) fn all_over(&self) -> u64 {
@@ -56,7 +161,7 @@ impl Load {
             }
         }
         let beyond = (self.total[domain] + load).saturating_sub(self.capacity[domain]);
-        beyond.max(bound_over) - self.over(domain)
+        beyond.max(bound_over).saturating_sub(self.borne[domain]) - self.over(domain)
     }
 
     pub(super) fn add(&mut self, domain: usize, cpus: &[usize], whole: bool, load: u64) {

@@ -69,6 +69,8 @@ pub(super) struct Model<'a> {
     /// Channel of each node's memory; empty where no thread's buffers are known.
     pub(super) memories: BTreeMap<NodeId, usize>,
     pub(super) tasks: Vec<Task<'a>>,
+    /// Domains whose CPUs are too busy for threads that run there.
+    pub(super) lacking: Vec<bool>,
 }
 
 impl<'a> Model<'a> {
@@ -77,6 +79,7 @@ impl<'a> Model<'a> {
         let mut model = Self {
             config,
             channels: channels::all(snapshot, config, previous, &domains),
+            lacking: vec![false; domains.len()],
             domains,
             places: Places::default(),
             disks: Vec::new(),

@@ -10,10 +10,13 @@ use core::fmt;
 
 /// Something that has a set of CPUs which can be changed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(tag = "kind", rename_all = "snake_case"))]
 pub enum Target {
     /// A thread's own mask.
     Thread(ThreadId),
     /// The affinity of the interrupt with this number.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "number"))]
     Interrupt(u32),
     /// XPS of a transmit queue: the CPUs that send through it.
     Transmit {
@@ -31,8 +34,18 @@ pub enum Target {
     },
 }
 
+/// Serializes the number of an interrupt under a name.
+#[cfg(feature = "serde")]
+fn number<S: serde::Serializer>(number: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+    use serde::ser::SerializeStruct;
+    let mut interrupt = serializer.serialize_struct("Interrupt", 1)?;
+    interrupt.serialize_field("number", number)?;
+    interrupt.end()
+}
+
 /// A change of one target's CPUs. `from` and `to` are ascending and differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Action {
     /// Thread, interrupt or queue whose CPUs change.
     pub target: Target,
@@ -41,10 +54,13 @@ pub struct Action {
     /// The CPUs it is to have; all of them run.
     pub to: Vec<CpuId>,
     /// Why.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub reason: Reason,
     /// Cost of the target's bytes before. The bytes of a thread are those of its queues too: these costs do not add up.
+    #[cfg_attr(feature = "serde", serde(rename = "cost_before_bytes_per_s"))]
     pub cost_before: Cost,
     /// Cost of the target's bytes when the whole plan is done.
+    #[cfg_attr(feature = "serde", serde(rename = "cost_after_bytes_per_s"))]
     pub cost_after: Cost,
 }
 
@@ -111,12 +127,15 @@ impl fmt::Display for FileId {
 
 /// Something that stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Stay {
     /// Thread, interrupt or queue that stays.
     pub target: Target,
     /// Why.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub why: Why,
     /// Cost of the target's bytes when the plan is done.
+    #[cfg_attr(feature = "serde", serde(rename = "cost_bytes_per_s"))]
     pub cost: Cost,
 }
 

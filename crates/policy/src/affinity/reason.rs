@@ -232,10 +232,13 @@ impl fmt::Display for Reason {
                 write!(f, "{thread} takes most of these bytes of {device}: to it, on {node}")
             }
             Self::NearDevice { device, node } => {
-                write!(f, "nobody is known to take these bytes of {device}: near it, to {node}")
+                write!(
+                    f,
+                    "no thread is known to take these bytes of {device}: near it, to {node}"
+                )
             }
             Self::NearSenders { device, node } => {
-                write!(f, "what is on {node} is to send through this queue of {device}")
+                write!(f, "CPUs of {node} are to send through this queue of {device}")
             }
             Self::MadeWay { device, node } => {
                 write!(
@@ -264,7 +267,7 @@ impl fmt::Display for Why {
             Self::Compute => write!(f, "it is compute-bound: it moves no bytes to speak of"),
             Self::Unread => write!(
                 f,
-                "bytes not readable (not root, or the kernel does not count them): what it does is not known"
+                "bytes not readable (not root, or the kernel does not count them): its traffic is not known"
             ),
             Self::Small { bytes_per_s } => write!(f, "it moves {bytes_per_s} bytes/s, too few to be looked at"),
             Self::DeviceUnknown => write!(f, "it is not known with which device it moves bytes"),

@@ -1,9 +1,9 @@
 //! The search for a placement that costs little: greedy, then improved until nothing does or the effort is spent.
 //!
 //! It starts twice, from where everything was found and from where everything would be if queues followed their threads,
-//! and goes on from the better one. A step moves one thread or one queue. When no step helps, groups are tried: threads
-//! together with their queues, as neither gains by going alone; then exchanges; then detours, where one or two things go
-//! elsewhere at a loss and the others follow; then shakes, detours of more things picked at random.
+//! and goes on from the better one. A step moves one thread or one queue. When no step helps, exchanges are tried; then
+//! detours, where one or two things go elsewhere at a loss and the others follow, as a thread and its queues gain nothing by
+//! going alone; then shakes, detours of more things picked at random.
 //! Cost: [`WORK_MAX`] bounds the evaluations of all but single steps, [`SHAKES_WORK_MAX`] those of shakes in vain, [`PASSES`] those of
 //! single steps.
 
@@ -12,11 +12,11 @@ mod steps;
 use super::state::{Delta, State};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use steps::{Free, Item, domain, force, lacks_room, options, put_back, step, step_channel, step_task, where_is};
+use steps::{Free, Item, domain, force, lacks_room, options, put_back, step, where_is};
 
 /// Rounds of single steps. Two or three are the rule.
 const PASSES: usize = 6;
-/// Evaluations of groups, exchanges, detours and shakes: some milliseconds.
+/// Evaluations of exchanges, detours and shakes: some milliseconds.
 const WORK_MAX: u64 = 200_000;
 /// Evaluations of [`shakes`] that find nothing: less than a millisecond.
 const SHAKES_WORK_MAX: u64 = 20_000;
@@ -38,11 +38,7 @@ pub(super) fn improve<'a>(found: State<'a>) -> State<'a> {
     if other.value() < best.value() {
         best = other;
     }
-    while best.work < WORK_MAX
-        && (groups(&mut best, &free)
-            || exchanges(&mut best, &free)
-            || detours(&mut best, &free)
-            || shakes(&mut best, &free))
+    while best.work < WORK_MAX && (exchanges(&mut best, &free) || detours(&mut best, &free) || shakes(&mut best, &free))
     {
         settle(&mut best, &free, &[]);
     }
@@ -90,82 +86,6 @@ fn gather(state: &mut State<'_>, free: &Free) {
         });
         state.put_task(*task, best.unwrap_or(model.tasks[*task].origin));
     }
-}
-
-/// Tries threads together with their queues, and with the other threads of these. Whether something helped.
-fn groups(state: &mut State<'_>, free: &Free) -> bool {
-    let mut helped = false;
-    for start in &free.tasks {
-        for depth in 1..=3 {
-            if state.work >= WORK_MAX {
-                return helped;
-            }
-            let items = group(state, free, *start, depth);
-            for domain in 0..state.model.domains.len() {
-                helped |= together(state, &items, domain);
-            }
-        }
-    }
-    helped
-}
-
-/// A task with its queues; at depth 2 with their threads; at depth 3 with the queues of these.
-fn group(state: &mut State<'_>, free: &Free, start: usize, depth: usize) -> Vec<Item> {
-    let model = state.model;
-    let mut tasks = BTreeSet::from([start]);
-    let mut channels = BTreeSet::new();
-    for round in 0..depth {
-        if round % 2 == 0 {
-            for task in &tasks {
-                model.pulls(*task, state.place_of[*task], |channel, _| {
-                    channels.insert(channel);
-                });
-            }
-        } else {
-            let touches = |task: &usize| {
-                let mut found = false;
-                model.pulls(*task, state.place_of[*task], |channel, _| {
-                    found |= channels.contains(&channel)
-                });
-                found
-            };
-            tasks.extend(free.tasks.iter().copied().filter(touches));
-        }
-        state.work += 4 * (tasks.len() + free.tasks.len()) as u64;
-    }
-    let inside = |item: &Item| match item {
-        Item::Channel(channel) => channels.contains(channel),
-        Item::Task(task) => tasks.contains(task),
-    };
-    // Threads go first, so that queues are tried where their threads are.
-    let mut items: Vec<Item> = free.items().into_iter().filter(inside).collect();
-    let queues = items.iter().take_while(|item| matches!(item, Item::Channel(_))).count();
-    items.rotate_left(queues);
-    items
-}
-
-/// Moves all of a group to a domain if that saves something.
-fn together(state: &mut State<'_>, items: &[Item], domain: usize) -> bool {
-    let model = state.model;
-    let before: Vec<Option<usize>> = items.iter().map(|item| where_is(state, *item)).collect();
-    let forced = items.iter().map(|item| force(state, *item, domain));
-    let mut gain = forced.fold(0, Delta::saturating_add);
-    // Whoever did not need to come goes back.
-    for item in items {
-        let saved = match *item {
-            Item::Channel(channel) => step_channel(state, channel),
-            Item::Task(task) => step_task(state, task, |place| {
-                place == model.tasks[task].origin || model.places.all[place].domain == domain
-            }),
-        };
-        gain = gain.saturating_add(saved);
-    }
-    if gain <= 0 {
-        for (item, at) in items.iter().zip(before) {
-            put_back(state, *item, at);
-        }
-    }
-    gain > 0
 }
 
 /// Tries to exchange two things of two domains, as neither may have room for one more. Whether something helped.
@@ -234,7 +154,7 @@ fn shakes(state: &mut State<'_>, free: &Free) -> bool {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        usize::try_from(random % limit as u64).expect("below a usize")
+        usize::try_from(random % limit as u64).expect("limit is a usize")
     };
     let end = WORK_MAX.min(state.work.saturating_add(SHAKES_WORK_MAX));
     while state.work < end {

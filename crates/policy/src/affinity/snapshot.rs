@@ -74,6 +74,7 @@ pub struct Queue {
 
 /// Names one thread for as long as the machine runs: a number may be used again, but not with the same start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ThreadId {
     /// The process.
     pub process: u32,
@@ -100,6 +101,8 @@ pub struct Thread {
     pub cpuset: Vec<CpuId>,
     /// CPU time it took.
     pub cpu_ns: u64,
+    /// Time it was ready to run and waited for a CPU.
+    pub waited_ns: u64,
     /// Bytes read from and written to disks.
     pub disk: Vec<DeviceBytes>,
     /// Bytes received from sockets, by the way they came.
@@ -149,6 +152,7 @@ pub struct Received {
 
 /// A thread's bytes of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DeviceBytes {
     /// The disk's name in [`Topology::devices`], or the card's; none where only the sum is known.
     pub device: Option<String>,

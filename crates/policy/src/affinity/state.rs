@@ -54,6 +54,7 @@ impl<'a> State<'a> {
         for channel in 0..model.channels.len() {
             state.occupy(channel, true);
         }
+        state.load.bear(&model.domains, &model.lacking);
         let percent = u64::from(model.config.hysteresis_percent);
         let share = |cost: u64| (cost / 100).saturating_mul(percent);
         let price = |cost: u64| Delta::try_from(model.config.migration_price.0.saturating_add(share(cost)));
@@ -131,7 +132,7 @@ impl<'a> State<'a> {
     fn shared_overload(&self, task: usize) -> u64 {
         let domain = self.model.places.all[self.place_of[task]].domain;
         let over = self.load.over(domain).saturating_mul(OVERLOAD_PER_NS) / 100;
-        over / (self.load.total[domain] / 100).max(1) * self.model.tasks[task].load
+        over / (self.load.total[domain] / 100).max(1) * self.model.tasks[task].wants
     }
 
     /// Takes a task out of where it is. [`State::put_task`] follows. What it cost there, with the price if it was moved.
@@ -145,7 +146,7 @@ impl<'a> State<'a> {
     pub(super) fn task_at(&mut self, task: usize, place: usize) -> Delta {
         let (model, at) = (self.model, &self.model.places.all[place]);
         self.work += model.tasks[task].flows.len() as u64 + model.tasks[task].disks.len() as u64 * 4 + 4;
-        let more = self.load.more(at.domain, &at.cpus, at.whole, model.tasks[task].load);
+        let more = self.load.more(at.domain, &at.cpus, at.whole, model.tasks[task].wants);
         let moved = if place == model.tasks[task].origin {
             0
         } else {
@@ -212,13 +213,13 @@ impl<'a> State<'a> {
     fn enter(&mut self, task: usize, place: usize) {
         let (model, at) = (self.model, &self.model.places.all[place]);
         model.pulls(task, place, |channel, rate| self.weight[channel][at.domain] += rate);
-        self.load.add(at.domain, &at.cpus, at.whole, model.tasks[task].load);
+        self.load.add(at.domain, &at.cpus, at.whole, model.tasks[task].wants);
     }
 
     fn leave(&mut self, task: usize, place: usize) {
         let (model, at) = (self.model, &self.model.places.all[place]);
         model.pulls(task, place, |channel, rate| self.weight[channel][at.domain] -= rate);
-        self.load.remove(at.domain, &at.cpus, at.whole, model.tasks[task].load);
+        self.load.remove(at.domain, &at.cpus, at.whole, model.tasks[task].wants);
     }
 
     fn occupy(&mut self, channel: usize, enters: bool) {

@@ -3,6 +3,7 @@
 use super::channels::{self, Channel};
 use super::cost::{BUFFER_BYTES_PER_S_MAX, NS_PER_S};
 use super::domains::Domains;
+use super::load::Wanted;
 use super::model::{Model, Places, per_second};
 use super::reason::{Class, Why};
 use super::{Config, Policy, Previous, QueueKind, Snapshot, Target, Thread};
@@ -24,6 +25,8 @@ pub(super) struct Task<'a> {
     pub(super) hold: Option<Why>,
     /// CPU time it takes, in nanoseconds a second.
     pub(super) load: u64,
+    /// CPU time it wants, as [`super::load`] counts it.
+    pub(super) wants: u64,
     /// Channels its bytes of the network and of buffers go through, with bytes a second; wherever it runs.
     pub(super) flows: Vec<(usize, u64)>,
     /// Disks, with bytes a second; through which channel depends on where it runs.
@@ -104,6 +107,7 @@ pub(super) fn all<'a>(
             policy: Policy::Off,
             hold: None,
             load: per_second(thread.cpu_ns, snapshot).min(NS_PER_S),
+            wants: 0,
             flows: bytes.flows.into_iter().collect(),
             disks: bytes.disks.into_iter().collect(),
             origin,
@@ -121,6 +125,11 @@ pub(super) fn all<'a>(
         }
         tasks.push(task);
     }
+    let wanted = Wanted::new(snapshot, &model.domains, config.busy_ns_max());
+    for task in &mut tasks {
+        task.wants = wanted.of(task.thread);
+    }
+    model.lacking = wanted.lacking();
     tasks
 }
 
@@ -246,7 +255,7 @@ fn divide(rate: u64, shares: &[(usize, u64)], to: &mut BTreeMap<usize, u64>) {
     let sum = shares.iter().fold(0, |sum: u64, (_, share)| sum.saturating_add(*share));
     for (channel, share) in shares {
         let part = u128::from(rate) * u128::from(*share) / u128::from(sum.max(1));
-        let part = u64::try_from(part).expect("a part of a u64");
+        let part = u64::try_from(part).expect("a part of a u64 fits a u64");
         if part > 0 {
             *to.entry(*channel).or_default() += part;
         }

@@ -28,10 +28,13 @@ pub struct Facts {
     pub addresses: BTreeMap<String, String>,
     /// How many receive queues a card can have, by its name.
     pub queues_max: BTreeMap<String, u64>,
+    /// How many receive queues a card's RSS table names, by its name, where somebody has set the table.
+    pub queues_used: BTreeMap<String, u64>,
 }
 
 /// Memory of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct NodeMemory {
     /// Which.
     pub node: NodeId,

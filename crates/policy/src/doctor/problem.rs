@@ -48,7 +48,7 @@ pub enum Problem {
     RemoteInterrupts {
         /// The device.
         device: String,
-        /// Where they belong: on its home, or where the affinity plan puts them, which is near who takes its bytes.
+        /// Where they belong: on its home, or where the affinity plan puts them, which is near the threads that take its bytes.
         wanted: NodeId,
         /// Whether that is its home.
         wanted_at_home: bool,
@@ -84,6 +84,15 @@ pub enum Problem {
         cpus: u64,
         /// Most queues that the card can have, where the number is known.
         max: Option<u64>,
+    },
+    /// A busy card has queues that its RSS table sends no packets to.
+    UnusedQueues {
+        /// The card.
+        device: String,
+        /// Queues that the table names.
+        used: u64,
+        /// Its queues.
+        queues: u64,
     },
     /// A card has several transmit queues, and no CPU is told which to use.
     NoXps {
@@ -250,6 +259,7 @@ impl Problem {
             Self::RemoteInterrupts { .. } => "remote-interrupts",
             Self::OneCpu { .. } => "interrupts-on-one-cpu",
             Self::FewQueues { .. } => "few-queues",
+            Self::UnusedQueues { .. } => "unused-queues",
             Self::NoXps { .. } => "no-xps",
             Self::XpsCrosses { .. } => "xps-crosses-nodes",
             Self::RpsCrosses { .. } => "rps-crosses-nodes",

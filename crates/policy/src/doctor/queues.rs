@@ -37,17 +37,21 @@ fn few_queues(case: &Case<'_>, card: &Device, findings: &mut Vec<Finding>) {
     let queues = queues(case, card, QueueKind::Receive).len() as u64;
     let cpus = case.running(home).len() as u64;
     let busy_ns = case.per_second(arrivals(case, &card.name)).saturating_mul(INTERRUPT_NS);
-    let is_busy = busy_ns >= queues * (NS_PER_S / 100 * BUSY_PERCENT);
+    let is_busy = |queues: u64| busy_ns >= queues * (NS_PER_S / 100 * BUSY_PERCENT);
+    let used = case.facts.queues_used.get(&card.name).copied().unwrap_or(queues);
     let max = case.facts.queues_max.get(&card.name).copied();
     let is_all = max.is_some_and(|max| max <= queues);
-    if queues > 0 && queues < cpus && is_busy && !is_all {
+    let device = card.name.clone();
+    if queues > 0 && queues < cpus && is_busy(queues) && !is_all {
         findings.push(finding(Problem::FewQueues {
-            device: card.name.clone(),
+            device,
             home,
             queues,
             cpus,
             max,
         }));
+    } else if used < queues.min(cpus) && is_busy(used) {
+        findings.push(finding(Problem::UnusedQueues { device, used, queues }));
     }
 }
 

@@ -17,7 +17,9 @@ impl Problem {
             }
             Self::RemoteInterrupts { device, numbers, .. } => format!("interrupts {} of {device}", List(numbers)),
             Self::OneCpu { numbers, .. } => format!("interrupts {}", List(numbers)),
-            Self::FewQueues { device, .. } | Self::HomeUnknown { device, .. } => device.clone(),
+            Self::FewQueues { device, .. } | Self::UnusedQueues { device, .. } | Self::HomeUnknown { device, .. } => {
+                device.clone()
+            }
             Self::NoXps { device, queues } | Self::XpsCrosses { device, queues } => {
                 format!("transmit queues {} of {device}", List(queues))
             }
@@ -44,27 +46,23 @@ impl Problem {
             Self::RemoteInterrupts {
                 mobility: Mobility::Planned | Mobility::Loose,
                 ..
-            } => "completions and packets are worked on beside the device or beside who takes them",
+            } => "completions and packets are worked on beside the device or beside the threads that take them",
             Self::RemoteInterrupts { .. } => {
                 "the kernel lets completions arrive where the thread is, and that is then beside the disk"
             }
             Self::OneCpu { .. } => "each node's interrupts on CPUs of that node, and none waits behind the others",
-            Self::FewQueues { .. } => "each CPU of the node has a queue of its own",
+            Self::FewQueues { .. } | Self::UnusedQueues { .. } => "each CPU of the node has a queue of its own",
             Self::NoXps { .. } | Self::XpsCrosses { .. } => "a packet is sent through a queue of the sender's node",
             Self::RpsCrosses { .. } => "packets are processed on the node that they arrived on",
             Self::HomeUnknown { .. } => "the kernel and homenode can place what belongs to it",
             Self::Conflict(_) => "one program decides, and nothing is moved to and fro",
-            Self::CacheOnOneNode(_) => {
-                "pages come back on the node of who reads them; until then all that is read waits for the disks"
-            }
-            Self::TmpfsOnOneNode { .. } => {
-                "new pages on all nodes alike, or, in a pool, each on the node of who writes it"
-            }
+            Self::CacheOnOneNode(_) => "pages come back on the reader's node; until then all reads wait for the disks",
+            Self::TmpfsOnOneNode { .. } => "new pages on all nodes alike, or, in a pool, each on its writer's node",
             Self::NodeFull { .. } => "threads of this node find memory there",
             Self::PlacedFar { .. } => "memory lies where the CPU is that asked for it",
             Self::NoMemory { .. } => "these threads find memory on their own node",
             Self::NoCpus { .. } => "memory that is used often lies beside a CPU",
-            Self::IdleBalancing { .. } => "programs take no faults for what moves hardly anything",
+            Self::IdleBalancing { .. } => "programs take no faults that move hardly anything",
             Self::ZoneReclaim { .. } => "files stay cached, on a node with room",
             Self::NoRings => "requests are served on the CPU that asks, without a switch of threads",
             Self::NoHugePages => "a first write takes a fault for 2 MiB, not for each 4 KiB",
@@ -89,7 +87,7 @@ impl fmt::Display for Problem {
                 let near = if *wanted_at_home {
                     "the device"
                 } else {
-                    "who takes its bytes"
+                    "the threads that take its bytes"
                 };
                 let on = Nodes(on);
                 write!(
@@ -98,13 +96,13 @@ impl fmt::Display for Problem {
                 )?;
                 match mobility {
                     Mobility::Planned | Mobility::Loose => Ok(()),
-                    Mobility::ManagedPlanned => write!(f, "; nobody can move them, so the threads that use it move"),
-                    Mobility::Managed => write!(f, "; nobody can move them, and it is not known which threads use it"),
+                    Mobility::ManagedPlanned => write!(f, "; they cannot be moved, so the threads that use it move"),
+                    Mobility::Managed => write!(f, "; they cannot be moved, and it is not known which threads use it"),
                 }
             }
             Self::OneCpu { cpu, arrivals, .. } => write!(
                 f,
-                "all {arrivals} in the period arrived on CPU {}, and nobody spreads them",
+                "all {arrivals} in the period arrived on CPU {}, and no program spreads them",
                 cpu.0
             ),
             Self::FewQueues {
@@ -117,6 +115,12 @@ impl fmt::Display for Problem {
                 let plural = if *queues == 1 { "" } else { "s" };
                 write!(f, "busy, with {queues} queue{plural} for the {cpus} CPUs of {home}")?;
                 max.map_or(Ok(()), |max| write!(f, "; it can have {max}"))
+            }
+            Self::UnusedQueues { used, queues, .. } => {
+                write!(
+                    f,
+                    "busy, and its RSS table sends packets to {used} of its {queues} queues"
+                )
             }
             Self::NoXps { .. } => write!(f, "XPS is not set: packets are sent through queues of any node"),
             Self::XpsCrosses { .. } => write!(f, "XPS has CPUs of several nodes send through the same queue"),

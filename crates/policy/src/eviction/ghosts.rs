@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ghost_is_recalled_once() {
+    fn a_ghost_is_recalled_once() {
         let mut ghosts = Ghosts::new(100);
         ghosts.remember(7);
         ghosts.remember(8);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn set_forgets_its_oldest() {
+    fn a_full_set_forgets_its_oldest_ghost() {
         let mut ghosts = Ghosts::new(WAYS);
         (0..20).for_each(|key| ghosts.remember(key));
         let found: alloc::vec::Vec<u64> = (0..20).filter(|key| ghosts.recall(*key)).collect();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn ghosts_stay_for_as_many_evictions_as_there_are_entries_or_so() {
+    fn ghosts_stay_for_about_as_many_evictions_as_entries() {
         const ENTRIES: u64 = 1 << 16;
         let mut ghosts = Ghosts::new(1 << 16);
         // Keys as blocks of one file have them: one after the other.
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(share_of(2 * ENTRIES..4 * ENTRIES), 0);
         assert!(
             (0..ENTRIES).all(|key| !ghosts.recall(1 << 40 | key)),
-            "no stranger is a ghost"
+            "an unknown key is a ghost"
         );
     }
 }

@@ -87,7 +87,7 @@ impl Buddy {
         let from = (order..ORDERS).find(|from| !self.free_runs[*from as usize].is_empty())?;
         let start = self.free_runs[from as usize]
             .first_from(0)
-            .expect("the order is not empty")
+            .expect("the order has a free run: its bit is set")
             << from;
         self.free_runs[from as usize].remove(start >> from);
         for half in order..from {

@@ -227,7 +227,7 @@ impl Monitor {
             );
             assert!(
                 row.is_sorted_by(|a, b| self.key_of(index, *a) < self.key_of(index, *b)),
-                "row {index} is sorted, nobody twice"
+                "row {index} is sorted without duplicates"
             );
         }
     }

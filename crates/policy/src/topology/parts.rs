@@ -24,8 +24,10 @@ pub struct Parts {
 
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Node {
     /// The kernel's number.
+    #[cfg_attr(feature = "serde", serde(rename = "node"))]
     pub id: NodeId,
     /// CPUs whose local node this is, as the kernel sees it. A CPU is in one node only.
     pub cpus: Vec<CpuId>,
@@ -41,6 +43,8 @@ pub struct Node {
 
 /// Kind of a node: whether it has memory, CPUs, both or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum NodeKind {
     /// Memory with CPUs next to it.
     Dram,
@@ -80,8 +84,10 @@ impl Node {
 
 /// A CPU: one hardware thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Cpu {
     /// The kernel's number.
+    #[cfg_attr(feature = "serde", serde(rename = "cpu"))]
     pub id: CpuId,
     /// The core it is a thread of, unique in the machine; none when the CPU is offline.
     pub core: Option<u32>,
@@ -93,6 +99,7 @@ pub struct Cpu {
 
 /// A CPU cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Cache {
     /// 1 is nearest to the core.
     pub level: u8,
@@ -106,6 +113,8 @@ pub struct Cache {
 
 /// Content of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum CacheKind {
     /// Data and instructions.
     Unified,
@@ -117,6 +126,7 @@ pub enum CacheKind {
 
 /// How far each node's CPUs are from each node's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Latency {
     /// Where the numbers come from, hence their unit.
     pub source: LatencySource,
@@ -126,6 +136,8 @@ pub struct Latency {
 
 /// Where latencies come from. They may be compared only within one matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum LatencySource {
     /// Nanoseconds, from the firmware's heterogeneous memory attribute table.
     Hmat,
@@ -140,6 +152,7 @@ pub enum LatencySource {
 
 /// Something that moves data between the outside and memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Device {
     /// The kernel's name: `nvme0n1`, `eth0`.
     pub name: String,
@@ -153,6 +166,8 @@ pub struct Device {
 
 /// Kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum DeviceKind {
     /// A disk.
     Block,
@@ -166,6 +181,7 @@ pub enum DeviceKind {
 
 /// A hardware queue of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DeviceQueue {
     /// The kernel's name within the device: `0` for a disk, `rx-0` or `tx-0` for a network card.
     pub name: String,

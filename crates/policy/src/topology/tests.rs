@@ -40,7 +40,7 @@ fn parts() -> Parts {
 }
 
 #[test]
-fn sorts_nodes_and_the_matrix_with_them() {
+fn nodes_and_the_matrix_are_sorted_together() {
     let topology = Topology::new(parts()).unwrap();
     assert_eq!(topology.node_ids(), [NodeId(0), NodeId(1), NodeId(2)]);
     assert_eq!(topology.latency().matrix, [[0, 1, 2], [10, 11, 12], [20, 21, 22]]);
@@ -68,7 +68,7 @@ fn every_possible_cpu_has_a_node() {
 }
 
 #[test]
-fn kinds_follow_from_memory_and_cpus() {
+fn node_kinds_follow_from_memory_and_cpus() {
     let mut node = Node::new(NodeId(0));
     assert_eq!(node.kind(), NodeKind::Empty);
     node.cpus = cpus([0]);
@@ -78,7 +78,7 @@ fn kinds_follow_from_memory_and_cpus() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused() {
+fn inconsistent_topologies_are_refused() {
     let refused = |change: fn(&mut Parts), error: TopologyError| {
         let mut parts = parts();
         change(&mut parts);

@@ -173,11 +173,11 @@ impl World {
                 here.map(|(_, load)| load + 1.0).sum::<f64>() / cpus.len() as f64
             };
             let node = |cpu: &CpuId| {
-                let node = self.snapshot.node(*cpu).expect("as the world was made");
+                let node = self.snapshot.node(*cpu).expect("the test's world is consistent");
                 self.snapshot
                     .topology
                     .node(node)
-                    .expect("as the world was made")
+                    .expect("the test's world is consistent")
                     .cpus
                     .clone()
             };
@@ -191,8 +191,8 @@ impl World {
             };
             let online = self.snapshot.online.iter().copied();
             let cpu = online
-                .min_by(|a, b| key(a).partial_cmp(&key(b)).expect("as the world was made"))
-                .expect("as the world was made");
+                .min_by(|a, b| key(a).partial_cmp(&key(b)).expect("the test's world is consistent"))
+                .expect("the test's world is consistent");
             taken.push((cpu, facts[queue].1));
             placement.queues[queue] = cpu;
         }

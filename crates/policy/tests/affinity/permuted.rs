@@ -60,7 +60,7 @@ fn after_one_plan(mut world: World) -> World {
 }
 
 #[test]
-fn readers_in_cycles_of_any_length_go_home_by_one_plan() {
+fn readers_in_a_cycle_move_home_in_one_plan() {
     for length in 1..=NODES {
         // The first nodes are one cycle, the others another.
         let next = |node: u16| match node < length {
@@ -77,7 +77,7 @@ fn readers_in_cycles_of_any_length_go_home_by_one_plan() {
 
 /// With CPUs too busy a reader has to gain more than its part of that is worth.
 #[test]
-fn readers_in_any_order_go_home_by_one_plan() {
+fn readers_in_any_order_move_home_in_one_plan() {
     let homes = || Just((0..NODES).collect::<Vec<_>>()).prop_shuffle();
     let slow = (homes(), proptest::collection::vec(3 * MB..7 * MB, 8), 1..80_u64);
     let fast = (homes(), proptest::collection::vec(500 * MB..3000 * MB, 8), 1..=100_u64);
@@ -89,7 +89,7 @@ fn readers_in_any_order_go_home_by_one_plan() {
 }
 
 #[test]
-fn reader_whose_move_saves_too_little_is_not_bound_beside_its_buffers() {
+fn a_reader_with_too_small_a_gain_is_not_bound_near_its_buffers() {
     let mut rates = SLOW;
     rates[3] = 11 * MB / 10;
     let mut world = shifted(&rates, 15);
@@ -115,15 +115,98 @@ fn reader_whose_move_saves_too_little_is_not_bound_beside_its_buffers() {
 }
 
 #[test]
-fn readers_that_gain_too_little_on_busy_cpus_are_bound_nowhere() {
-    let mut world = shifted(&SLOW, 100);
-    let plan = period(&mut world, &Config::default(), &mut Previous::default());
-    assert_eq!(plan.actions, []);
+fn readers_that_fill_their_cpus_move_home_in_one_plan() {
+    assert_eq!(misplaced(&after_one_plan(shifted(&SLOW, 100))), [0; 0]);
+}
+
+/// Readers and a server's thread fill each CPU together, and others run a little: every period shows other shares.
+#[test]
+fn varying_loads_of_full_cpus_move_no_thread() {
+    let homes = || Just((0..NODES).collect::<Vec<_>>()).prop_shuffle();
+    let percents = || proptest::collection::vec((31..43_u64, 40..60_u64, 0..8_u64, 0..100_u64), 8);
+    let worlds = (
+        homes(),
+        proptest::collection::vec(3 * MB..7 * MB, 8),
+        proptest::collection::vec(percents(), 12),
+    );
+    let config = Config {
+        dwell_periods: 0,
+        ..Config::default()
+    };
+    seeded::check(50, worlds, |(homes, rates, periods)| {
+        let mut world = readers(&homes, &rates, 50);
+        for node in 0..2 * u32::from(NODES) {
+            let other = world.add_thread("other", node % u32::from(NODES), 0);
+            world.snapshot.threads[other].allowed = cpus([node % u32::from(NODES)]);
+        }
+        let mut previous = Previous::default();
+        for (index, percents) in periods.iter().enumerate() {
+            for (node, (reads, serves, rest, waits)) in percents.iter().enumerate() {
+                let here = |reader: &usize| world.snapshot.threads[*reader].cpu.0 as usize == node;
+                let reader = (0..8).find(here).expect("a reader on each CPU");
+                let took = [(reader, *reads), (8 + node, *serves), (16 + node, *rest)];
+                for (thread, percent) in took {
+                    let it = &mut world.snapshot.threads[thread];
+                    it.cpu_ns = percent * 10_000_000;
+                    // Those who run rarely wait for the others.
+                    it.waited_ns = if thread < 16 {
+                        it.cpu_ns * waits / 300
+                    } else {
+                        waits * 10_000_000
+                    };
+                }
+            }
+            let plan = period(&mut world, &config, &mut previous);
+            prop_assert_eq!(misplaced(&world), vec![0; 0], "period {}: {:?}", index, plan);
+            prop_assert!(index == 0 || plan.actions.is_empty(), "period {}: {:?}", index, plan);
+        }
+        Ok(())
+    });
+}
+
+/// Two readers of one node's buffers, on its only CPU: each has half of it, or it is enough for both.
+#[test]
+fn a_reader_leaves_a_full_cpu_only_if_others_wait_for_it() {
+    let there = |waited_percent: u64| {
+        let mut world = World::new(&[1, 1], 20, 2);
+        for _ in 0..2 {
+            let reader = world.add_thread("reader", 0, 49);
+            world.snapshot.threads[reader].waited_ns = waited_percent * 10_000_000;
+            world.fixed.push((reader, NodeId(0), 5 * MB));
+        }
+        world.observe();
+        let done = after_one_plan(world);
+        done.snapshot
+            .threads
+            .iter()
+            .filter(|reader| reader.cpu == cpus([1])[0])
+            .count()
+    };
+    assert_eq!((there(0), there(50)), (0, 1));
+}
+
+/// Two threads that are bound to one CPU of a node of eight.
+#[test]
+fn a_full_cpu_has_a_cost_beside_idle_ones() {
+    let cost = |waited_percent: u64| {
+        let mut world = World::new(&[8, 8], 20, 8);
+        for _ in 0..2 {
+            let reader = world.add_thread("reader", 0, 50);
+            world.snapshot.threads[reader].waited_ns = waited_percent * 10_000_000;
+            world.snapshot.threads[reader].allowed = cpus([0]);
+            world.fixed.push((reader, NodeId(0), 500 * MB));
+        }
+        world.observe();
+        let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
+        plan.cost_before.bytes_per_s()
+    };
+    // Both want 80 % of it.
+    assert_eq!((cost(10), cost(50)), (0, 3_200_000_000));
 }
 
 /// Tests a reader put on another node than its buffers, because a reader too small to move has their CPU.
 #[test]
-fn reader_that_was_put_elsewhere_makes_way_however_little_it_moves() {
+fn a_displaced_reader_makes_way_even_with_little_traffic() {
     let mut rates = SLOW;
     rates[2] = SMALL;
     let mut world = shifted(&rates, 70);
@@ -157,7 +240,7 @@ fn reader_that_was_put_elsewhere_makes_way_however_little_it_moves() {
 
 /// Readers of files, some of which have been moved before anybody knew where their files are.
 #[test]
-fn files_stay_while_threads_rest_in_the_places_that_others_want() {
+fn files_stay_while_resting_threads_block_their_places() {
     let mut world = World::new(&[1; NODES as usize], 20, 2);
     for node in 0..NODES {
         let reader = world.add_thread("reader", u32::from(node), 70);

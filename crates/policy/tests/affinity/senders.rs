@@ -42,14 +42,14 @@ fn local(world: &World) -> Vec<bool> {
         let mut interrupts = world.snapshot.interrupts.iter();
         let arrives = interrupts
             .find(|it| Some(it.number) == number)
-            .expect("as the world was made");
+            .expect("the test's world is consistent");
         node(arrives.effective[0]) == node(world.snapshot.threads[stream.thread].cpu)
     };
     world.streams.iter().map(is_local).collect()
 }
 
 fn transmit(index: u32) -> Target {
-    Target::of_queue("eth0", QueueKind::Transmit, index).expect("of a card")
+    Target::of_queue("eth0", QueueKind::Transmit, index).expect("queues of a card have targets")
 }
 
 /// Four nodes of two CPUs; a card of four queues at home on node 1, all interrupts on CPU 0.
@@ -88,7 +88,7 @@ fn check_settled(world: &World, plan: &Plan, previous: &Previous) {
 }
 
 #[test]
-fn the_queue_of_the_new_cpus_makes_way_for_the_one_that_comes() {
+fn a_queue_makes_way_for_the_readers_queue() {
     let mut world = four_nodes();
     let reader = add_reader(&mut world, 2, 2);
     world.snapshot.threads[reader].cpuset = cpus([2, 3]);
@@ -96,7 +96,7 @@ fn the_queue_of_the_new_cpus_makes_way_for_the_one_that_comes() {
     let (plan, previous) = once(&mut world);
     let came = plan.action(&transmit(2)).expect("the reader's queue moves");
     assert_eq!(came.to, cpus([2, 3]));
-    let way = plan.action(&transmit(1)).expect("the other makes way");
+    let way = plan.action(&transmit(1)).expect("the other queue moves");
     // It has no other CPU, and gets those of where it is.
     assert_eq!((&way.from, &way.to), (&cpus([2, 3]), &cpus([0, 1])));
     assert!(matches!(way.reason, Reason::MadeWay { node: NodeId(1), .. }));
@@ -120,7 +120,7 @@ fn a_queue_with_other_cpus_keeps_them() {
     world.snapshot.threads[reader].allowed = cpus([2, 3]);
     let (plan, previous) = once(&mut world);
     for index in [0, 1, 3] {
-        let way = plan.action(&transmit(index)).expect("all others make way");
+        let way = plan.action(&transmit(index)).expect("all other queues move");
         assert_eq!(way.to, cpus([0, 1, 4, 5, 6, 7]));
     }
     assert_eq!(local(&world), [true]);
@@ -129,7 +129,7 @@ fn a_queue_with_other_cpus_keeps_them() {
 
 /// Two threads share a queue; one may go to where its disk is only, and the idle queue of there comes along.
 #[test]
-fn an_idle_queue_comes_to_a_thread_whose_own_stays() {
+fn an_idle_queue_moves_to_a_thread_whose_queue_stays() {
     let mut world = four_nodes();
     world.add_wide_disk("nvme0n1", Some(3));
     let stays = add_reader(&mut world, 0, 0);
@@ -145,7 +145,7 @@ fn an_idle_queue_comes_to_a_thread_whose_own_stays() {
     assert_eq!(plan.action(&transmit(0)), None, "the shared queue stays: {plan:?}");
     let came = plan
         .action(&Target::Interrupt(103))
-        .expect("the idle one of node 3 comes");
+        .expect("the idle queue of node 3 moves");
     assert!(matches!(came.reason, Reason::NearSenders { node: NodeId(3), .. }));
     assert_eq!(world.snapshot.node(came.to[0]), Some(NodeId(3)));
     assert_eq!(local(&world), [true, true]);
@@ -154,7 +154,7 @@ fn an_idle_queue_comes_to_a_thread_whose_own_stays() {
 
 /// Packets that are processed on one CPU are answered from there, so flows of several threads can share its queue.
 #[test]
-fn a_thread_whose_queue_goes_elsewhere_gets_another() {
+fn a_thread_that_loses_its_queue_gets_another() {
     let mut world = four_nodes();
     for (node, bytes) in [([0, 1], 40 * MB), ([2, 3], 100 * MB)] {
         let reader = world.add_thread("reader", node[0], 10);
@@ -182,7 +182,7 @@ fn a_thread_whose_queue_goes_elsewhere_gets_another() {
 
 /// A mask of XPS keeps CPUs that were taken offline; no plan hands them on.
 #[test]
-fn a_cpu_that_does_not_run_is_given_no_queue() {
+fn an_offline_cpu_gets_no_queue() {
     let mut world = four_nodes();
     let queues = world.snapshot.queues.iter_mut();
     let sending = queues.filter(|queue| queue.kind == QueueKind::Transmit);
@@ -208,7 +208,7 @@ fn a_cpu_that_does_not_run_is_given_no_queue() {
 }
 
 #[test]
-fn what_may_not_be_changed_does_not_make_way() {
+fn unmovable_queues_do_not_make_way() {
     let planned = |previous: &Previous, movable: bool, policy: Policy| {
         let mut world = four_nodes();
         let reader = add_reader(&mut world, 2, 2);
@@ -216,7 +216,7 @@ fn what_may_not_be_changed_does_not_make_way() {
         world.snapshot.threads[reader].allowed = cpus([2, 3]);
         let mut queues = world.snapshot.queues.iter_mut();
         let other = queues.find(|queue| queue.kind == QueueKind::Transmit && queue.index == 1);
-        other.expect("of four").movable = movable;
+        other.expect("the world has four queues").movable = movable;
         let config = Config {
             policy,
             ..Config::default()
@@ -237,7 +237,7 @@ fn what_may_not_be_changed_does_not_make_way() {
 
 /// Whatever a flow's thread or queue has moved for is not lost when the flow goes over.
 #[test]
-fn flows_that_go_over_stay_local() {
+fn flows_that_change_queues_stay_local() {
     seeded::check(300, middle(), |mut world| {
         with_senders(&mut world);
         go_over(&mut world);

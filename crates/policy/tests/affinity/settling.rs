@@ -37,10 +37,11 @@ fn a_steady_load_settles_in_three_periods() {
                 ..Config::default()
             };
             let mut previous = Previous::default();
-            for round in 0..20 {
+            for round in 0..20 + dwell_periods {
                 let plan = period(&mut world, &config, &mut previous);
+                // A first plan may need a correction, for which the things that it moved wait out their dwell time.
                 prop_assert!(
-                    round < 3 || plan.actions.is_empty(),
+                    round < 3 + dwell_periods || plan.actions.is_empty(),
                     "period {round}: {:?}",
                     plan.actions
                 );
@@ -51,7 +52,7 @@ fn a_steady_load_settles_in_three_periods() {
 }
 
 #[test]
-fn an_oscillating_load_moves_nothing_twice_in_the_dwell_time() {
+fn an_oscillating_load_moves_no_target_twice_in_the_dwell_time() {
     seeded::check(
         100,
         (middle(), middle(), policies(), 1..9u64),
@@ -96,7 +97,7 @@ fn an_oscillating_load_moves_nothing_twice_in_the_dwell_time() {
 }
 
 #[test]
-fn the_order_of_what_was_seen_does_not_matter() {
+fn plans_do_not_depend_on_the_snapshots_order() {
     seeded::check(
         100,
         (middle(), policies(), any::<u64>()),
@@ -130,7 +131,7 @@ fn shuffle<T>(list: &mut Vec<T>, key: impl Fn(usize) -> u64) {
 
 /// Cpusets, running CPUs and managed interrupts are seen to by the world, which panics as a kernel refuses.
 #[test]
-fn what_is_not_ours_is_left_alone() {
+fn foreign_masks_are_left_alone() {
     seeded::check(300, (middle(), policies()), |(mut world, policy)| {
         let config = Config {
             policy,
@@ -163,7 +164,7 @@ fn what_is_not_ours_is_left_alone() {
 }
 
 #[test]
-fn a_swing_between_two_disks_moves_a_thread_once_a_dwell_time() {
+fn a_swinging_thread_moves_once_a_dwell_time() {
     let mut world = World::new(&[2, 2], 21, 2);
     world.add_wide_disk("nvme0n1", Some(0));
     world.add_wide_disk("nvme1n1", Some(1));

@@ -5,7 +5,7 @@ use homenode_policy::affinity::cost::{
     ARRIVAL_BYTES, CACHE_PERCENT, DEVICE_ACCESS_PERCENT, DISTANCE_PERCENT_MAX, INTERRUPT_NS, OVERLOAD_BYTES_PER_CPU,
     RECEIVE_NS_PER_KIB,
 };
-use homenode_policy::affinity::{Queue, QueueKind};
+use homenode_policy::affinity::{Queue, QueueKind, Thread};
 use homenode_policy::{CpuId, NodeId};
 
 /// Who is where: CPUs of each thread, and the CPU of each of the card's queues.
@@ -26,12 +26,12 @@ impl World {
     /// CPUs that share a cache, as the worlds' caches are made.
     pub(crate) fn domain(&self, cpu: CpuId) -> Vec<CpuId> {
         let topology = &self.snapshot.topology;
-        let node = self.snapshot.node(cpu).expect("as the world was made");
+        let node = self.snapshot.node(cpu).expect("the test's world is consistent");
         let caches = topology.caches().iter().filter(|cache| cache.cpus.len() > 1);
         let shared = caches.map(|cache| cache.cpus.clone()).find(|cpus| cpus.contains(&cpu));
         let alone = || {
             let caches = || topology.caches().iter().filter(|cache| cache.cpus.len() > 1);
-            let left = topology.node(node).expect("as the world was made").cpus.iter().copied();
+            let left = topology.node(node).expect("a consistent world").cpus.iter().copied();
             left.filter(|cpu| !caches().any(|cache| cache.cpus.contains(cpu)))
                 .collect()
         };
@@ -39,7 +39,7 @@ impl World {
     }
 
     pub(crate) fn apart(&self, a: CpuId, b: CpuId) -> f64 {
-        let node = |cpu| usize::from(self.snapshot.node(cpu).expect("as the world was made").0);
+        let node = |cpu| usize::from(self.snapshot.node(cpu).expect("the test's world is consistent").0);
         if self.domain(a).contains(&b) {
             0.0
         } else if node(a) == node(b) {
@@ -59,7 +59,7 @@ impl World {
     }
 
     fn access(&self, cpu: CpuId, device: &str) -> f64 {
-        let node = usize::from(self.snapshot.node(cpu).expect("as the world was made").0);
+        let node = usize::from(self.snapshot.node(cpu).expect("the test's world is consistent").0);
         let home = self.snapshot.home(device);
         let far = home.map_or(0.0, |home| self.far(node, usize::from(home.0)));
         far * DEVICE_ACCESS_PERCENT as f64 / 100.0
@@ -85,7 +85,7 @@ impl World {
             let mut interrupts = self.snapshot.interrupts.iter();
             interrupts
                 .find(|it| Some(it.number) == queue.interrupt)
-                .expect("as the world was made")
+                .expect("the test's world is consistent")
                 .affinity[0]
         });
         Placement {
@@ -98,7 +98,7 @@ impl World {
     pub(crate) fn ways(&self, thread: usize) -> Vec<Way<'_>> {
         let disk = self.snapshot.threads[thread].disk.iter();
         let mut ways: Vec<Way<'_>> = disk
-            .map(|disk| Way::Disk(disk.bytes, disk.device.as_deref().expect("as the world was made")))
+            .map(|disk| Way::Disk(disk.bytes, disk.device.as_deref().expect("the world is consistent")))
             .collect();
         let streams = self.streams.iter().filter(|stream| stream.thread == thread);
         ways.extend(streams.map(|stream| Way::Card(stream.bytes, stream.queue as usize)));
@@ -113,7 +113,7 @@ impl World {
     /// Returns the cost of a thread's bytes from a set of CPUs.
     pub(crate) fn way_cost(&self, ways: &[Way<'_>], from: &[CpuId], queues: &[CpuId]) -> f64 {
         let one = |cpu: CpuId| -> f64 {
-            let here = usize::from(self.snapshot.node(cpu).expect("as the world was made").0);
+            let here = usize::from(self.snapshot.node(cpu).expect("the test's world is consistent").0);
             let cost = |way: &Way<'_>| match way {
                 Way::Memory(bytes, node) => *bytes as f64 * self.far(here, usize::from(node.0)),
                 Way::Card(bytes, queue) => {
@@ -123,11 +123,11 @@ impl World {
                     let mut all = self.snapshot.queues.iter();
                     let queue = all
                         .find(|queue| queue.device == *name && queue.cpus.contains(&cpu))
-                        .expect("as the world was made");
+                        .expect("the test's world is consistent");
                     let mut interrupts = self.snapshot.interrupts.iter();
                     let arrives = interrupts
                         .find(|it| Some(it.number) == queue.interrupt)
-                        .expect("as the world was made")
+                        .expect("the test's world is consistent")
                         .effective[0];
                     *bytes as f64 * (self.apart(cpu, arrives) + self.access(arrives, name))
                 }
@@ -158,34 +158,71 @@ impl World {
             .collect()
     }
 
-    /// Returns the cost of the load beyond 80 % of the CPUs.
+    /// Whether a thread that ran at least 10 % of a CPU waited half as long for its CPUs, 90 % full.
+    fn waits(&self, thread: &Thread) -> bool {
+        let mut own = self.domain(thread.cpu);
+        own.retain(|cpu| thread.allowed.contains(cpu));
+        let there = self.snapshot.threads.iter().filter(|other| own.contains(&other.cpu));
+        let ran: u64 = there.map(|other| other.cpu_ns).sum();
+        let is_full = ran as f64 >= 9e8 * own.len() as f64;
+        is_full && thread.cpu_ns >= 100_000_000 && thread.waited_ns >= thread.cpu_ns / 2
+    }
+
+    /// CPU time that a thread wants, up to 80 % of a CPU.
+    fn wants(&self, thread: &Thread) -> f64 {
+        let waited = if self.waits(thread) {
+            thread.waited_ns.min(thread.cpu_ns)
+        } else {
+            0
+        };
+        ((thread.cpu_ns + waited) as f64).min(8e8)
+    }
+
+    /// Load of a domain beyond 80 % of its CPUs, or of those that some of it is bound to; at most `most` of a CPU, and `more`.
+    fn beyond(&self, domain: &[CpuId], placement: &Placement, facts: &[(f64, f64)], most: f64, more: f64) -> f64 {
+        let (mut total, mut bound) = (0.0, vec![0.0; domain.len()]);
+        let mut count = |cpus: &[CpuId], load: f64, is_bound: bool| {
+            for cpu in cpus.iter().filter(|cpu| domain.contains(cpu)) {
+                total += load / cpus.len() as f64;
+                let place = domain
+                    .iter()
+                    .position(|other| other == cpu)
+                    .expect("the test's world is consistent");
+                bound[place] += if is_bound { load / cpus.len() as f64 } else { 0.0 };
+            }
+        };
+        for (thread, cpus) in self.snapshot.threads.iter().zip(&placement.threads) {
+            count(cpus, self.wants(thread), cpus.len() < domain.len());
+        }
+        for (cpu, (_, busy)) in placement.queues.iter().zip(facts) {
+            count(&[*cpu], *busy, true);
+        }
+        let bound = bound.into_iter().filter(|load| *load > 0.0);
+        let bound: f64 = bound.map(|load| (load.min(most) + more - 8e8).max(0.0)).sum();
+        let cpus = domain.len() as f64;
+        bound.max(f64::min(total, most * cpus) + more - 8e8 * cpus).max(0.0)
+    }
+
+    /// Returns the cost of the load beyond 80 % of the CPUs; where no thread waits, beyond what they have now and 20 %.
     pub(crate) fn overload_cost(&self, placement: &Placement, facts: &[(f64, f64)]) -> f64 {
         let mut left = self.snapshot.online.clone();
         let mut over = 0.0;
         while let Some(first) = left.first() {
             let domain = self.domain(*first);
             left.retain(|cpu| !domain.contains(cpu));
-            let (mut total, mut bound) = (0.0, vec![0.0; domain.len()]);
-            let mut count = |cpus: &[CpuId], load: f64, may_float: bool| {
-                for cpu in cpus.iter().filter(|cpu| domain.contains(cpu)) {
-                    total += load / cpus.len() as f64;
-                    if !may_float || cpus.len() < domain.len() {
-                        let place = domain
-                            .iter()
-                            .position(|other| other == cpu)
-                            .expect("as the world was made");
-                        bound[place] += load / cpus.len() as f64;
-                    }
-                }
+            let there = |thread: &&Thread| domain.contains(&thread.cpu);
+            let lacks = self
+                .snapshot
+                .threads
+                .iter()
+                .filter(there)
+                .any(|thread| self.waits(thread));
+            let borne = if lacks {
+                0.0
+            } else {
+                self.beyond(&domain, &self.placement(), facts, 1e9, 2e8)
             };
-            for (thread, cpus) in self.snapshot.threads.iter().zip(&placement.threads) {
-                count(cpus, thread.cpu_ns as f64, true);
-            }
-            for (cpu, (_, busy)) in placement.queues.iter().zip(facts) {
-                count(&[*cpu], *busy, false);
-            }
-            let bound: f64 = bound.iter().map(|load| (load - 8e8f64).max(0.0)).sum();
-            over += bound.max(total - 8e8 * domain.len() as f64);
+            over += (self.beyond(&domain, placement, facts, f64::INFINITY, 0.0) - borne).max(0.0);
         }
         over / 1e9 * OVERLOAD_BYTES_PER_CPU as f64
     }

@@ -10,12 +10,12 @@ fn large(busy_percent: u64) -> World {
     let mut world = World::new(&[16; 8], 21, 16);
     for disk in 0..4u32 {
         let queues: Vec<Vec<CpuId>> = (0..32).map(|queue| cpus(queue * 4..queue * 4 + 4)).collect();
-        let home = u16::try_from(disk * 2).expect("there are few");
+        let home = u16::try_from(disk * 2).expect("the number is small");
         world.add_disk(&format!("nvme{disk}n1"), Some(home), &queues);
     }
     for card in 0..4u32 {
         let places: Vec<u32> = (0..16).map(|queue| (queue * 8 + card * 3) % 128).collect();
-        let home = u16::try_from(card * 2 + 1).expect("there are few");
+        let home = u16::try_from(card * 2 + 1).expect("the number is small");
         world.add_card(&format!("eth{card}"), Some(home), &places);
     }
     for index in 0..1024u32 {
@@ -32,7 +32,7 @@ fn large(busy_percent: u64) -> World {
         if index % 4 == 0 {
             let inode = u64::from(index / 16);
             if index % 16 == 0 {
-                let home = u16::try_from(index / 16 % 8).expect("there are few");
+                let home = u16::try_from(index / 16 % 8).expect("the number is small");
                 world.add_file(inode, home, MB << (inode % 6));
             }
             world.add_use(thread, inode, u64::from(1 + index % 53) * MB);

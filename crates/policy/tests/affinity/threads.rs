@@ -21,7 +21,7 @@ fn plan(world: &mut World) -> Plan {
 
 fn why<'a>(plan: &'a Plan, target: &Target) -> &'a Why {
     assert_eq!(plan.action(target), None);
-    &plan.stay(target).expect("it was looked at").why
+    &plan.stay(target).expect("the plan looked at the target").why
 }
 
 /// A thread on node 0 that reads a disk at home on node 1.
@@ -34,7 +34,7 @@ fn far_reader() -> World {
 }
 
 #[test]
-fn a_thread_goes_to_its_disk_and_nothing_else_does() {
+fn only_the_thread_moves_to_its_disk() {
     let mut world = far_reader();
     let plan = plan(&mut world);
     let [action] = &plan.actions[..] else {
@@ -67,7 +67,7 @@ fn a_thread_goes_to_its_disk_and_nothing_else_does() {
 }
 
 #[test]
-fn a_thread_goes_to_the_cpus_whose_queue_completes_near() {
+fn a_thread_moves_to_cpus_whose_queue_completes_near() {
     let mut world = two_nodes();
     // Of node 1, CPU 3 alone has a queue that completes there.
     world.add_disk("nvme0n1", Some(1), &[cpus([0, 1, 2]), cpus([3])]);
@@ -88,7 +88,7 @@ fn bound_receiver() -> World {
 }
 
 #[test]
-fn a_queue_follows_a_thread_that_may_not_move_with_all_that_belongs_to_it() {
+fn a_queue_and_its_interrupt_follow_a_pinned_thread() {
     let mut world = bound_receiver();
     world.snapshot.queues[0].cpus = cpus([2]);
     let plan = plan(&mut world);
@@ -117,7 +117,7 @@ fn a_queue_follows_a_thread_that_may_not_move_with_all_that_belongs_to_it() {
 }
 
 #[test]
-fn packets_that_are_processed_where_the_interrupt_arrives_need_no_rps() {
+fn packets_processed_at_their_interrupt_need_no_rps() {
     let mut world = bound_receiver();
     let plan = plan(&mut world);
     let receive = Target::of_queue("eth0", QueueKind::Receive, 0).unwrap();
@@ -126,7 +126,7 @@ fn packets_that_are_processed_where_the_interrupt_arrives_need_no_rps() {
 }
 
 #[test]
-fn thread_and_queue_go_home_together_though_neither_would_alone() {
+fn thread_and_queue_move_home_together() {
     let mut world = two_nodes();
     world.add_card("eth0", Some(1), &[0]);
     let server = world.add_thread("server", 0, 20);
@@ -138,7 +138,7 @@ fn thread_and_queue_go_home_together_though_neither_would_alone() {
 }
 
 #[test]
-fn a_thread_of_network_and_disk_goes_where_most_of_its_bytes_are() {
+fn a_thread_of_network_and_disk_moves_to_most_of_its_bytes() {
     for (disk, card, node) in [(900, 200, 1), (200, 900, 0)] {
         let mut world = two_nodes();
         world.add_wide_disk("nvme0n1", Some(1));
@@ -155,7 +155,7 @@ fn a_thread_of_network_and_disk_goes_where_most_of_its_bytes_are() {
 }
 
 #[test]
-fn nobody_is_crowded_onto_a_node_that_has_no_room() {
+fn no_thread_moves_to_a_full_node() {
     let mut world = two_nodes();
     world.add_wide_disk("nvme0n1", Some(1));
     let threads: Vec<usize> = (0..4)
@@ -174,7 +174,7 @@ fn nobody_is_crowded_onto_a_node_that_has_no_room() {
 
 /// Compilers come and go by the hundred: none of them is worth a move, and they unsettle nothing.
 #[test]
-fn a_thread_moves_when_it_is_seen_again() {
+fn a_new_thread_moves_when_seen_again() {
     let mut world = far_reader();
     world.snapshot.threads[0].is_new = true;
     let (config, mut previous) = (Config::default(), Previous::default());
@@ -192,7 +192,7 @@ fn a_thread_moves_when_it_is_seen_again() {
 }
 
 #[test]
-fn why_threads_stay() {
+fn every_reason_to_stay_is_given() {
     let mut world = far_reader();
     let idle = world.add_thread("idle", 0, 90);
     let small = world.add_thread("small", 0, 1);
@@ -221,7 +221,7 @@ fn why_threads_stay() {
 
 /// It is near its bytes by chance, and its mask would let it leave.
 #[test]
-fn a_thread_that_is_right_is_kept_there() {
+fn a_well_placed_thread_is_kept() {
     let mut world = far_reader();
     let local = world.add_thread("local", 2, 10);
     world.add_disk_bytes(local, "nvme0n1", 500 * MB);
@@ -242,7 +242,7 @@ fn a_thread_that_is_right_is_kept_there() {
 }
 
 #[test]
-fn a_thread_that_is_right_anywhere_is_not_bound() {
+fn a_thread_without_a_best_place_is_not_bound() {
     let mut world = two_nodes();
     world.add_wide_disk("nvme0n1", None);
     let local = world.add_thread("local", 2, 10);
@@ -251,7 +251,7 @@ fn a_thread_that_is_right_anywhere_is_not_bound() {
 }
 
 #[test]
-fn a_small_gain_is_not_worth_a_move() {
+fn a_small_gain_moves_nothing() {
     let mut world = far_reader();
     world.snapshot.threads[0].disk[0].bytes = 2 * MB;
     // Whose mask is wide is bound to somewhere anyhow.
@@ -266,7 +266,7 @@ fn a_small_gain_is_not_worth_a_move() {
 }
 
 #[test]
-fn off_by_device_and_by_process() {
+fn policy_off_works_by_device_and_process() {
     let mut world = far_reader();
     let other = world.add_thread("postgres", 0, 20);
     world.add_disk_bytes(other, "nvme0n1", 500 * MB);
@@ -288,7 +288,7 @@ fn off_by_device_and_by_process() {
 }
 
 #[test]
-fn a_mask_of_ours_may_change_again_and_one_of_others_never() {
+fn our_masks_may_change_again_and_foreign_ones_never() {
     let mut world = far_reader();
     let first = plan(&mut world);
     let mut previous = Previous::default().after(&first, &world.snapshot);
@@ -327,7 +327,7 @@ fn a_mask_of_ours_may_change_again_and_one_of_others_never() {
 }
 
 #[test]
-fn an_interrupt_that_someone_else_moved_or_the_kernel_refuses_is_left() {
+fn foreign_and_refused_interrupts_are_left_alone() {
     let mut world = bound_receiver();
     let first = plan(&mut world);
     let mut previous = Previous::default().after(&first, &world.snapshot);
@@ -349,7 +349,7 @@ fn an_interrupt_that_someone_else_moved_or_the_kernel_refuses_is_left() {
 }
 
 #[test]
-fn cpus_that_do_not_run_are_in_no_plan() {
+fn plans_use_only_online_cpus() {
     let mut world = far_reader();
     world.snapshot.online = cpus([0, 1, 3]);
     assert_eq!(plan(&mut world).action(&thread(&world, 0)).unwrap().to, cpus([3]));
@@ -360,7 +360,7 @@ fn cpus_that_do_not_run_are_in_no_plan() {
 }
 
 #[test]
-fn a_device_without_home_is_local_to_all() {
+fn a_device_without_a_home_is_local_to_all_nodes() {
     let mut world = two_nodes();
     world.add_wide_disk("nvme0n1", None);
     let fio = world.add_thread("fio", 0, 20);
@@ -371,7 +371,7 @@ fn a_device_without_home_is_local_to_all() {
 }
 
 #[test]
-fn an_interrupt_of_nobody_known_goes_near_its_device() {
+fn an_interrupt_without_known_users_moves_near_its_device() {
     let mut world = two_nodes();
     world.add_card("eth0", Some(1), &[0]);
     world.snapshot.interrupts[0].arrivals = vec![(CpuId(0), 100_000)];
@@ -383,7 +383,7 @@ fn an_interrupt_of_nobody_known_goes_near_its_device() {
 
 /// Four queues and four threads, all on CPU 0, of a card at home on node 1: where each policy puts them.
 #[test]
-fn the_policies_that_the_paper_compares() {
+fn policies_place_as_in_the_paper() {
     let placed = |policy| {
         let mut world = two_nodes();
         world.add_card("eth0", Some(1), &[0, 0, 0, 0]);
@@ -437,7 +437,7 @@ fn received(cpu: CpuId, bytes: u64) -> Vec<Received> {
 }
 
 #[test]
-fn packets_of_a_virtual_card_go_to_who_reads_them() {
+fn packets_of_a_virtual_card_move_to_their_reader() {
     let mut world = two_nodes();
     with_virtual_card(&mut world, 2);
     let reader = world.add_thread("server", 0, 20);
@@ -456,7 +456,7 @@ fn packets_of_a_virtual_card_go_to_who_reads_them() {
 
 /// Their CPU is the same, so only the queues tell whose bytes are whose.
 #[test]
-fn queues_of_one_cpu_go_to_their_own_readers() {
+fn queues_of_one_cpu_move_to_their_readers() {
     for tells_queues in [false, true] {
         let mut world = two_nodes();
         world.tells_queues = tells_queues;
@@ -479,7 +479,7 @@ fn queues_of_one_cpu_go_to_their_own_readers() {
 
 /// Checks that sent bytes belong to no virtual card by default: the card may be in another network namespace.
 #[test]
-fn what_is_sent_is_not_taken_for_a_virtual_cards() {
+fn sent_bytes_do_not_count_for_a_virtual_card() {
     let mut world = two_nodes();
     with_virtual_card(&mut world, 2);
     let sender = world.add_thread("server", 0, 20);
@@ -493,7 +493,7 @@ fn what_is_sent_is_not_taken_for_a_virtual_cards() {
 }
 
 #[test]
-fn virtual_cards_do_not_hide_the_real_one_from_who_only_sends() {
+fn virtual_cards_do_not_hide_the_real_card_from_senders() {
     let mut world = two_nodes();
     world.add_card("eth0", Some(1), &[2]);
     let sender = world.add_thread("server", 0, 20);
@@ -511,7 +511,7 @@ fn virtual_cards_do_not_hide_the_real_one_from_who_only_sends() {
 
 /// Its card is known, and so is where it should be; a bridge is not what the bytes leave by, and there are two cards.
 #[test]
-fn who_only_sends_goes_to_the_card_it_sends_by() {
+fn a_sender_moves_to_its_card() {
     for (device, goes) in [(Some("eth1"), true), (Some("br0"), false), (None, false)] {
         let mut world = two_nodes();
         world.add_card("eth0", Some(0), &[0]);

@@ -136,7 +136,7 @@ impl World {
             source: LatencySource::Slit,
             matrix: (0..nodes.len()).map(row).collect(),
         };
-        Self::of(Topology::new(parts).expect("as the world was made"))
+        Self::of(Topology::new(parts).expect("the test's world is consistent"))
     }
 
     /// An idle machine.
@@ -171,12 +171,12 @@ impl World {
         let parts = Parts {
             nodes: old.nodes().to_vec(),
             cpus: old.cpus().to_vec(),
-            possible_cpus: u32::try_from(old.cpu_nodes().len()).expect("as the world was made"),
+            possible_cpus: u32::try_from(old.cpu_nodes().len()).expect("the test's world is consistent"),
             caches: old.caches().to_vec(),
             latency: old.latency().clone(),
             devices,
         };
-        self.snapshot.topology = Topology::new(parts).expect("as the world was made");
+        self.snapshot.topology = Topology::new(parts).expect("the test's world is consistent");
     }
 
     /// An NVMe disk: a queue for each of these sets of CPUs, with a managed interrupt on the first of them.
@@ -187,7 +187,7 @@ impl World {
             self.snapshot
                 .interrupts
                 .last_mut()
-                .expect("as the world was made")
+                .expect("the test's world is consistent")
                 .affinity
                 .clone_from(cpus);
             self.snapshot.queues.push(Queue {
@@ -226,7 +226,7 @@ impl World {
     }
 
     fn add_interrupt(&mut self, device: &str, index: u32, cpu: CpuId, managed: bool) -> u32 {
-        let number = 100 + u32::try_from(self.snapshot.interrupts.len()).expect("as the world was made");
+        let number = 100 + u32::try_from(self.snapshot.interrupts.len()).expect("the test's world is consistent");
         self.snapshot.interrupts.push(Interrupt {
             number,
             name: format!("{device}q{index}"),
@@ -241,7 +241,7 @@ impl World {
 
     /// A thread that may use all CPUs; its index.
     pub(crate) fn add_thread(&mut self, process_name: &str, cpu: u32, busy_percent: u64) -> usize {
-        let number = 1000 + u32::try_from(self.snapshot.threads.len()).expect("as the world was made");
+        let number = 1000 + u32::try_from(self.snapshot.threads.len()).expect("the test's world is consistent");
         self.snapshot.threads.push(Thread {
             id: ThreadId {
                 process: number,
@@ -254,6 +254,7 @@ impl World {
             allowed: self.snapshot.online.clone(),
             cpuset: self.snapshot.online.clone(),
             cpu_ns: busy_percent * 10_000_000,
+            waited_ns: 0,
             disk: Vec::new(),
             received: Vec::new(),
             sent: Vec::new(),
@@ -315,7 +316,7 @@ impl World {
             thread.files.clear();
             for it in uses.iter().filter(|it| it.thread == index) {
                 let used = snapshot.files.iter().find(|known| known.id == file(it.inode));
-                let lies = &used.expect("as the world was made").lies;
+                let lies = &used.expect("the test's world is consistent").lies;
                 let all: u64 = lies.iter().map(|(_, bytes)| bytes).sum();
                 for (node, bytes) in lies {
                     *memory.entry(*node).or_default() += it.bytes * bytes / all;
@@ -342,11 +343,11 @@ impl World {
                 .find(|queue| {
                     queue.device == stream.device && queue.index == stream.queue && queue.kind == QueueKind::Receive
                 })
-                .expect("as the world was made");
+                .expect("the test's world is consistent");
             let mut interrupts = snapshot.interrupts.iter_mut();
             let interrupt = interrupts
                 .find(|it| Some(it.number) == queue.interrupt)
-                .expect("as the world was made");
+                .expect("the test's world is consistent");
             let arrives = interrupt.effective[0];
             match interrupt.arrivals.first_mut() {
                 Some((_, count)) => *count += stream.bytes / 50_000,
@@ -371,7 +372,7 @@ impl World {
             match &action.target {
                 Target::Thread(id) => {
                     let mut threads = snapshot.threads.iter_mut();
-                    let thread = threads.find(|thread| thread.id == *id).expect("as the world was made");
+                    let thread = threads.find(|thread| thread.id == *id).expect("a consistent world");
                     assert!(action.to.iter().all(|cpu| thread.cpuset.contains(cpu)), "{action:?}");
                     assert_eq!(thread.allowed, action.from);
                     thread.allowed.clone_from(&action.to);
@@ -383,7 +384,7 @@ impl World {
                     let mut interrupts = snapshot.interrupts.iter_mut();
                     let interrupt = interrupts
                         .find(|interrupt| interrupt.number == *number)
-                        .expect("as the world was made");
+                        .expect("the test's world is consistent");
                     assert!(!interrupt.managed, "{action:?}");
                     assert_eq!(interrupt.affinity, action.from);
                     interrupt.affinity.clone_from(&action.to);
@@ -397,7 +398,7 @@ impl World {
                     let mut queues = snapshot.queues.iter_mut();
                     let queue = queues
                         .find(|queue| queue.device == *device && queue.index == *index && queue.kind == kind)
-                        .expect("as the world was made");
+                        .expect("the test's world is consistent");
                     assert!(queue.movable, "{action:?}");
                     assert_eq!(queue.cpus, action.from);
                     queue.cpus.clone_from(&action.to);
@@ -406,7 +407,7 @@ impl World {
         }
         for one in &plan.files {
             let mut files = self.snapshot.files.iter_mut();
-            let moved = files.find(|file| file.id == one.file).expect("as the world was made");
+            let moved = files.find(|file| file.id == one.file).expect("the world is consistent");
             let all = moved.lies.iter().map(|(_, bytes)| bytes).sum();
             moved.lies = vec![(one.to, all)];
         }

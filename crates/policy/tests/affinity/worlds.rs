@@ -113,9 +113,9 @@ fn middle_quiet() -> impl Strategy<Value = World> {
 
 /// Fills a machine. The card's queues start on different CPUs while there are any, so that bytes can be told apart.
 fn world(mut world: World, homes: (Option<u16>, u16, u16), places: &[u32], plants: &[Plant]) -> World {
-    let nodes = u16::try_from(world.snapshot.topology.nodes().len()).expect("as the world was made");
+    let nodes = u16::try_from(world.snapshot.topology.nodes().len()).expect("the test's world is consistent");
     let online = world.snapshot.online.clone();
-    let count = u32::try_from(online.len()).expect("as the world was made");
+    let count = u32::try_from(online.len()).expect("the test's world is consistent");
     world.add_wide_disk("nvme0n1", homes.0.map(|home| home % nodes));
     let half = online.len().div_ceil(2);
     let halves: Vec<Vec<CpuId>> = online.chunks(half).map(<[CpuId]>::to_vec).collect();
@@ -125,7 +125,7 @@ fn world(mut world: World, homes: (Option<u16>, u16, u16), places: &[u32], plant
     let places: Vec<u32> = places.iter().take(online.len()).map(place).collect();
     world.add_card("eth0", Some(homes.2 % nodes), &places);
     for inode in 0..FILES {
-        let home = u16::try_from(inode).expect("a few") % nodes;
+        let home = u16::try_from(inode).expect("the number is small") % nodes;
         world.add_file(inode, home, MB << (4 * inode));
     }
     for plant in plants {

@@ -26,20 +26,20 @@ fn card_far_from_its_taker() -> World {
 }
 
 #[test]
-fn completions_far_from_the_disk() {
+fn completions_far_from_the_disk_are_found() {
     let findings = found(&completions(0, 5000));
     assert_eq!(
         told(&findings, "remote-interrupts"),
         "interrupts 100 of disk: 5000 of 5000 arrived on node 0 in the period; they belong on node 1, near the device; \
-         nobody can move them, and it is not known which threads use it"
+         they cannot be moved, and it is not known which threads use it"
     );
-    assert_eq!(findings[0].gain, None, "it is counted with the threads");
+    assert_eq!(findings[0].gain, None, "the gain counts with the threads");
     assert_eq!(found(&completions(5, 5000)), [], "near the disk");
     assert_eq!(found(&completions(0, 50)), [], "too few");
 }
 
 #[test]
-fn completions_of_threads_that_move_or_stay_for_good() {
+fn completions_of_moving_and_pinned_threads_are_found() {
     let mut world = with_reader(two_nodes(), 1);
     world.snapshot.interrupts[0].arrivals = vec![(CpuId(0), 9000)];
     let findings = found(&world);
@@ -58,14 +58,14 @@ fn completions_of_threads_that_move_or_stay_for_good() {
 }
 
 #[test]
-fn a_few_remote_ones_among_many_are_no_finding() {
+fn few_remote_completions_are_no_finding() {
     let mut world = completions(5, 99_000);
     world.snapshot.interrupts[0].arrivals = vec![(CpuId(0), 1000)];
     assert_eq!(found(&world), []);
 }
 
 #[test]
-fn packets_far_from_card_and_taker() {
+fn packets_far_from_card_and_reader_are_found() {
     let world = card_far_from_its_taker();
     let findings = found(&world);
     let its = of_kind(&findings, "remote-interrupts");
@@ -86,7 +86,7 @@ fn packets_far_from_card_and_taker() {
 }
 
 #[test]
-fn packets_near_their_card_and_far_from_who_takes_them() {
+fn packets_near_their_card_but_far_from_their_reader_are_found() {
     let mut world = two_nodes();
     world.add_card("card", Some(1), &[4]);
     let server = world.add_thread("server", 0, 20);
@@ -97,13 +97,13 @@ fn packets_near_their_card_and_far_from_who_takes_them() {
     let said = told(&found(&world), "remote-interrupts");
     assert_eq!(
         said,
-        "interrupts 100 of card: 4000 of 4000 arrived on node 1 in the period; they belong on node 0, near who takes \
-         its bytes"
+        "interrupts 100 of card: 4000 of 4000 arrived on node 1 in the period; they belong on node 0, near the threads that \
+         take its bytes"
     );
 }
 
 #[test]
-fn interrupts_that_serve_no_queue() {
+fn interrupts_without_a_queue_are_found() {
     let mut world = two_nodes();
     world.add_card("card", Some(1), &[0]);
     world.snapshot.queues.clear();
@@ -116,25 +116,25 @@ fn interrupts_that_serve_no_queue() {
 }
 
 #[test]
-fn all_on_one_cpu_and_nobody_spreads_them() {
+fn interrupts_all_on_one_cpu_are_found() {
     let world = card_far_from_its_taker();
     assert_eq!(
         told(&found(&world), "interrupts-on-one-cpu"),
-        "interrupts 100, 101: all 8000 in the period arrived on CPU 0, and nobody spreads them"
+        "interrupts 100, 101: all 8000 in the period arrived on CPU 0, and no program spreads them"
     );
     let facts = Facts {
         helpers: vec![Helper::Irqbalance],
         ..Facts::default()
     };
     let findings = found_with(&facts, &world.snapshot);
-    assert_eq!(of_kind(&findings, "interrupts-on-one-cpu"), [], "somebody does");
+    assert_eq!(of_kind(&findings, "interrupts-on-one-cpu"), [], "spread");
     let mut spread = world;
     spread.snapshot.interrupts[1].arrivals = vec![(CpuId(2), 3000)];
     assert_eq!(of_kind(&found(&spread), "interrupts-on-one-cpu"), []);
 }
 
 #[test]
-fn helpers_matter_where_they_meddle() {
+fn helper_programs_are_found_only_if_they_interfere() {
     let facts = Facts {
         helpers: vec![Helper::Irqbalance, Helper::Numad, Helper::Tuned, Helper::SystemdLink],
         ..Facts::default()
@@ -157,7 +157,7 @@ fn helpers_matter_where_they_meddle() {
 }
 
 #[test]
-fn a_busy_device_that_does_not_tell_its_home() {
+fn a_busy_device_without_a_home_is_found() {
     let mut world = two_nodes();
     world.add_wide_disk("disk", None);
     assert_eq!(found(&world), [], "idle");

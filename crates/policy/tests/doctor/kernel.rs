@@ -8,7 +8,7 @@ fn judged(facts: &Facts) -> Vec<Finding> {
 }
 
 #[test]
-fn balancing_that_costs_and_moves_nothing() {
+fn useless_numa_balancing_is_found() {
     let facts = |on, hint_faults, migrated_pages| Facts {
         balancing: Some(Balancing {
             on,
@@ -21,9 +21,9 @@ fn balancing_that_costs_and_moves_nothing() {
         told(&judged(&facts(true, 50_000, 100)), "idle-numa-balancing"),
         "kernel.numa_balancing: on: 50000 faults a second to find pages to move, and 100 moved"
     );
-    assert_eq!(judged(&facts(true, 50_000, 5000)), [], "it earns them");
-    assert_eq!(judged(&facts(true, 500, 0)), [], "it costs nothing");
-    assert_eq!(judged(&facts(false, 50_000, 0)), [], "it has been switched off");
+    assert_eq!(judged(&facts(true, 50_000, 5000)), [], "balancing moves enough pages");
+    assert_eq!(judged(&facts(true, 500, 0)), [], "balancing costs little");
+    assert_eq!(judged(&facts(false, 50_000, 0)), [], "balancing is off");
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn zone_reclaim() {
 }
 
 #[test]
-fn what_pools_lack_is_told_on_any_machine_and_changes_no_verdict() {
+fn missing_features_of_pools_are_reported_without_changing_the_verdict() {
     let facts = |rings, denied| Facts {
         fuse_rings: rings,
         huge_tmpfs_denied: denied,

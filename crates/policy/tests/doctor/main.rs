@@ -75,7 +75,7 @@ fn with_reader(mut world: World, home: u16) -> World {
 }
 
 #[test]
-fn on_one_node_there_is_nothing_to_gain() {
+fn a_single_node_has_nothing_to_gain() {
     let world = with_reader(World::new(&[8], 10, 4), 0);
     assert_eq!(found(&world), []);
     assert_eq!(verdict_of(&world), Verdict::OneNode);
@@ -92,7 +92,7 @@ fn on_one_node_there_is_nothing_to_gain() {
 }
 
 #[test]
-fn on_several_nodes_where_all_is_local_too() {
+fn several_nodes_with_local_traffic_have_nothing_to_gain() {
     let world = with_reader(two_nodes(), 0);
     assert_eq!(found(&world), []);
     assert_eq!(verdict_of(&world), Verdict::AllLocal);
@@ -100,7 +100,7 @@ fn on_several_nodes_where_all_is_local_too() {
 }
 
 #[test]
-fn the_verdict_has_what_the_plan_saves() {
+fn the_verdict_includes_the_plans_gain() {
     let world = with_reader(two_nodes(), 1);
     let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
     let gain = plan.cost_before.beyond(plan.cost_after);
@@ -109,7 +109,7 @@ fn the_verdict_has_what_the_plan_saves() {
 }
 
 #[test]
-fn the_largest_gain_comes_first_whatever_the_order_of_the_snapshot() {
+fn findings_are_sorted_by_gain() {
     let mut world = with_reader(two_nodes(), 1);
     let small = world.add_thread("small", 1, 5);
     world.add_disk_bytes(small, "disk", 20 * MB);

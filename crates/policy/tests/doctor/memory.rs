@@ -23,7 +23,7 @@ fn running_on_node_1() -> World {
 }
 
 #[test]
-fn page_cache_on_one_node() {
+fn page_cache_on_one_node_is_found() {
     let full = NodeMemory {
         cache_bytes: 600 << 20,
         free_bytes: 100 << 20,
@@ -47,20 +47,20 @@ fn page_cache_on_one_node() {
         cache_bytes: 50 << 20,
         ..memory(0)
     };
-    assert_eq!(judged([little, memory(1)]), [], "as on any machine after its start");
+    assert_eq!(judged([little, memory(1)]), [], "little memory is in use");
     let idle = two_nodes();
-    assert_eq!(found_with(&facts([full, memory(1)]), &idle.snapshot), [], "nobody runs");
+    assert_eq!(found_with(&facts([full, memory(1)]), &idle.snapshot), [], "no thread");
     let mut at_home = two_nodes();
     at_home.add_thread("worker", 0, 100);
     assert_eq!(
         found_with(&facts([full, memory(1)]), &at_home.snapshot),
         [],
-        "only beside it"
+        "all threads run on the full node"
     );
 }
 
 #[test]
-fn tmpfs_on_one_node() {
+fn tmpfs_on_one_node_is_found() {
     let full = NodeMemory {
         tmpfs_bytes: 500 << 20,
         ..memory(1)
@@ -113,7 +113,7 @@ fn a_full_node() {
 }
 
 #[test]
-fn memory_that_a_policy_placed_far() {
+fn memory_placed_far_by_a_policy_is_found() {
     let far = NodeMemory {
         other_pages: 9000,
         interleaved_pages: 1000,
@@ -169,7 +169,7 @@ fn changed(change: impl Fn(&mut Node)) -> World {
 }
 
 #[test]
-fn threads_on_a_node_without_memory() {
+fn threads_on_a_node_without_memory_are_found() {
     let mut world = changed(|node| node.memory_bytes = 0);
     assert_eq!(
         told(&found(&world), "node-without-memory"),
@@ -186,14 +186,14 @@ fn threads_on_a_node_without_memory() {
     assert_eq!(
         of_kind(&found_with(&facts, &world.snapshot), "memory-placed-far"),
         [],
-        "they have no choice"
+        "the threads cannot move"
     );
     world.snapshot.threads[0].cpu_ns = 10_000_000;
-    assert_eq!(found(&world), [], "hardly anything runs there");
+    assert_eq!(found(&world), [], "few threads run there");
 }
 
 #[test]
-fn memory_in_use_on_a_node_without_cpus() {
+fn used_memory_on_a_node_without_cpus_is_found() {
     let world = changed(|node| node.cpus.clear());
     let used = NodeMemory {
         free_bytes: 512 << 20,

@@ -25,7 +25,7 @@ fn set(world: &mut World, kind: QueueKind, cpus_of: impl Fn(u32) -> std::ops::Ra
 }
 
 #[test]
-fn a_busy_card_with_few_queues() {
+fn a_busy_card_with_few_queues_is_found() {
     let said = told(&found(&card(2, 100_000)), "few-queues");
     assert_eq!(said, "card: busy, with 2 queues for the 4 CPUs of node 1");
     let said = told(&found(&card(1, 100_000)), "few-queues");
@@ -42,15 +42,42 @@ fn a_busy_card_with_few_queues() {
         "card: busy, with 2 queues for the 4 CPUs of node 1; it can have 3"
     );
     let all = found_with(&with_max(2), &card(2, 100_000).snapshot);
-    assert_eq!(of_kind(&all, "few-queues"), [], "it cannot have more");
+    assert_eq!(of_kind(&all, "few-queues"), [], "the card cannot have more queues");
 }
 
 #[test]
-fn xps_that_is_not_set() {
+fn a_busy_card_with_unused_queues_is_found() {
+    let with_used = |used| Facts {
+        queues_used: [("card".to_owned(), used)].into(),
+        ..Facts::default()
+    };
+    let found = |used, card: World| found_with(&with_used(used), &card.snapshot);
+    let said = told(&found(1, card(4, 100_000)), "unused-queues");
+    assert_eq!(said, "card: busy, and its RSS table sends packets to 1 of its 4 queues");
+    assert_eq!(of_kind(&found(1, card(4, 2_000)), "unused-queues"), [], "not busy");
+    assert_eq!(
+        of_kind(&found(4, card(4, 100_000)), "unused-queues"),
+        [],
+        "all queues are used"
+    );
+    assert_eq!(
+        of_kind(&found(4, card(8, 100_000)), "unused-queues"),
+        [],
+        "a queue for each CPU"
+    );
+    let few = found(1, card(2, 100_000));
+    assert_eq!(
+        (of_kind(&few, "few-queues").len(), of_kind(&few, "unused-queues").len()),
+        (1, 0)
+    );
+}
+
+#[test]
+fn missing_xps_is_found() {
     let mut world = card(2, 5000);
     assert_eq!(of_kind(&found(&world), "no-xps"), []);
     set(&mut world, QueueKind::Transmit, |_| 0..0);
-    assert_eq!(of_kind(&found(&world), "no-xps"), [], "none is nearer than another");
+    assert_eq!(of_kind(&found(&world), "no-xps"), [], "all CPUs are equally near");
     world.snapshot.interrupts[0].effective = cpus(0..1);
     let said = told(&found(&world), "no-xps");
     assert!(
@@ -63,11 +90,11 @@ fn xps_that_is_not_set() {
     assert_eq!(found(&world), [], "idle");
     let mut single = card(1, 5000);
     set(&mut single, QueueKind::Transmit, |_| 0..0);
-    assert_eq!(of_kind(&found(&single), "no-xps"), [], "there is nothing to choose");
+    assert_eq!(of_kind(&found(&single), "no-xps"), [], "there is one queue");
 }
 
 #[test]
-fn xps_that_crosses_nodes() {
+fn xps_across_nodes_is_found() {
     let mut world = card(2, 5000);
     set(
         &mut world,
@@ -89,7 +116,7 @@ fn xps_that_crosses_nodes() {
 }
 
 #[test]
-fn rps_that_crosses_nodes() {
+fn rps_across_nodes_is_found() {
     let mut world = card(2, 5000);
     set(
         &mut world,

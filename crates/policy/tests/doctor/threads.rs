@@ -4,7 +4,7 @@ use super::*;
 use crate::world::cpus;
 
 #[test]
-fn those_that_the_plan_moves_are_told_together() {
+fn threads_that_the_plan_moves_share_one_finding() {
     let mut world = with_reader(two_nodes(), 1);
     let second = world.add_thread("reader", 1, 20);
     world.add_disk_bytes(second, "disk", 100 * MB);
@@ -19,7 +19,7 @@ fn those_that_the_plan_moves_are_told_together() {
 }
 
 #[test]
-fn many_are_counted() {
+fn many_threads_are_counted() {
     let mut world = two_nodes();
     world.add_wide_disk("disk", Some(1));
     for index in 0..6 {
@@ -34,7 +34,7 @@ fn many_are_counted() {
 }
 
 #[test]
-fn those_that_are_near_or_move_little_are_not_told() {
+fn near_or_quiet_threads_are_no_finding() {
     for (home, bytes) in [(0, 300 * MB), (1, 1000)] {
         let mut world = two_nodes();
         world.add_wide_disk("disk", Some(home));
@@ -45,7 +45,7 @@ fn those_that_are_near_or_move_little_are_not_told() {
 }
 
 #[test]
-fn those_that_someone_has_pinned_there() {
+fn threads_pinned_far_away_are_found() {
     let mut world = with_reader(two_nodes(), 1);
     world.snapshot.threads[0].allowed = cpus(0..2);
     let findings = found(&world);
@@ -62,7 +62,7 @@ fn those_that_someone_has_pinned_there() {
 }
 
 #[test]
-fn those_that_their_cpuset_keeps_there() {
+fn threads_kept_far_by_their_cpuset_are_found() {
     let mut world = with_reader(two_nodes(), 1);
     world.snapshot.threads[0].allowed = cpus(0..4);
     world.snapshot.threads[0].cpuset = cpus(0..4);
@@ -97,7 +97,7 @@ fn buffer_readers() -> World {
 }
 
 #[test]
-fn tasks_far_from_their_buffers() {
+fn threads_far_from_their_buffers_are_found() {
     let world = buffer_readers();
     let findings = found(&world);
     assert_eq!(
@@ -108,7 +108,7 @@ fn tasks_far_from_their_buffers() {
 }
 
 #[test]
-fn tasks_that_are_kept_far_from_their_buffers() {
+fn threads_kept_far_from_their_buffers_are_found() {
     let mut world = buffer_readers();
     world.snapshot.threads[0].allowed = cpus(0..2);
     world.snapshot.threads[1].allowed = cpus(0..4);
@@ -140,7 +140,7 @@ fn tasks_that_are_kept_far_from_their_buffers() {
 }
 
 #[test]
-fn tasks_near_their_buffers_or_with_more_bytes_of_devices_are_not_told() {
+fn threads_near_their_buffers_or_with_device_traffic_are_no_finding() {
     let mut world = buffer_readers();
     for thread in &mut world.snapshot.threads {
         thread.cpu = homenode_policy::CpuId(4);

@@ -38,7 +38,7 @@ impl World {
             if self.map.find_one(&self.nodes, at).is_some() {
                 return false;
             }
-            let places = self.map.lock_empty(&self.nodes, 0, at, 1).expect("enough nodes");
+            let places = self.map.lock_empty(&self.nodes, 0, at, 1).expect("map nodes are left");
             if let Some(places) = places {
                 // SAFETY: loom checks that nobody else accesses the bytes meanwhile: that is the test.
                 self.cell(block).with_mut(|bytes| unsafe { *bytes = at + 1 });
@@ -93,7 +93,7 @@ fn filling_while_the_entries_move() {
             let other = Arc::clone(&world);
             let second = thread::spawn(move || assert!(other.write(2, block(2))));
             assert!(world.write(near, block(near)));
-            second.join().expect("no panic");
+            second.join().expect("the thread does not panic");
             assert_eq!(world.read(near), Some(block(near)));
             assert_eq!(world.read(2), Some(block(2)));
             assert_eq!(world.nodes.used(), 1);
@@ -112,7 +112,7 @@ fn two_threads_move_the_entries() {
             let other = Arc::clone(&world);
             let second = thread::spawn(move || assert!(other.write(3, block(3))));
             assert!(world.write(2, block(2)));
-            second.join().expect("no panic");
+            second.join().expect("the thread does not panic");
             for at in (0..there).chain(2..4) {
                 assert_eq!(world.read(at), Some(block(at)));
             }
@@ -133,7 +133,7 @@ fn two_threads_grow_the_tree_over_a_block() {
             assert_eq!(other.read(0), Some(block(0)));
         });
         assert!(world.write(2, block(2)));
-        far.join().expect("no panic");
+        far.join().expect("the thread does not panic");
         for (at, index) in [(0, 0), (RUN_BLOCKS + 1, 1), (2, 2)] {
             assert_eq!(world.read(at), Some(block(index)));
         }
@@ -154,7 +154,7 @@ fn two_threads_fill_the_same_block() {
             });
             let won = world.write(at, block(0));
             assert!(world.read(at).is_some());
-            let second_won = second.join().expect("no panic");
+            let second_won = second.join().expect("the thread does not panic");
             assert!(won != second_won, "exactly one fills it");
             assert_eq!(world.read(at), Some(block(u64::from(second_won))));
         });
@@ -163,15 +163,15 @@ fn two_threads_fill_the_same_block() {
 
 /// A thread that gives up leaves the entry to the one that waits for it.
 #[test]
-fn an_entry_that_was_locked_for_nothing() {
+fn an_unused_lock_of_an_entry_is_released() {
     loom::model(|| {
         let world = World::new();
         let other = Arc::clone(&world);
         let second = thread::spawn(move || {
-            drop(other.map.lock_empty(&other.nodes, 0, 0, 1).expect("enough nodes"));
+            drop(other.map.lock_empty(&other.nodes, 0, 0, 1).expect("map nodes are left"));
         });
         assert!(world.write(0, block(0)));
-        second.join().expect("no panic");
+        second.join().expect("the thread does not panic");
         assert_eq!(world.read(0), Some(block(0)));
     });
 }
@@ -190,7 +190,7 @@ fn reading_while_a_block_is_filled() {
                 assert!(first.is_none() || second == first, "a block went away");
             });
             assert!(world.write(at, block(0)));
-            reader.join().expect("no panic");
+            reader.join().expect("the thread does not panic");
         });
     }
 }
@@ -206,11 +206,11 @@ fn finding_neighbours_while_the_entries_move() {
             let first = other.read_more(0, 3);
             let second = other.read_more(0, 3);
             assert!(1 <= first && first <= second, "blocks went away");
-            assert!(other.read_more(1, 2) + 1 >= second, "they do from their middle too");
+            assert!(other.read_more(1, 2) + 1 >= second, "found from the middle");
         });
         assert!(world.write(1, block(1)));
         assert!(world.write(2, block(2)));
-        reader.join().expect("no panic");
+        reader.join().expect("the thread does not panic");
         assert_eq!(world.read_more(0, 4), 3);
     });
 }
@@ -227,7 +227,7 @@ fn filling_a_run_while_a_block_of_it_is_filled() {
         let places = world
             .map
             .lock_empty_run(&world.nodes, 0, RUN_BLOCKS)
-            .expect("enough nodes");
+            .expect("map nodes are left");
         let is_run = places.is_some_and(|places| {
             for i in 0..RUN_BLOCKS {
                 // SAFETY: loom checks that nobody else accesses the bytes meanwhile.
@@ -238,7 +238,7 @@ fn filling_a_run_while_a_block_of_it_is_filled() {
             places.publish(block(0));
             true
         });
-        second.join().expect("no panic");
+        second.join().expect("the thread does not panic");
         let expected = if is_run { block(1) } else { block(8) };
         assert_eq!(world.read(RUN_BLOCKS + 1), Some(expected));
         assert_eq!(
@@ -268,7 +268,7 @@ fn a_leaf_becomes_a_run_under_its_readers() {
         assert!(world.write(last, block(last)));
         let _ = world.map.make_run(&world.nodes, 0);
         assert_eq!(world.read_more(0, RUN_BLOCKS), RUN_BLOCKS);
-        second.join().expect("no panic");
+        second.join().expect("the thread does not panic");
         let used = world.nodes.used();
         world.map.settle(&world.nodes);
         assert_eq!(world.nodes.used(), used - 1, "exactly one made the run");

@@ -163,7 +163,7 @@ impl Nodes {
     /// # Panics
     /// When it was called before.
     pub fn set_allowance(&self, allowance: Box<dyn Allowance>) {
-        self.allowance.set(allowance).expect("it is set once");
+        self.allowance.set(allowance).expect("the allowance is set once");
     }
 
     /// Nodes that are used and counted for `user`.
@@ -253,7 +253,7 @@ impl Nodes {
             u16::try_from(home).expect("NUMA nodes are numbered by 16 bits"),
             Ordering::Relaxed,
         );
-        let index = |i: usize| u32::try_from(slab * SLAB_NODES + i).expect("the region has fewer nodes");
+        let index = |i: usize| u32::try_from(slab * SLAB_NODES + i).expect("the region has fewer than 2^32 nodes");
         free.cold.extend((1..SLAB_NODES).rev().map(index));
         Ok(index(0))
     }
@@ -273,7 +273,7 @@ impl Nodes {
         let user = self.region.beside(index).user.load(Ordering::Relaxed);
         let mut cooling: Vec<u32> = {
             let Free { warm, by_user, .. } = &mut *free.lock();
-            let own = by_user.get_mut(&user).expect("a node that is used is counted");
+            let own = by_user.get_mut(&user).expect("each node in use is counted for a user");
             *own -= 1;
             if *own == 0 {
                 by_user.remove(&user);

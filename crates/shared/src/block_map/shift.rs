@@ -51,7 +51,7 @@ impl BlockMap {
             }
             Ok(())
         });
-        shown.expect("showing does not fail");
+        shown.expect("the closure returns Ok");
     }
 
     /// The last file block below `end` that is no hole. *Exclusive.*
@@ -100,7 +100,7 @@ impl BlockMap {
     /// Empties the map without a look at what was in it. *Exclusive.*
     pub fn clear(&self, nodes: &Nodes) {
         self.remove(nodes, 0, 0..Self::LIMIT, &mut |_, _| {})
-            .expect("the whole map goes without splitting a run");
+            .expect("removing the whole map splits no run, so it needs no node");
     }
 
     /// Fills holes of a map that no other thread sees.
@@ -224,7 +224,7 @@ mod tests {
     use homenode_policy::{Block, MemberId};
 
     fn place(nodes: &Nodes, map: &BlockMap, at: u64, block: u64) {
-        let places = map.lock_empty(nodes, 0, at, 1).expect("nodes are left");
+        let places = map.lock_empty(nodes, 0, at, 1).expect("map nodes are left");
         places.expect("it is empty").publish(Block::new(MemberId(1), block));
     }
 
@@ -241,23 +241,23 @@ mod tests {
             assert_eq!(map.last(&nodes, BlockMap::LIMIT), Some(at));
             assert_eq!((map.last(&nodes, 2), map.last(&nodes, 0)), (None, None));
         }
-        map.reserve(&nodes, 0, 1024..1536, &mut 0).expect("nodes are left");
+        map.reserve(&nodes, 0, 1024..1536, &mut 0).expect("map nodes are left");
         assert_eq!(map.last(&nodes, 1200), Some(1199));
         assert_eq!(map.last(&nodes, 1 << 20), Some(1535));
         map.clear(&nodes);
     }
 
     #[test]
-    fn all_behind_a_point_moves_and_comes_back_as_runs() {
+    fn entries_behind_a_point_shift_and_return_as_runs() {
         let (nodes, map) = (Nodes::new(1), BlockMap::default());
         for at in 0..1024 {
             place(&nodes, &map, at, at + 512);
         }
         assert!(!map.make_run(&nodes, 0) && !map.make_run(&nodes, 512));
         map.settle(&nodes);
-        map.reserve(&nodes, 0, 4096..5000, &mut 0).expect("nodes are left");
+        map.reserve(&nodes, 0, 4096..5000, &mut 0).expect("map nodes are left");
         let before = nodes.used();
-        let down = map.shifted(&nodes, 0, 0, 3).expect("nodes are left");
+        let down = map.shifted(&nodes, 0, 0, 3).expect("map nodes are left");
         for at in 0..1024 {
             assert_eq!(map.find_one(&nodes, at), Some(Block::new(MemberId(1), at + 512)));
             assert_eq!(down.find_one(&nodes, at + 3), Some(Block::new(MemberId(1), at + 512)));
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(down.find_one(&nodes, 2), None);
         assert_eq!(down.holes(&nodes, 4099..5003), 0);
         assert_eq!(down.holes(&nodes, 1027..4099), 4099 - 1027);
-        let up = down.shifted(&nodes, 0, 3, 0).expect("nodes are left");
+        let up = down.shifted(&nodes, 0, 3, 0).expect("map nodes are left");
         down.check_invariants(&nodes);
         down.clear(&nodes);
         up.check_invariants(&nodes);

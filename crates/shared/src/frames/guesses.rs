@@ -20,7 +20,7 @@ pub(super) struct Guesses(Box<[AtomicU32]>);
 
 impl Guesses {
     pub(super) fn new(blocks: u64) -> Self {
-        let runs = usize::try_from(blocks.div_ceil(RUN)).expect("fewer than blocks");
+        let runs = usize::try_from(blocks.div_ceil(RUN)).expect("there are fewer runs than blocks");
         Self(bytemuck::zeroed_slice_box(runs))
     }
 
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_whose_frames_lie_as_its_blocks_do_is_guessed_whatever_came_between() {
+    fn contiguous_runs_are_guessed_despite_other_accesses() {
         let guesses = Guesses::new(200);
         assert_eq!(guesses.get(70), None);
         (64..84).for_each(|at| guesses.note(at, 1000 + u32::try_from(at).unwrap()));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_frames_in_the_middle_of_a_run_are_guessed_too() {
+    fn frames_in_the_middle_of_a_run_are_guessed_too() {
         let guesses = Guesses::new(64);
         (5..30).for_each(|at| guesses.note(at, u32::try_from(at).unwrap() - 5));
         assert_eq!(guesses.get(5), Some(0));

@@ -39,7 +39,7 @@ fn two_cores_borrow_and_give_back() {
             assert!(use_tags(&mut first, &requests, 3) >= 1);
             first.rest();
         }
-        other.join().expect("no panic");
+        other.join().expect("the thread does not panic");
         drop(first);
         space.check_invariants();
     });
@@ -62,7 +62,7 @@ fn a_share_changes_hands() {
         };
         assert!(use_tags(&mut first, &requests, 2) >= 1);
         drop(first);
-        other.join().expect("no panic");
+        other.join().expect("the thread does not panic");
         space.check_invariants();
     });
 }

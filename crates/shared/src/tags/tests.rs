@@ -17,7 +17,7 @@ fn one_core_has_all_tags() {
 }
 
 #[test]
-fn a_guest_has_what_is_common_and_gives_all_of_it_back() {
+fn a_guest_uses_only_common_tags_and_returns_them() {
     let space = TagSpace::new(32, 1, 1);
     let mut core = space.share();
     let mut guest = space.share();
@@ -33,7 +33,7 @@ fn a_guest_has_what_is_common_and_gives_all_of_it_back() {
 }
 
 #[test]
-fn a_core_takes_what_is_common_and_never_anothers_share() {
+fn a_core_takes_common_tags_and_never_anothers_share() {
     let space = TagSpace::new(1000, 4, 0);
     let mut first = space.share();
     let mut second = space.share();
@@ -45,7 +45,7 @@ fn a_core_takes_what_is_common_and_never_anothers_share() {
     assert_eq!(
         first.own.stack.len(),
         125 + 5,
-        "what came above a group went back, a group at a time"
+        "tags above a group return a group at a time"
     );
     let more = take_all(&mut second);
     first.rest();
@@ -69,7 +69,7 @@ fn a_busy_core_keeps_a_group_and_idles_without() {
 }
 
 #[test]
-fn every_number_of_tags_and_cores() {
+fn shares_add_up_for_every_number_of_tags_and_cores() {
     for count in [0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 64, 100, 128, 1023, 4096, u16::MAX] {
         for cores in [0, 1, 2, 3, 5, 16, 33, 128] {
             let space = TagSpace::new(count, cores, 0);
@@ -101,7 +101,7 @@ fn every_number_of_tags_and_cores() {
 fn putting_twice_is_a_bug() {
     let space = TagSpace::new(8, 1, 0);
     let mut tags = space.share();
-    let tag = tags.take().expect("eight");
+    let tag = tags.take().expect("one of eight tags is free");
     tags.put(tag);
     tags.put(tag);
 }

@@ -143,7 +143,7 @@ fn write_before_truncation_is_cut_off_by_it() {
                 "bytes come back that a truncation has taken"
             );
         }
-        client.join().expect("it does not panic");
+        client.join().expect("the thread does not panic");
         // It came before or after.
         assert!(world.read_by_kernel().is_some());
     });
@@ -160,7 +160,7 @@ fn write_that_returns_is_lost_only_by_a_later_truncation() {
         };
         world.write(known, NEW);
         let after = world.read_by_kernel();
-        cutter.join().expect("it does not panic");
+        cutter.join().expect("the thread does not panic");
         match world.read_by_kernel() {
             // Written after it, or again.
             Some(value) => assert_eq!(value, NEW),
@@ -189,7 +189,7 @@ fn punched_hole_reads_as_zeros_unless_written_after_it() {
         let read = world.read(known);
         world.write(known, NEW);
         world.is_written.store(true, Ordering::Release);
-        let was_written = cutter.join().expect("it does not panic");
+        let was_written = cutter.join().expect("the thread does not panic");
         let left = world.read_by_kernel();
         if punched_before {
             assert_eq!((read, left), (Some(0), Some(NEW)));
@@ -214,7 +214,7 @@ fn bytes_change_only_with_the_time() {
         };
         let time = world.stat();
         let bytes = world.read_by_kernel();
-        client.join().expect("it does not panic");
+        client.join().expect("the thread does not panic");
         let (time_after, bytes_after) = (world.stat(), world.read_by_kernel());
         assert!(
             bytes == bytes_after || time != time_after,
@@ -225,7 +225,7 @@ fn bytes_change_only_with_the_time() {
 
 /// A client that has learned of a file knows nothing of the one that has the line afterwards.
 #[test]
-fn line_of_another_file_is_not_believed() {
+fn a_line_of_another_file_is_not_trusted() {
     loom::model(|| {
         let (world, known) = world();
         let server = {
@@ -240,7 +240,7 @@ fn line_of_another_file_is_not_believed() {
             let value = world.byte.load(Ordering::Relaxed);
             (seen.cuts == known.cuts && world.line.is_read_since(seen)).then_some(value)
         });
-        server.join().expect("it does not panic");
+        server.join().expect("the thread does not panic");
         assert!(matches!(read, None | Some(OLD)), "bytes of another file");
     });
 }

@@ -97,21 +97,21 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri maps no files")]
     fn clients_see_the_servers_words() {
         let path = std::env::temp_dir().join(format!("homenode-words-{}", std::process::id()));
-        std::fs::write(&path, [0; 4 * Words::LINE_BYTES]).expect("there is room");
+        std::fs::write(&path, [0; 4 * Words::LINE_BYTES]).expect("the disk has room");
         let open = |writes: bool| {
             File::options()
                 .read(true)
                 .write(writes)
                 .open(&path)
-                .expect("it was made")
+                .expect("the file was created")
         };
-        let server = Words::map(open(true).as_fd(), 4, true).expect("it can be mapped");
-        let client = Words::map(open(false).as_fd(), 4, false).expect("it can be mapped");
-        std::fs::remove_file(&path).expect("it was made");
+        let server = Words::map(open(true).as_fd(), 4, true).expect("the page can be mapped");
+        let client = Words::map(open(false).as_fd(), 4, false).expect("the page can be mapped");
+        std::fs::remove_file(&path).expect("the file was created");
         let of = |words: &Words, number| words.line(number).map(Line::look);
         let before = of(&client, 3);
         assert_eq!(before, of(&server, 3));
-        server.line(3).expect("there are four").pass_on();
+        server.line(3).expect("the page has four lines").pass_on();
         assert_eq!(of(&client, 3), of(&server, 3));
         assert_ne!(of(&client, 3), before);
         assert_eq!(of(&client, 2), before);

@@ -93,7 +93,7 @@ impl Model {
         loop {
             let next = match self.content(end) {
                 now if now != content => return end - at,
-                Some(_) => self.0.range(..=end).next_back().expect("it has content").1.0,
+                Some(_) => self.0.range(..=end).next_back().expect("the map has content").1.0,
                 None => self.0.range(end..).next().map_or(u64::MAX, |(start, _)| *start),
             };
             if next == u64::MAX {
@@ -112,7 +112,7 @@ impl Model {
 
     /// Blocks from `at` on that lie one behind the other.
     pub(crate) fn contiguous(&self, at: u64) -> u64 {
-        let first = self.content(at).expect("placed");
+        let first = self.content(at).expect("the block is placed");
         (0..)
             .take_while(|i| self.content(at + i) == Some(first.plus(*i)))
             .count() as u64
@@ -143,7 +143,7 @@ impl Model {
         let starts: Vec<u64> = self.0.range(range.clone()).map(|(start, _)| *start).collect();
         let mut out = Vec::new();
         for start in starts {
-            let (end, content) = self.0.remove(&start).expect("it was listed");
+            let (end, content) = self.0.remove(&start).expect("the start is in the list");
             out.push((start..end, content));
         }
         out

@@ -1,14 +1,14 @@
 //! JSON report about threads, interrupts and queues, `output_version` 1. Bytes are counted over the period.
 
 use super::story::Story;
-use crate::affinity::plan::json::{
-    ActionReport, CardReport, ConflictReport, FileReport, StayReport, TargetReport, action, card, conflict_reports,
-    file, numbers, stay, target,
-};
+use crate::affinity::card_advice::Advice;
+use crate::affinity::plan::json::{ActionReport, CardReport, FileReport, StayReport, action, card, file, stay};
 use crate::affinity::target::Found;
-use crate::affinity::words::{UnseenReport, name_alone, unseen_reports};
+use crate::affinity::words::name_alone;
 use homenode_linux::affinity::Unseen;
+use homenode_linux::affinity::act::conflicts::Conflict;
 use homenode_policy::affinity::{DeviceBytes, FileId, Interrupt, Queue, Target, Thread};
+use homenode_policy::{CpuId, NodeId};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -18,26 +18,39 @@ pub(super) struct Report<'a> {
     period_ns: u64,
     /// Threads, then interrupts, then queues; empty for a thread that did nothing in the period.
     found: Vec<FoundReport<'a>>,
-    conflicts: Vec<ConflictReport>,
-    unseen: Vec<UnseenReport<'a>>,
+    conflicts: &'a [Conflict],
+    unseen: &'a [Unseen],
 }
 
 #[derive(Serialize)]
 struct FoundReport<'a> {
-    target: TargetReport,
+    target: FoundTarget<'a>,
     name: Option<String>,
     seen: Seen<'a>,
     /// Change of the target in the journal.
-    set: Option<SetReport>,
+    set: Option<SetReport<'a>>,
     /// At most one of these is there, and none of what is not placed.
-    action: Option<ActionReport>,
-    stay: Option<StayReport>,
+    action: Option<ActionReport<'a>>,
+    stay: Option<StayReport<'a>>,
 }
 
 #[derive(Serialize)]
-struct SetReport {
-    to: Vec<u32>,
-    old: Vec<u32>,
+#[serde(untagged)]
+enum FoundTarget<'a> {
+    /// Its CPUs can be changed.
+    Target(Target),
+    /// Nobody can change its CPUs.
+    BlockQueue {
+        kind: &'static str,
+        device: &'a str,
+        index: u32,
+    },
+}
+
+#[derive(Serialize)]
+struct SetReport<'a> {
+    to: &'a [CpuId],
+    old: &'a [CpuId],
 }
 
 /// Observations about a target, by its kind.
@@ -45,14 +58,14 @@ struct SetReport {
 #[serde(untagged)]
 enum Seen<'a> {
     Thread {
-        cpu: u32,
-        node: Option<u16>,
-        allowed: Vec<u32>,
-        cpuset: Vec<u32>,
+        cpu: CpuId,
+        node: Option<NodeId>,
+        allowed: &'a [CpuId],
+        cpuset: &'a [CpuId],
         cpu_ns: u64,
-        disk: Vec<DeviceReport<'a>>,
+        disk: &'a [DeviceBytes],
         received: Vec<ReceivedReport<'a>>,
-        sent: Vec<DeviceReport<'a>>,
+        sent: &'a [DeviceBytes],
         /// Bytes of buffers of pools, by home.
         memory: Vec<MemoryReport>,
         files: Vec<UsedFileReport>,
@@ -61,31 +74,26 @@ enum Seen<'a> {
     },
     Interrupt {
         device: Option<&'a str>,
-        home: Option<u16>,
-        affinity: Vec<u32>,
-        effective: Vec<u32>,
+        home: Option<NodeId>,
+        affinity: &'a [CpuId],
+        effective: &'a [CpuId],
         managed: bool,
         arrivals: Vec<CpuReport>,
     },
     Queue {
-        home: Option<u16>,
+        home: Option<NodeId>,
         interrupt: Option<u32>,
-        cpus: Vec<u32>,
+        cpus: &'a [CpuId],
         movable: bool,
         card: Option<CardReport>,
+        advice: Option<&'a Advice>,
     },
-}
-
-#[derive(Serialize)]
-struct DeviceReport<'a> {
-    device: Option<&'a str>,
-    bytes: u64,
 }
 
 /// Null is not known; device and queue are known together.
 #[derive(Serialize)]
 struct ReceivedReport<'a> {
-    cpu: Option<u32>,
+    cpu: Option<CpuId>,
     device: Option<&'a str>,
     queue: Option<u32>,
     bytes: u64,
@@ -124,28 +132,27 @@ pub(super) fn of<'a>(story: &Story<'a>, found: &Found<'a>, unseen: &'a [Unseen],
         source,
         period_ns: story.snapshot.period_ns,
         found: threads.chain(interrupts).chain(queues).collect(),
-        conflicts: conflict_reports(&story.known.conflicts),
-        unseen: unseen_reports(unseen),
+        conflicts: &story.known.conflicts,
+        unseen,
     }
 }
 
 fn of_thread<'a>(story: &Story<'a>, thread: &'a Thread) -> FoundReport<'a> {
-    let devices = |all: &'a [DeviceBytes]| all.iter().map(device).collect();
     let received = thread.received.iter().map(|it| ReceivedReport {
-        cpu: it.cpu.map(|cpu| cpu.0),
+        cpu: it.cpu,
         device: it.queue.as_ref().map(|(device, _)| &device[..]),
         queue: it.queue.as_ref().map(|(_, index)| *index),
         bytes: it.bytes,
     });
     let seen = Seen::Thread {
-        cpu: thread.cpu.0,
-        node: story.snapshot.node(thread.cpu).map(|node| node.0),
-        allowed: numbers(&thread.allowed),
-        cpuset: numbers(&thread.cpuset),
+        cpu: thread.cpu,
+        node: story.snapshot.node(thread.cpu),
+        allowed: &thread.allowed,
+        cpuset: &thread.cpuset,
         cpu_ns: thread.cpu_ns,
-        disk: devices(&thread.disk),
+        disk: &thread.disk,
         received: received.collect(),
-        sent: devices(&thread.sent),
+        sent: &thread.sent,
         memory: thread
             .memory
             .iter()
@@ -157,7 +164,7 @@ fn of_thread<'a>(story: &Story<'a>, thread: &'a Thread) -> FoundReport<'a> {
         files: thread.files.iter().map(|used| used_file(story, *used)).collect(),
         is_unread: thread.is_unread,
     };
-    placed(story, &Target::Thread(thread.id), seen)
+    placed(story, Target::Thread(thread.id), seen)
 }
 
 fn used_file(story: &Story<'_>, (id, bytes_per_s): (FileId, u64)) -> UsedFileReport {
@@ -172,13 +179,6 @@ fn used_file(story: &Story<'_>, (id, bytes_per_s): (FileId, u64)) -> UsedFileRep
     }
 }
 
-fn device(it: &DeviceBytes) -> DeviceReport<'_> {
-    DeviceReport {
-        device: it.device.as_deref(),
-        bytes: it.bytes,
-    }
-}
-
 fn of_interrupt<'a>(story: &Story<'a>, interrupt: &'a Interrupt) -> FoundReport<'a> {
     let arrivals = interrupt.arrivals.iter().map(|(cpu, count)| CpuReport {
         cpu: cpu.0,
@@ -186,29 +186,34 @@ fn of_interrupt<'a>(story: &Story<'a>, interrupt: &'a Interrupt) -> FoundReport<
     });
     let seen = Seen::Interrupt {
         device: interrupt.device.as_deref(),
-        home: interrupt.device.as_deref().and_then(|device| home(story, device)),
-        affinity: numbers(&interrupt.affinity),
-        effective: numbers(&interrupt.effective),
+        home: interrupt
+            .device
+            .as_deref()
+            .and_then(|device| story.snapshot.home(device)),
+        affinity: &interrupt.affinity,
+        effective: &interrupt.effective,
         managed: interrupt.managed,
         arrivals: arrivals.collect(),
     };
-    placed(story, &Target::Interrupt(interrupt.number), seen)
+    placed(story, Target::Interrupt(interrupt.number), seen)
 }
 
 fn of_queue<'a>(story: &Story<'a>, queue: &'a Queue) -> FoundReport<'a> {
     let of_device = story.cards.iter().find(|card| card.device == queue.device);
     let seen = Seen::Queue {
-        home: home(story, &queue.device),
+        home: story.snapshot.home(&queue.device),
         interrupt: queue.interrupt,
-        cpus: numbers(&queue.cpus),
+        cpus: &queue.cpus,
         movable: queue.movable,
         card: of_device.map(card),
+        advice: story.advice_on(&queue.device),
     };
     match Target::of_queue(&queue.device, queue.kind, queue.index) {
-        Some(target) => placed(story, &target, seen),
+        Some(target) => placed(story, target, seen),
         None => FoundReport {
-            target: TargetReport::Block {
-                device: queue.device.clone(),
+            target: FoundTarget::BlockQueue {
+                kind: "block",
+                device: &queue.device,
                 index: queue.index,
             },
             name: None,
@@ -220,22 +225,21 @@ fn of_queue<'a>(story: &Story<'a>, queue: &'a Queue) -> FoundReport<'a> {
     }
 }
 
-fn placed<'a>(story: &Story<'a>, of: &Target, seen: Seen<'a>) -> FoundReport<'a> {
+fn placed<'a>(story: &Story<'a>, target: Target, seen: Seen<'a>) -> FoundReport<'a> {
     let (snapshot, known) = (story.snapshot, story.known);
-    let changed = known.changed.iter().find(|changed| changed.target == *of);
+    let changed = known.changed.iter().find(|changed| changed.target == target);
     FoundReport {
-        target: target(of),
-        name: name_alone(snapshot, of),
+        name: name_alone(snapshot, &target),
         seen,
         set: changed.map(|changed| SetReport {
-            to: numbers(&changed.to),
-            old: numbers(changed.old.cpus()),
+            to: &changed.to,
+            old: changed.old.cpus(),
         }),
-        action: story.plan.action(of).map(|one| action(snapshot, one)),
-        stay: story.plan.stay(of).map(|one| stay(snapshot, &known.conflicts, one)),
+        action: story.plan.action(&target).map(|one| action(snapshot, one)),
+        stay: story
+            .plan
+            .stay(&target)
+            .map(|one| stay(snapshot, &known.conflicts, one)),
+        target: FoundTarget::Target(target),
     }
-}
-
-fn home(story: &Story<'_>, device: &str) -> Option<u16> {
-    story.snapshot.home(device).map(|home| home.0)
 }

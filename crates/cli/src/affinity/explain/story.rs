@@ -1,5 +1,6 @@
 //! Text about a thread, interrupt or queue: a heading, and a line for each known fact.
 
+use crate::affinity::card_advice::Advice;
 use crate::affinity::known::Known;
 use crate::affinity::plan::text::cpus;
 use crate::affinity::pools::file_name;
@@ -12,6 +13,7 @@ use std::collections::BTreeSet;
 pub(super) struct Story<'a> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) cards: &'a [Card],
+    pub(super) advice: &'a [Advice],
     pub(super) plan: &'a Plan,
     pub(super) known: &'a Known,
     pub(super) is_live: bool,
@@ -32,7 +34,7 @@ pub(super) fn queue_name(queue: &Queue) -> String {
     }
 }
 
-impl Story<'_> {
+impl<'a> Story<'a> {
     pub(super) fn of_thread(&self, thread: &Thread) -> String {
         let mut text = plain(&format!("thread {} ({})", thread.id.thread, of_thread(thread))) + "\n";
         let here = self.snapshot.node(thread.cpu);
@@ -160,10 +162,14 @@ impl Story<'_> {
             None => {
                 text + &line(
                     "plan",
-                    "stays: the kernel lets nobody change it; the threads that use it move instead",
+                    "stays: the kernel allows no change; the threads that use it move instead",
                 )
             }
         }
+    }
+
+    pub(super) fn advice_on(&self, device: &str) -> Option<&'a Advice> {
+        self.advice.iter().find(|one| one.device == device)
     }
 
     /// How its card spreads packets over its queues, and what this one gets.
@@ -171,7 +177,8 @@ impl Story<'_> {
         let Some(card) = self.cards.iter().find(|card| card.device == queue.device) else {
             return String::new();
         };
-        let text = line("card", &card.to_string());
+        let advice = self.advice_on(&card.device).map(|one| line("advice", &one.to_string()));
+        let text = line("card", &card.to_string()) + &advice.unwrap_or_default();
         match (&card.table, queue.kind) {
             (Some(table), QueueKind::Receive) => {
                 let share = card.shares().get(&queue.index).copied().unwrap_or_default();

@@ -25,9 +25,7 @@ impl FromStr for Address {
             };
         }
         match text.parse::<SocketAddr>() {
-            Ok(address) if address.port() == 0 => Err(format!(
-                "port 0 is any that is free, and nobody would know the port: {EXPECTED}"
-            )),
+            Ok(address) if address.port() == 0 => Err(format!("port 0 means an unknown free port: {EXPECTED}")),
             Ok(address) if address.ip().is_loopback() => Ok(Self::Loopback(address)),
             Ok(address) => Err(format!(
                 "{} can be reached from other machines: {EXPECTED}",
@@ -52,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_this_machine_alone_can_reach() {
+    fn only_loopback_and_unix_addresses_are_accepted() {
         let of = |text: &str| text.parse::<Address>();
         assert_eq!(of("unix:/run/a b"), Ok(Address::Unix("/run/a b".into())));
         for text in ["127.0.0.1:9101", "127.9.9.9:1", "[::1]:9101"] {

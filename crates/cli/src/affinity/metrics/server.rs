@@ -123,10 +123,10 @@ impl Listener {
 fn remedy(address: &Address, error: &io::Error) -> &'static str {
     match (address, error.kind()) {
         (Address::Unix(_), io::ErrorKind::AddrInUse) => {
-            ": somebody serves there, or it is no socket: remove it, or name another path"
+            ": another process serves there, or the file is no socket: remove it, or name another path"
         }
         (Address::Unix(_), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            ": make its directory first, or name a path in one that is there"
+            ": create its directory first, or name a path in an existing one"
         }
         (Address::Unix(_), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
             ": run it as root, or name a path where it may write"
@@ -194,7 +194,7 @@ fn answer(mut stream: impl Stream, registry: &Registry) -> io::Result<()> {
 
 fn text(registry: &Registry) -> String {
     let mut text = String::new();
-    encode(&mut text, registry).expect("a string takes everything");
+    encode(&mut text, registry).expect("writing to a string cannot fail");
     text
 }
 
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_answers_and_ends() {
+    fn metrics_server_answers_and_ends() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         // As a killed server leaves it.
@@ -294,16 +294,16 @@ mod tests {
     }
 
     #[test]
-    fn where_it_cannot_serve_it_tells_what_to_do() {
+    fn metrics_server_that_cannot_listen_tells_the_remedy() {
         let directory = tempfile::tempdir().unwrap();
         let told = |address: &Address| Server::start(address, &Metrics::default()).unwrap_err().to_string();
         let file = directory.path().join("file");
         fs::write(&file, "").unwrap();
         let long = directory.path().join("x".repeat(120));
         let table = [
-            (file.clone(), "it is no socket: remove it"),
-            (directory.path().join("none/socket"), "make its directory first"),
-            (file.join("socket"), "make its directory first"),
+            (file.clone(), "the file is no socket: remove it"),
+            (directory.path().join("none/socket"), "create its directory first"),
+            (file.join("socket"), "create its directory first"),
             (long, "name a shorter path"),
         ];
         for (path, remedy) in table {

@@ -1,7 +1,7 @@
 //! Reasons in a word for programs, and in general for a person who is told only how many there are.
 
+use homenode_linux::affinity::act::Outcome;
 use homenode_linux::affinity::act::conflicts::Conflict;
-use homenode_linux::affinity::act::{CardOutcome, Outcome};
 use homenode_policy::affinity::{FileReason, Reason, Stay, Why};
 
 pub(super) fn of_reason(reason: &Reason) -> &'static str {
@@ -43,22 +43,6 @@ pub(in crate::affinity) fn of_outcome(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// Returns the code for the outcome of a card's setting.
-pub(super) fn of_card_outcome(outcome: &CardOutcome) -> &'static str {
-    match outcome {
-        CardOutcome::Done => "done",
-        CardOutcome::Same => "same",
-        CardOutcome::Became(_) => "became",
-        CardOutcome::Changed(_) => "changed",
-        CardOutcome::Number { .. } => "number",
-        CardOutcome::NoQueue { .. } => "no-queue",
-        CardOutcome::NotOffered => "not-offered",
-        CardOutcome::Vanished => "vanished",
-        CardOutcome::Refused(_) => "refused",
-        _ => "other",
-    }
-}
-
 /// Why something stays, in a word, in general and exactly. What is left to another program counts as refused in
 /// decisions.
 pub(super) fn of_stay(stay: &Stay, conflicts: &[Conflict]) -> (&'static str, String, String) {
@@ -91,7 +75,7 @@ fn of_why(why: &Why) -> (&'static str, &'static str) {
         Why::Compute => ("compute", "compute-bound: moves no bytes to speak of"),
         Why::Unread => (
             "unread",
-            "bytes not readable (not root, or the kernel does not count them): what they do is not known",
+            "bytes not readable (not root, or the kernel does not count them): their traffic is not known",
         ),
         Why::Small { .. } => ("small", "moves too few bytes to be looked at"),
         Why::DeviceUnknown => ("device-unknown", "not known with which device it moves bytes"),

@@ -2,13 +2,13 @@
 //! local access.
 
 use super::{Decided, codes};
+use crate::affinity::card_advice::Advice;
 use crate::affinity::pools::{FileMoved, moved_text};
-use crate::affinity::words::{UnseenReport, name_alone, unseen_reports};
+use crate::affinity::words::name_alone;
+use homenode_linux::affinity::act::Applied;
 use homenode_linux::affinity::act::conflicts::Conflict;
-use homenode_linux::affinity::act::{Applied, CardOutcome, CardSetting};
-use homenode_linux::affinity::{Card, QueueCounts};
-use homenode_policy::CpuId;
-use homenode_policy::affinity::{Action, MoveFile, Policy, Snapshot, Stay, Target};
+use homenode_linux::affinity::{Card, QueueCounts, Unseen};
+use homenode_policy::affinity::{Action, MoveFile, Policy, Snapshot, Stay};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -20,12 +20,13 @@ pub(in crate::affinity) struct PlanReport<'a> {
     period_ns: u64,
     cost_before_bytes_per_s: u64,
     cost_after_bytes_per_s: u64,
-    actions: Vec<ActionReport>,
-    stays: Vec<StayReport>,
+    actions: Vec<ActionReport<'a>>,
+    stays: Vec<StayReport<'a>>,
     files: Vec<FileReport>,
-    conflicts: Vec<ConflictReport>,
+    conflicts: &'a [Conflict],
     cards: Vec<CardReport>,
-    unseen: Vec<UnseenReport<'a>>,
+    advice: &'a [Advice],
+    unseen: &'a [Unseen],
 }
 
 /// A file of a pool that comes to its threads. Nothing moves it back.
@@ -48,21 +49,18 @@ pub(in crate::affinity) struct FileReport {
 }
 
 #[derive(Serialize)]
-pub(in crate::affinity) struct ActionReport {
-    target: TargetReport,
+pub(in crate::affinity) struct ActionReport<'a> {
+    #[serde(flatten)]
+    action: &'a Action,
     name: Option<String>,
-    from: Vec<u32>,
-    to: Vec<u32>,
     reason: &'static str,
     reason_text: String,
-    cost_before_bytes_per_s: u64,
-    cost_after_bytes_per_s: u64,
     /// Outcome of the action, for `apply` only.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<OutcomeReport>,
 }
 
-/// Outcome of an action, a file's move or a card's setting.
+/// Outcome of an action or of a file's move.
 #[derive(Serialize)]
 struct OutcomeReport {
     code: &'static str,
@@ -70,56 +68,13 @@ struct OutcomeReport {
     is_done: bool,
 }
 
-/// Setting of a card that the configuration asks for, with its outcome.
 #[derive(Serialize)]
-pub(in crate::affinity) struct ArrangedReport {
-    what: String,
+pub(in crate::affinity) struct StayReport<'a> {
     #[serde(flatten)]
-    outcome: OutcomeReport,
-}
-
-#[derive(Serialize)]
-pub(in crate::affinity) struct StayReport {
-    target: TargetReport,
+    stay: &'a Stay,
     name: Option<String>,
     why: &'static str,
     why_text: String,
-    cost_bytes_per_s: u64,
-}
-
-/// Thread, interrupt or queue, by its kind.
-#[derive(Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub(in crate::affinity) enum TargetReport {
-    Thread {
-        process: u32,
-        thread: u32,
-        started: u64,
-    },
-    Interrupt {
-        number: u32,
-    },
-    /// Only told of, by `explain`: nobody can change its CPUs.
-    Block {
-        device: String,
-        index: u32,
-    },
-    Transmit {
-        device: String,
-        index: u32,
-    },
-    Receive {
-        device: String,
-        index: u32,
-    },
-}
-
-/// Another program that sets the same.
-#[derive(Serialize)]
-pub(in crate::affinity) struct ConflictReport {
-    what: String,
-    effect: String,
-    remedy: String,
 }
 
 /// How a network card spreads packets over its queues; what its driver does not offer is null.
@@ -146,9 +101,10 @@ pub(in crate::affinity) fn of(decided: &Decided, source: String, policy: Policy)
         actions: plan.actions.iter().map(|one| action(snapshot, one)).collect(),
         stays: plan.stays.iter().map(|one| stay(snapshot, conflicts, one)).collect(),
         files: plan.files.iter().map(file).collect(),
-        conflicts: conflict_reports(conflicts),
+        conflicts,
         cards: decided.sensed.cards.iter().map(card).collect(),
-        unseen: unseen_reports(&decided.sensed.unseen),
+        advice: &decided.advice,
+        unseen: &decided.sensed.unseen,
     }
 }
 
@@ -173,26 +129,6 @@ impl PlanReport<'_> {
     }
 }
 
-pub(in crate::affinity) fn arranged((setting, outcome): &(CardSetting, CardOutcome)) -> ArrangedReport {
-    ArrangedReport {
-        what: setting.to_string(),
-        outcome: OutcomeReport {
-            code: codes::of_card_outcome(outcome),
-            text: outcome.to_string(),
-            is_done: outcome.is_done(),
-        },
-    }
-}
-
-pub(in crate::affinity) fn conflict_reports(conflicts: &[Conflict]) -> Vec<ConflictReport> {
-    let reports = conflicts.iter().map(|one| ConflictReport {
-        what: one.what.clone(),
-        effect: one.effect.clone(),
-        remedy: one.remedy.clone(),
-    });
-    reports.collect()
-}
-
 pub(in crate::affinity) fn card(card: &Card) -> CardReport {
     let queues = card.queues.as_ref();
     CardReport {
@@ -204,16 +140,12 @@ pub(in crate::affinity) fn card(card: &Card) -> CardReport {
     }
 }
 
-pub(in crate::affinity) fn action(snapshot: &Snapshot, action: &Action) -> ActionReport {
+pub(in crate::affinity) fn action<'a>(snapshot: &Snapshot, action: &'a Action) -> ActionReport<'a> {
     ActionReport {
-        target: target(&action.target),
+        action,
         name: name_alone(snapshot, &action.target),
-        from: numbers(&action.from),
-        to: numbers(&action.to),
         reason: codes::of_reason(&action.reason),
         reason_text: action.reason.to_string(),
-        cost_before_bytes_per_s: action.cost_before.bytes_per_s(),
-        cost_after_bytes_per_s: action.cost_after.bytes_per_s(),
         outcome: None,
     }
 }
@@ -234,36 +166,12 @@ pub(in crate::affinity) fn file(one: &MoveFile) -> FileReport {
     }
 }
 
-pub(in crate::affinity) fn stay(snapshot: &Snapshot, conflicts: &[Conflict], stay: &Stay) -> StayReport {
+pub(in crate::affinity) fn stay<'a>(snapshot: &Snapshot, conflicts: &[Conflict], stay: &'a Stay) -> StayReport<'a> {
     let (why, _, why_text) = codes::of_stay(stay, conflicts);
     StayReport {
-        target: target(&stay.target),
+        stay,
         name: name_alone(snapshot, &stay.target),
         why,
         why_text,
-        cost_bytes_per_s: stay.cost.bytes_per_s(),
     }
-}
-
-pub(in crate::affinity) fn target(target: &Target) -> TargetReport {
-    match target {
-        Target::Thread(id) => TargetReport::Thread {
-            process: id.process,
-            thread: id.thread,
-            started: id.started,
-        },
-        Target::Interrupt(number) => TargetReport::Interrupt { number: *number },
-        Target::Transmit { device, index } => TargetReport::Transmit {
-            device: device.clone(),
-            index: *index,
-        },
-        Target::Receive { device, index } => TargetReport::Receive {
-            device: device.clone(),
-            index: *index,
-        },
-    }
-}
-
-pub(in crate::affinity) fn numbers(cpus: &[CpuId]) -> Vec<u32> {
-    cpus.iter().map(|cpu| cpu.0).collect()
 }

@@ -1,6 +1,7 @@
 //! The plan for a person: what is gained, what moves, what stays and why, and what could not be seen.
 
 use super::{Decided, codes};
+use crate::affinity::card_advice::lines;
 use crate::affinity::pools::file_name;
 use crate::affinity::table::{Side, aligned};
 use crate::affinity::words::{count, name, others, plain, rate, seconds, unseen};
@@ -23,7 +24,7 @@ pub(super) fn of(decided: &Decided, all: bool, is_live: bool) -> String {
             format!("\n{}", stays_by_reason(decided))
         };
     }
-    let notes = decided.asked.clone() + &others(&decided.conflicts) + &unseen(&decided.sensed.unseen);
+    let notes = lines(&decided.advice) + &others(&decided.conflicts) + &unseen(&decided.sensed.unseen);
     if !notes.is_empty() {
         text += &format!("\n{notes}");
     }
@@ -135,7 +136,7 @@ fn stays_by_reason(decided: &Decided) -> String {
         [format!("  {}", listed(&told)), why.clone()]
     };
     let rows: Vec<_> = by_reason.iter().map(row).collect();
-    "what stays (--all lists it):\n".to_owned() + &aligned([Side::Left, Side::Left], &rows)
+    "staying (--all lists each):\n".to_owned() + &aligned([Side::Left, Side::Left], &rows)
 }
 
 /// An empty set is that of a queue that uses no CPU of its own.

@@ -1,6 +1,6 @@
 //! Periods of `run`, one after the other: sense, decide, act, check whether it holds.
 
-use super::super::cards;
+use super::super::card_advice::advice;
 use super::super::known::{Known, failure, of_others};
 use super::super::look;
 use super::super::metrics::Metrics;
@@ -54,14 +54,26 @@ struct Moved {
 #[derive(Debug, Default)]
 struct Told {
     problem: Option<String>,
-    unseen: BTreeSet<String>,
+    /// Advice, and what is not seen: each is logged once.
+    once: BTreeSet<String>,
     conflicts: BTreeSet<String>,
     standings: BTreeMap<Target, Standing>,
 }
 
+impl Told {
+    /// Logs each advice about cards once.
+    fn advise(&mut self, sensed: &Sensed, plan: &Plan) {
+        for one in advice(sensed, plan) {
+            let said = plain(&one.to_string());
+            if self.once.insert(said.clone()) {
+                tracing::warn!("{said}");
+            }
+        }
+    }
+}
+
 impl Daemon {
-    pub(super) fn new(settings: Settings, mut actor: Actor<Live>, metrics: Metrics) -> Result<Self> {
-        arrange(&mut actor, &settings)?;
+    pub(super) fn new(settings: Settings, actor: Actor<Live>, metrics: Metrics) -> Result<Self> {
         let mut daemon = Self {
             settings,
             actor,
@@ -89,10 +101,6 @@ impl Daemon {
     }
 
     pub(super) fn reconfigure(&mut self, settings: Settings) {
-        if settings.cards != self.settings.cards {
-            arrange(&mut self.actor, &settings).unwrap_or_else(|failure| tracing::error!("{failure}"));
-            self.sensor.settings_changed();
-        }
         self.settings = settings;
         self.known.previous.reconsider();
         self.look_around();
@@ -132,7 +140,7 @@ impl Daemon {
         if moved.is_to_be_verified {
             let verified = self.verify();
             verified.map_err(with(
-                "whether what was set still holds is not known; what was moved stays moved",
+                "it is not known whether changes are still in force; moved targets stay moved",
             ))?;
         }
         self.status = format!(
@@ -158,6 +166,9 @@ impl Daemon {
             self.look_around();
         }
         let mut plan = self.known.decide(snapshot, &self.settings);
+        if self.period.is_multiple_of(AROUND_PERIODS) {
+            self.told.advise(&sensed, &plan);
+        }
         self.tell_moved();
         if self.moving.is_some() {
             // The others are on the way yet.
@@ -209,7 +220,7 @@ impl Daemon {
         };
         match thread::Builder::new().name("files".to_owned()).spawn(work) {
             Ok(_) => self.moving = Some(moving),
-            Err(error) => tracing::warn!("files are not moved, as there is no thread for it: {error}"),
+            Err(error) => tracing::warn!("files are not moved, because no thread can be started: {error}"),
         }
         Ok(())
     }
@@ -237,7 +248,7 @@ impl Daemon {
     }
 
     fn read_hardware(&mut self) -> Result<()> {
-        tracing::info!("CPUs or devices have come or gone: looking at the hardware anew");
+        tracing::info!("CPUs or devices have changed: reading the hardware again");
         self.topology = hardware()?;
         self.sensor.settings_changed();
         self.known.previous.reconsider();
@@ -289,23 +300,11 @@ impl Daemon {
     /// Once, not in every period.
     fn tell_unseen(&mut self, sensed: &Sensed) {
         for unseen in &sensed.unseen {
-            if self.told.unseen.insert(unseen.what.clone()) {
+            if self.told.once.insert(unseen.what.clone()) {
                 tracing::warn!("not seen: {}", plain(&unseen.to_string()));
             }
         }
     }
-}
-
-/// Applies the settings of cards. A setting that fails is logged, and the others go on.
-fn arrange(actor: &mut Actor<Live>, settings: &Settings) -> Result<()> {
-    for one in cards::arrange(actor, settings)? {
-        if one.1.is_done() {
-            tracing::info!("{}", cards::line(&one));
-        } else {
-            tracing::warn!("{}", cards::line(&one));
-        }
-    }
-    Ok(())
 }
 
 fn tell_outcomes(snapshot: &Snapshot, plan: &Plan, applied: &Applied) {

@@ -5,7 +5,6 @@
 
 use super::{PERIOD, RUN_PERIOD, Settings, period_of};
 use crate::affinity::metrics::address::{self, Address};
-use homenode_linux::affinity::act::{CardWish, Spread};
 use homenode_policy::affinity::{Config, Cost, Policy};
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -28,20 +27,8 @@ pub(super) struct File {
     busy_percent_max: Option<Key<Percent>>,
     migration_price_bytes_per_s: Option<Key<u64>>,
     move_files: Option<Key<bool>>,
-    devices: Table<Key<Policy>>,
-    processes: Table<Key<Policy>, ProcessName>,
-    cards: Table<CardKeys>,
-}
-
-/// Settings asked for of a card.
-#[derive(Debug, Deserialize)]
-#[serde(
-    deny_unknown_fields,
-    expecting = "write a line [cards.CARD] and below it lines KEY = VALUE"
-)]
-struct CardKeys {
-    queues: Option<Key<QueueCount>>,
-    rss: Option<Key<Spread>>,
+    devices: Policies<String>,
+    processes: Policies<ProcessName>,
 }
 
 impl File {
@@ -86,8 +73,8 @@ impl From<File> for Settings {
         let price = |bytes: Key<u64>| Cost::new(bytes.0, 100);
         let decide = Config {
             policy: file.policy.map_or(least.policy, |key| key.0),
-            devices: file.devices.0.into_iter().map(|(name, it)| (name, it.0)).collect(),
-            processes: file.processes.0.into_iter().map(|(name, it)| (name.0, it.0)).collect(),
+            devices: file.devices.0,
+            processes: file.processes.0.into_iter().map(|(name, it)| (name.0, it)).collect(),
             dwell_periods: file.dwell_periods.map_or(least.dwell_periods, |key| key.0),
             hysteresis_percent: file.hysteresis_percent.map_or(least.hysteresis_percent, |key| key.0),
             rate_bytes_per_s_min: file
@@ -97,14 +84,8 @@ impl From<File> for Settings {
             migration_price: file.migration_price_bytes_per_s.map_or(least.migration_price, price),
             moves_files: file.move_files.map_or(least.moves_files, |key| key.0),
         };
-        let cards = file.cards.0.into_iter().map(|(device, keys)| CardWish {
-            device,
-            queues: keys.queues.map(|key| key.0.0),
-            rss: keys.rss.map(|key| key.0),
-        });
         Self {
             decide,
-            cards: cards.collect(),
             period: file.period_s.map_or(RUN_PERIOD, |key| key.0),
             metrics: file.metrics.map(|key| key.0),
             despite_irqbalance: matches!(file.irqbalance, Some(Key(Irqbalance::Override))),
@@ -131,33 +112,33 @@ impl<'de, T: Written> Deserialize<'de> for Key<T> {
     }
 }
 
-/// Values by name.
+/// Policies by name.
 #[derive(Debug)]
-struct Table<T, N = String>(BTreeMap<N, T>);
+struct Policies<N>(BTreeMap<N, Policy>);
 
-impl<T, N> Default for Table<T, N> {
+impl<N> Default for Policies<N> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>, N: Deserialize<'de> + Ord> Deserialize<'de> for Table<T, N> {
+impl<'de, N: Deserialize<'de> + Ord> Deserialize<'de> for Policies<N> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Entries<T, N>(PhantomData<(T, N)>);
+        struct Entries<N>(PhantomData<N>);
 
-        impl<'de, T: Deserialize<'de>, N: Deserialize<'de> + Ord> Visitor<'de> for Entries<T, N> {
-            type Value = Table<T, N>;
+        impl<'de, N: Deserialize<'de> + Ord> Visitor<'de> for Entries<N> {
+            type Value = Policies<N>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("write a line [devices], [processes] or [cards.CARD] and below it lines NAME = VALUE")
+                f.write_str("write a line [devices] or [processes] and below it lines NAME = VALUE")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Table<T, N>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Policies<N>, A::Error> {
                 let mut entries = BTreeMap::new();
-                while let Some((name, value)) = map.next_entry()? {
-                    entries.insert(name, value);
+                while let Some((name, policy)) = map.next_entry::<N, Key<Policy>>()? {
+                    entries.insert(name, policy.0);
                 }
-                Ok(Table(entries))
+                Ok(Policies(entries))
             }
         }
 
@@ -267,28 +248,5 @@ impl Written for Percent {
         let fits = whole(value).filter(|percent| (1..=100).contains(percent));
         fits.map(Self)
             .ok_or("this is no percentage: write a whole number from 1 to 100".to_owned())
-    }
-}
-
-#[derive(Debug)]
-struct QueueCount(u32);
-
-impl Written for QueueCount {
-    fn of(value: &Value) -> Result<Self, String> {
-        let fits = whole(value).filter(|count| *count > 0);
-        fits.map(Self)
-            .ok_or("this is no number of queues: write a whole number from 1".to_owned())
-    }
-}
-
-impl Written for Spread {
-    fn of(value: &Value) -> Result<Self, String> {
-        const EXPECTED: &str = "write \"even\", for all receive queues, or a list of some, as [0, 2]";
-        let spread = match value {
-            Value::String(word) if word == "even" => Some(Self::Even),
-            Value::Array(list) if !list.is_empty() => list.iter().map(whole).collect::<Option<_>>().map(Self::Over),
-            _ => None,
-        };
-        spread.ok_or(format!("this does not fit: {EXPECTED}"))
     }
 }

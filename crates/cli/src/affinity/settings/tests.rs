@@ -1,7 +1,6 @@
 //! The example, all keys, and mistakes.
 
 use super::*;
-use homenode_linux::affinity::act::Spread;
 use homenode_policy::affinity::Cost;
 use std::collections::BTreeMap;
 
@@ -16,9 +15,9 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn nothing_said_is_the_default() {
+fn an_empty_configuration_gives_the_defaults() {
     let read = settings("").unwrap();
-    assert_eq!((read.decide, read.cards), (Config::default(), Vec::new()));
+    assert_eq!(read.decide, Config::default());
     assert_eq!(
         (read.period, read.metrics, read.despite_irqbalance),
         (RUN_PERIOD, None, false)
@@ -27,7 +26,7 @@ fn nothing_said_is_the_default() {
 
 /// Also what is commented out in it: those are the defaults, and what one would uncomment must be understood.
 #[test]
-fn the_example_is_understood_and_tells_the_defaults() {
+fn the_example_configuration_parses_and_shows_the_defaults() {
     assert_eq!(
         settings(EXAMPLE).unwrap(),
         Settings {
@@ -48,12 +47,6 @@ fn the_example_is_understood_and_tells_the_defaults() {
         ..Config::default()
     };
     assert_eq!(read.decide, named);
-    let card = CardWish {
-        device: "eth0".to_owned(),
-        queues: Some(4),
-        rss: Some(Spread::Even),
-    };
-    assert_eq!(read.cards, [card]);
     assert!(!named.devices.is_empty() && !named.processes.is_empty() && read.metrics.is_some());
     let keys = [
         "policy",
@@ -76,11 +69,10 @@ fn the_example_is_understood_and_tells_the_defaults() {
 }
 
 #[test]
-fn everything_said() {
+fn a_full_configuration_sets_every_value() {
     let text = "policy = \"spread\"\nperiod_s = 2\nmetrics = \"127.0.0.1:9101\"\nirqbalance = \"override\"\n\
         dwell_periods = 1\nhysteresis_percent = 2\nrate_bytes_per_s_min = 3\nbusy_percent_max = 4\n\
-        migration_price_bytes_per_s = 5\nmove_files = false\n[devices]\neth0 = \"pack\"\n[processes]\n\"a b\" = \"single-core\"\n\
-        [cards.eth1]\nrss = [0, 2]\n";
+        migration_price_bytes_per_s = 5\nmove_files = false\n[devices]\neth0 = \"pack\"\n[processes]\n\"a b\" = \"single-core\"\n";
     let read = settings(text).unwrap();
     let expected = Config {
         policy: Policy::Spread,
@@ -96,16 +88,10 @@ fn everything_said() {
     assert_eq!(read.decide, expected);
     assert_eq!(read.period, Duration::from_secs(2));
     assert!(read.despite_irqbalance && read.metrics.is_some());
-    let card = CardWish {
-        device: "eth1".to_owned(),
-        queues: None,
-        rss: Some(Spread::Over(vec![0, 2])),
-    };
-    assert_eq!(read.cards, [card]);
 }
 
 #[test]
-fn mistakes_are_told_with_file_line_and_what_is_expected() {
+fn configuration_errors_name_file_line_and_expected_value() {
     let table = [
         (
             "\npolicy = \"locl\"",
@@ -145,24 +131,11 @@ fn mistakes_are_told_with_file_line_and_what_is_expected() {
         ("irqbalance = \"off\"", 1, "write \"respect\" or \"override\""),
         ("irqbalance = true", 1, "write \"respect\" or \"override\""),
         ("metrics = \"0.0.0.0:80\"", 1, "write unix:/PATH, 127.0.0.1:PORT"),
-        ("metrics = \"127.0.0.1:0\"", 1, "nobody would know the port"),
+        ("metrics = \"127.0.0.1:0\"", 1, "an unknown free port"),
         ("metrics = 80", 1, "this is no address: write unix:/PATH"),
         ("devices = 3", 1, "3 is no table: write a line [devices]"),
         ("[devices]\neth0 = \"fast\"", 2, "single-core"),
         ("[device]\n", 1, "there is no key device here: write one of policy"),
-        (
-            "[cards.eth0]\nqueues = 0",
-            2,
-            "this is no number of queues: write a whole number from 1",
-        ),
-        ("[cards.eth0]\nrss = \"local\"", 2, "as [0, 2]"),
-        ("[cards.eth0]\nrss = []", 2, "as [0, 2]"),
-        (
-            "[cards.eth0]\nqueue = 1",
-            2,
-            "there is no key queue here: write one of queues, rss",
-        ),
-        ("[cards]\neth0 = 4", 2, "4 is no table: write a line [cards.CARD]"),
         ("policy", 1, "="),
         ("policy = \"off\"\npolicy = \"off\"", 2, "duplicate key"),
     ];
@@ -170,7 +143,7 @@ fn mistakes_are_told_with_file_line_and_what_is_expected() {
 }
 
 #[test]
-fn what_is_beyond_all_bounds_is_a_mistake_too() {
+fn values_out_of_range_are_errors() {
     let table = [
         (
             "dwell_periods = 9223372036854775808",
@@ -224,10 +197,10 @@ fn are_told(table: &[(&str, usize, &str)]) {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_told_with_what_to_do() {
+fn an_unreadable_configuration_is_an_error_with_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let table = [
-        (directory.path().join("none.toml"), "leave --config away"),
+        (directory.path().join("none.toml"), "leave --config out"),
         (directory.path().to_path_buf(), "name a file in it"),
     ];
     for (path, remedy) in table {

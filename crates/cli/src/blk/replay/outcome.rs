@@ -132,7 +132,7 @@ impl fmt::Display for Outcome {
         if self.is_cut {
             writeln!(
                 f,
-                "the trace ends within an entry, which was left out: whoever recorded it was stopped"
+                "the trace ends within an entry, which was left out: the recorder was stopped"
             )?;
         }
         if self.is_interrupted() {

@@ -62,7 +62,7 @@ impl Player<'_> {
                 .collect();
             threads
                 .into_iter()
-                .map(|thread| thread.join().expect("it does not panic"))
+                .map(|thread| thread.join().expect("a core's thread does not panic"))
                 .collect()
         });
         let mut all = Played {
@@ -92,7 +92,7 @@ impl Player<'_> {
     ) -> Played {
         let first = index as u64 * self.depth;
         let mut lane = Lane {
-            core: device.join_timed(index, stamps).expect("each core has one thread"),
+            core: device.join_timed(index, stamps).expect("each core joins once"),
             free: (first..first + self.depth).collect(),
             played: Played::default(),
             clock,

@@ -62,7 +62,7 @@ impl Trace {
         }
         if cores.len() > CORES_MAX {
             let count = cores.len();
-            fail!("{name} is of {count} cores, and each takes a thread: at most {CORES_MAX} can be played");
+            fail!("{name} has {count} cores, and each takes a thread: at most {CORES_MAX} can be replayed");
         }
         let all = || cores.values().flatten();
         let with_data = all().filter(|entry| entry.request.operation.has_data());

@@ -22,7 +22,7 @@ impl Handler for Echo {
                     bytes: u64::from(member),
                 })
             }
-            Request::PoolRemove { .. } => panic!("told to"),
+            Request::PoolRemove { .. } => panic!("planned panic"),
             _ => Err(Refusal::new("no")),
         }
     }
@@ -40,19 +40,19 @@ fn talk(lines: &[u8]) -> Vec<Reply> {
         .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
         .collect();
     thread.join().unwrap().unwrap();
-    assert_eq!(activity.counts().requests, 0, "all are counted off");
+    assert_eq!(activity.counts().requests, 0, "no request is counted any more");
     replies
 }
 
 #[test]
-fn a_panic_is_answered_and_the_connection_lives_on() {
+fn a_panic_is_answered_and_the_connection_stays_open() {
     let replies = talk(b"{\"request\":\"pool_remove\",\"member\":1}\n{\"request\":\"status\"}\n");
     assert_eq!(replies.len(), 2);
-    assert!(matches!(&replies[0], Reply::Failed(refusal) if refusal.message.contains("told to")));
+    assert!(matches!(&replies[0], Reply::Failed(refusal) if refusal.message.contains("planned panic")));
 }
 
 #[test]
-fn silent_connection_ends_and_one_that_has_asked_may_pause() {
+fn a_silent_connection_is_closed_but_a_client_that_has_asked_may_pause() {
     const FIRST: Duration = Duration::from_millis(50);
     let (silent, server) = UnixStream::pair().unwrap();
     let end = converse(&server, &Echo, &Arc::default(), FIRST).unwrap_err();
@@ -72,7 +72,7 @@ fn silent_connection_ends_and_one_that_has_asked_may_pause() {
 }
 
 #[test]
-fn what_nobody_waits_for_any_more_is_not_begun() {
+fn a_queued_request_is_dropped_when_its_client_has_gone() {
     struct Never;
     impl Handler for Never {
         fn handle(
@@ -92,7 +92,7 @@ fn what_nobody_waits_for_any_more_is_not_begun() {
 }
 
 #[test]
-fn what_was_begun_is_done_when_nobody_waits_for_it_any_more() {
+fn a_request_in_progress_finishes_when_its_client_has_gone() {
     struct Slow {
         client: Mutex<Option<UnixStream>>,
         is_done: AtomicBool,
@@ -127,13 +127,13 @@ fn what_was_begun_is_done_when_nobody_waits_for_it_any_more() {
 }
 
 #[test]
-fn counts_go_down_past_a_panic() {
+fn counts_are_decremented_after_a_panic() {
     let activity = Arc::new(Activity::default());
     let thread_activity = Arc::clone(&activity);
     let panicked = thread::spawn(move || {
         let _connection = Counted::new(&thread_activity, |counts| &mut counts.connections);
         assert_eq!(thread_activity.counts().connections, 1);
-        panic!("told to");
+        panic!("planned panic");
     });
     assert!(panicked.join().is_err());
     assert_eq!(activity.counts().connections, 0);
@@ -154,7 +154,7 @@ fn progress_then_result_and_the_next_request() {
 }
 
 #[test]
-fn garbage_is_answered_and_the_connection_lives_on() {
+fn garbage_is_answered_and_the_connection_stays_open() {
     let replies = talk(b"garbage\n{\"request\":\"status\"}\n");
     assert_eq!(replies.len(), 2);
     assert!(matches!(&replies[0], Reply::Failed(refusal) if refusal.message.contains("does not understand")));

@@ -17,12 +17,26 @@ pub(super) fn escape(text: &str) -> String {
     escaped
 }
 
+/// A sentence, escaped, with what stands between backquotes as code.
+pub(super) fn prose(text: &str) -> String {
+    let escaped = escape(text);
+    let parts = escaped.split('`').enumerate();
+    let part = |(index, part)| {
+        if index % 2 == 0 {
+            String::from(part)
+        } else {
+            format!("<code>{part}</code>")
+        }
+    };
+    parts.map(part).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn nothing_can_leave_its_place() {
+    fn markup_is_escaped() {
         assert_eq!(
             escape("<a href=\"x\">'&'</a>"),
             "&lt;a href=&quot;x&quot;&gt;&#39;&amp;&#39;&lt;/a&gt;"
@@ -34,5 +48,10 @@ mod tests {
         );
         assert_eq!(escape("a\0b\u{1b}"), "a\u{fffd}b\u{fffd}");
         assert_eq!(escape("×, ä, 漢"), "×, ä, 漢");
+        assert_eq!(
+            prose("`<a>` and `b"),
+            "<code>&lt;a&gt;</code> and <code>b</code>",
+            "closed in any case"
+        );
     }
 }

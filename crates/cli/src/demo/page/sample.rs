@@ -1,8 +1,8 @@
 //! An outcome of a machine that need not exist, for tests.
 
-use crate::control::protocol::{AccessReport, SpillReport};
-use crate::demo::case::{Case, Contestant, Section};
+use crate::demo::contestants::{Case, Contestant, Section};
 use crate::demo::outcome::*;
+use homenode::{Access, MemberId, MemberKind, MemberState, MemberStatus, NodeId, Spill, Status};
 use homenode_linux::topology::{Source, read};
 use std::collections::BTreeMap;
 
@@ -11,15 +11,20 @@ use std::collections::BTreeMap;
 pub(in crate::demo) fn outcome(machine: &str) -> Outcome {
     let topology = read(&Source::Synthetic(machine.to_owned())).unwrap();
     let last = topology.nodes().last().unwrap().id.0;
-    let cell = |from, home, bytes| AccessReport {
-        from,
-        home,
+    let cell = |from, home, bytes| Access {
+        from: NodeId(from),
+        home: NodeId(home),
         operations: 1,
         read_bytes: bytes,
         written_bytes: 0,
     };
-    let member = |home| Member {
+    let member = |home: NodeId| MemberStatus {
+        id: MemberId(home.0),
+        kind: MemberKind::Dram,
         home,
+        state: MemberState::Candidate,
+        problem: None,
+        errors: 0,
         backing: "tmpfs".to_owned(),
         capacity_bytes: 1 << 30,
         used_bytes: 300 << 20,
@@ -27,14 +32,15 @@ pub(in crate::demo) fn outcome(machine: &str) -> Outcome {
     };
     let pool = PoolReport {
         contestant: Contestant::Pool,
-        state: PoolState {
-            members: topology.nodes().iter().map(|node| member(node.id.0)).collect(),
+        state: Status {
+            members: topology.nodes().iter().map(|node| member(node.id)).collect(),
             accesses: vec![cell(0, 0, 3 << 20), cell(last, 0, 1 << 20)],
-            spills: vec![SpillReport {
-                from: last,
-                home: 0,
+            spills: vec![Spill {
+                from: NodeId(last),
+                home: NodeId(0),
                 bytes: 2 << 20,
             }],
+            ..Status::default()
         },
         files: vec![Files {
             what: format!("written by a thread on node {last}"),
@@ -44,7 +50,9 @@ pub(in crate::demo) fn outcome(machine: &str) -> Outcome {
     };
     let row = |section, index: usize, cells: &[(Contestant, f64)]| {
         let mut row = Row::new(Case::all(section).swap_remove(index));
-        row.cells = cells.iter().map(|&(one, value)| (one, Samples::first(value))).collect();
+        for &(one, value) in cells.iter().chain(cells) {
+            row.cells.entry(one).or_default().push(value);
+        }
         row
     };
     let peers = [(Contestant::Tmpfs, 2.0), (Contestant::TmpfsHuge, 4.0)];

@@ -108,6 +108,14 @@ fn of_devices() -> Vec<(Problem, &'static str)> {
             "ethtool -L card combined 3",
         ),
         (
+            Problem::UnusedQueues {
+                device: device.clone(),
+                used: 1,
+                queues: 4,
+            },
+            "ethtool -X card default",
+        ),
+        (
             Problem::NoXps {
                 device: device.clone(),
                 queues: queues.clone(),

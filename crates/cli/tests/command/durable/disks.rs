@@ -47,7 +47,7 @@ fn create(pools: &Pools, paths: &[&Path], options: &str) -> Command {
 }
 
 #[test]
-fn disks_that_are_used_hold_something_or_do_not_fit_are_refused_and_stay_as_they_are() {
+fn used_or_unsuitable_disks_are_refused_and_unchanged() {
     need_mounts!();
     let pools = Pools::new("disks-refused");
     let disk = Disk::new(&pools, "disk", 64 * MIB, &["--partscan"]);
@@ -82,7 +82,7 @@ fn disks_that_are_used_hold_something_or_do_not_fit_are_refused_and_stay_as_they
         "{told}"
     );
     drop(exclusive);
-    assert!(fs::read(pools.path("disk")).unwrap() == before, "it was written to");
+    assert!(fs::read(pools.path("disk")).unwrap() == before, "the disk was written");
     let small = Disk::new(&pools, "small", 8 * MIB, &[]);
     refused(
         &mut create(&pools, &[&small.0], ""),
@@ -135,7 +135,7 @@ fn assert_holds(mount: &Path, files: u8) {
 }
 
 #[test]
-fn a_pool_on_disks_keeps_what_was_synced_and_nothing_else_of_them_changes() {
+fn a_pool_on_partitions_keeps_synced_data_and_changes_nothing_else() {
     need_mounts!();
     let pools = Pools::new("disks");
     let mount = pools.0.dir("mount");
@@ -173,7 +173,7 @@ fn a_pool_on_disks_keeps_what_was_synced_and_nothing_else_of_them_changes() {
 }
 
 #[test]
-fn a_pool_on_disks_is_repaired_taken_up_by_other_names_and_moved() {
+fn a_pool_on_disks_is_repaired_renamed_and_moved() {
     need_mounts!();
     let pools = Pools::new("disks-moved");
     let mount = pools.0.dir("mount");
@@ -238,7 +238,7 @@ fn a_pool_on_disks_is_repaired_taken_up_by_other_names_and_moved() {
 }
 
 #[test]
-fn bytes_that_a_disk_does_not_give_are_errors_and_status_counts_them() {
+fn unreadable_bytes_are_errors_and_status_counts_them() {
     need_mounts!();
     let pools = Pools::new("disks-errors");
     let mount = pools.0.dir("mount");
@@ -267,7 +267,7 @@ fn bytes_that_a_disk_does_not_give_are_errors_and_status_counts_them() {
 
 /// Reads of blocks that are being read, writes of parts of them, and cuts, all on one CPU, so that they come to the same ring.
 #[test]
-fn requests_that_meet_at_blocks_that_are_being_read_do_not_wait_for_each_other() {
+fn requests_for_blocks_in_flight_do_not_block_each_other() {
     need_mounts!();
     let pools = Pools::new("disks-meet");
     let mount = pools.0.dir("mount");
@@ -330,7 +330,7 @@ fn meet(number: u64, path: &Path) {
 }
 
 #[test]
-fn a_cache_that_is_small_for_what_is_read_is_told() {
+fn a_cache_too_small_for_the_reads_is_reported() {
     need_mounts!();
     let pools = Pools::new("disks-small");
     let mount = pools.0.dir("mount");
@@ -373,13 +373,10 @@ fn a_pool_without_disks_has_no_cache_and_says_so() {
     let told = String::from_utf8(told.stderr).unwrap();
     assert!(told.contains("cache: nothing is cached"), "{told}");
     let disk = Disk::new(&pools, "disk", 32 * MIB, &[]);
-    refused(
-        pools.homenode("pool add mount").arg(&disk.0),
-        &["which has no cache for disks"],
-    );
+    refused(pools.homenode("pool add mount").arg(&disk.0), &["no cache for disks"]);
     refused(
         &mut pools.homenode("pool add mount b --size 32M --direct"),
-        &["which has no cache for disks"],
+        &["no cache for disks"],
     );
     assert!(!pools.path("b").exists());
     down(&mount);
@@ -396,7 +393,7 @@ fn a_cache_is_for_durable_pools() {
     fail(2, &mut pools.homenode("pool create tank a --cache 0"));
     for bytes in ["1", "1000T"] {
         let mut create = pools.homenode(&format!("pool create tank a --size 64M --direct --cache {bytes}"));
-        refused(&mut create, &["a cache cannot have", "MiB at least"]);
+        refused(&mut create, &["a cache cannot have", "give --cache from"]);
         assert!(!pools.path("a").exists());
     }
 }

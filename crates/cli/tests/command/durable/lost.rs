@@ -96,7 +96,7 @@ impl Work {
     fn wait_for_calls(&self, count: u64) {
         let (before, start) = (self.calls.load(Ordering::Relaxed), Instant::now());
         while self.calls.load(Ordering::Relaxed) < before + count {
-            assert!(start.elapsed() < BOUND, "nobody gets on");
+            assert!(start.elapsed() < BOUND, "no call makes progress");
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -141,7 +141,7 @@ fn check(mount: &Path, writers: &[Written]) {
 }
 
 #[test]
-fn a_disk_that_hangs_or_is_slow_fails_no_call_on_a_mount() {
+fn a_slow_or_hanging_disk_fails_no_call_on_a_mount() {
     need_mounts!();
     let lost = Lost::new("slow-disk");
     let (writers, readers) = work(&lost.mount, |work| {
@@ -171,7 +171,7 @@ fn a_disk_that_hangs_or_is_slow_fails_no_call_on_a_mount() {
 }
 
 #[test]
-fn a_disk_that_dies_below_a_mount_is_told_to_all_in_time_and_to_down() {
+fn a_dying_disk_is_reported_to_all_callers_in_time_and_to_down() {
     need_mounts!();
     let lost = Lost::new("dead-disk");
     let (writers, readers) = work(&lost.mount, |work| {
@@ -194,7 +194,7 @@ fn a_disk_that_dies_below_a_mount_is_told_to_all_in_time_and_to_down() {
     let start = Instant::now();
     refused(
         &mut lost.pools.homenode("down mount"),
-        &["is unmounted", "could not be put away"],
+        &["is unmounted", "could not be closed"],
     );
     assert!(start.elapsed() < BOUND, "down took {:?}", start.elapsed());
     down(&lost.below);

@@ -166,9 +166,9 @@ fn a_server_in_a_memory_group_at_its_limit_writes_back_and_serves() {
             }
         });
     }
-    assert!(group.times_met() > before, "nobody pressed");
+    assert!(group.times_met() > before, "the group never met its limit");
     drop(others);
-    assert_eq!(server_pid(&mount), Some(server), "it was killed");
+    assert_eq!(server_pid(&mount), Some(server), "the server was killed");
     down(&mount);
     succeed(&mut pools.homenode("up tank mount --cache 8M"));
     let read = fs::read(mount.join("1")).unwrap();

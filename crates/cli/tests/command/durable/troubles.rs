@@ -21,7 +21,7 @@ pub(super) fn line_of(pools: &Pools, name: &str) -> String {
 }
 
 #[test]
-fn a_pool_that_cannot_be_written_any_more_says_so_until_it_is_opened_again() {
+fn a_pool_that_lost_its_disk_is_read_only_until_reopened() {
     need_mounts!();
     let pools = Pools::new("unwritable");
     let mount = pools.0.dir("mount");
@@ -45,7 +45,7 @@ fn a_pool_that_cannot_be_written_any_more_says_so_until_it_is_opened_again() {
     assert!(line_of(&pools, "butt").contains("READ ONLY"));
     refused(
         &mut pools.homenode("down mount"),
-        &["is unmounted", "could not be put away", "cannot make the pool durable"],
+        &["is unmounted", "could not be closed", "cannot make the pool durable"],
     );
     assert_nothing_mounted(pools.0.path());
     succeed(&mut pools.homenode("up butt mount"));
@@ -55,14 +55,14 @@ fn a_pool_that_cannot_be_written_any_more_says_so_until_it_is_opened_again() {
 }
 
 #[test]
-fn pools_are_listed_by_what_they_are_and_not_by_their_names() {
+fn pool_list_tells_apart_pools_that_share_a_name() {
     need_mounts!();
     let pools = Pools::new("listed");
     let (mount, place) = (pools.0.dir("mount"), pools.path("mount"));
     succeed(&mut pools.homenode("pool create firkin a --size 32M"));
     succeed(&mut pools.homenode("up firkin mount"));
     // Another pool takes the name.
-    succeed(&mut pools.homenode("pool import a --name pipe"));
+    succeed(&mut pools.homenode("pool import a --name pipe --force"));
     let mut mkfs = pools.command("mkfs.homenode");
     succeed(mkfs.args(["-L", "firkin", "--size", "32M", "b"]));
     succeed(&mut pools.homenode("pool import b --force"));
@@ -78,18 +78,18 @@ fn pools_are_listed_by_what_they_are_and_not_by_their_names() {
     assert_eq!(state("firkin"), (Value::Null, place.to_str().into()));
     assert!(line_of(&pools, "firkin").contains("its server on"));
     let told = succeed(&mut pools.homenode("status"));
-    assert!(told.contains("the pool firkin keeps what was written"), "{told}");
+    assert!(told.contains("the pool firkin keeps all written data"), "{told}");
     let output = pools.homenode("down mount").output().unwrap();
     let cleared = describe(&output);
     assert!(
-        output.status.success() && cleared.contains("the pool firkin keeps what was written"),
+        output.status.success() && cleared.contains("the pool firkin keeps all written data"),
         "{cleared}"
     );
     // Its size is not known without its file.
     fs::remove_file(pools.path("a")).unwrap();
     let line = line_of(&pools, "firkin");
     assert!(line.contains(" ?  ") && line.contains("No such file"), "{line}");
-    assert_eq!(pools.listed()[1]["bytes"], Value::Null);
+    assert_eq!(pools.listed()[0]["bytes"], Value::Null);
 }
 
 fn start(command: &mut Command) -> Child {
@@ -106,7 +106,7 @@ fn sectors(path: &Path) -> u64 {
 }
 
 #[test]
-fn making_a_pool_that_is_interrupted_leaves_files_as_they_were() {
+fn an_interrupted_pool_create_leaves_files_unchanged() {
     const BYTES: u64 = 4 << 30;
     let pools = Pools::new("interrupted-create");
     let (old, new) = (pools.path("old"), pools.path("new"));
@@ -129,7 +129,7 @@ fn making_a_pool_that_is_interrupted_leaves_files_as_they_were() {
 }
 
 #[test]
-fn adding_a_file_goes_on_without_the_command_and_beside_another() {
+fn adding_a_file_continues_after_the_command_ends() {
     need_mounts!();
     let pools = Pools::new("interrupted-add");
     let mount = pools.0.dir("mount");
@@ -140,7 +140,7 @@ fn adding_a_file_goes_on_without_the_command_and_beside_another() {
     let output = interrupt(add, Signal::INT);
     let said = describe(&output);
     assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(said.contains("the server goes on if it has begun"), "{said}");
+    assert!(said.contains("the server finishes the request"), "{said}");
     succeed(&mut pools.homenode("pool add mount small --size 32M"));
     wait_until("both are members", || {
         status(&mount)["members"].as_array().unwrap().len() == 3
@@ -157,7 +157,7 @@ fn adding_a_file_goes_on_without_the_command_and_beside_another() {
 }
 
 #[test]
-fn files_that_cannot_become_members_are_told_by_what_is_wrong() {
+fn unsuitable_member_files_are_refused_with_the_reason() {
     let pools = Pools::new("unfit");
     let disk = rustix::fs::statvfs(pools.0.path()).unwrap();
     let far_too_large = disk.f_blocks * disk.f_frsize + (1 << 30);
@@ -186,7 +186,7 @@ fn files_that_cannot_become_members_are_told_by_what_is_wrong() {
     drop(file);
     fs::set_permissions(pools.path("b"), fs::Permissions::from_mode(0o640)).unwrap();
     let told = succeed(&mut pools.homenode("doctor --period 0.2"));
-    let is_told = told.contains("may lock it") && told.contains(pools.path("b").to_str().unwrap());
+    let is_told = told.contains("by a lock") && told.contains(pools.path("b").to_str().unwrap());
     assert!(is_told && !told.contains(pools.path("a").to_str().unwrap()), "{told}");
     // Nothing there opens a pool degraded.
     let missing = fail(1, &mut pools.homenode("pool import a"));
@@ -199,7 +199,7 @@ fn files_that_cannot_become_members_are_told_by_what_is_wrong() {
 }
 
 #[test]
-fn members_that_are_not_whole_are_told_while_the_pool_is_up() {
+fn incomplete_members_are_reported_while_the_pool_is_up() {
     need_mounts!();
     let pools = Pools::new("unwhole");
     let mount = pools.0.dir("mount");

@@ -47,7 +47,7 @@ impl<Q: DriverQueue, B: Buffers, S: FnMut() -> u64> Suite<'_, Q, B, S> {
         let room = usize::from(self.limits.depth) - in_flight;
         let batch = &tags[..tags.len().min(room).min(BATCH)];
         let taken = self.queue.queue_batch(batch, &mut self.slots, now, &mut self.done);
-        assert!(taken <= batch.len(), "2: it takes what it is given");
+        assert!(taken <= batch.len(), "2: a driver takes at most the given requests");
         assert!(
             taken > 0 || in_flight > 0 || batch.is_empty(),
             "2: when it has none, it takes one"
@@ -94,7 +94,7 @@ impl<Q: DriverQueue, B: Buffers, S: FnMut() -> u64> Suite<'_, Q, B, S> {
             let bytes = outcome.unwrap_or_else(|errno| panic!("a request in its limits failed: {errno}"));
             let asked = self.slots.bytes(*tag);
             if bytes < asked {
-                assert!(bytes > 0, "4: there is something there");
+                assert!(bytes > 0, "4: a read within the device returned no bytes");
                 self.ask_again(*tag, bytes);
             }
         }
@@ -134,7 +134,7 @@ impl<Q: DriverQueue, B: Buffers, S: FnMut() -> u64> Suite<'_, Q, B, S> {
     }
 
     pub(super) fn read_back(&mut self, offset: u64, expected: &[u8], what: &str) {
-        let bytes = u32::try_from(expected.len()).expect("pieces are short");
+        let bytes = u32::try_from(expected.len()).expect("a piece has less than 4 GiB");
         self.buffers.fill(0, &vec![0xa5; expected.len()]);
         self.prepare(Tag(0), &Request::read(offset, bytes, 0));
         self.carry_out(&[Tag(0)]);

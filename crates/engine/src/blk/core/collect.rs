@@ -23,7 +23,7 @@ impl<Q: DriverQueue, T: Timing> Core<Q, T> {
             own.hardware.poll(known.now, &mut |tag, slot, outcome| {
                 let software = software
                     .as_mut()
-                    .expect("what it has submitted is in its software queue");
+                    .expect("a submitted request is in its core's software queue");
                 end(software, tag, slot, outcome);
             });
         }

@@ -100,7 +100,7 @@ impl<Q> FaultsQueue<Q> {
                         && self.happens(self.rates.short) =>
                 {
                     let part = 1 + self.random.below(u64::from(bytes / self.block_bytes) - 1);
-                    Ok(u32::try_from(part).expect("fewer than all") * self.block_bytes)
+                    Ok(u32::try_from(part).expect("the part is less than the blocks of a request") * self.block_bytes)
                 }
                 outcome => outcome,
             };

@@ -35,8 +35,8 @@ impl Stage {
     fn new() -> Self {
         let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, 16_384, Some(Mutex::default()));
         let (fs, disk) = filesystem_on(disk, FRAMES_OF_CACHE, 16_384);
-        let slot = fs.slots().claim().expect("the first");
-        let file = fs.create(&fs.root(), b"a", NEW).expect("it is new");
+        let slot = fs.slots().claim().expect("the first slot is free");
+        let file = fs.create(&fs.root(), b"a", NEW).expect("the name is new");
         for at in 0..BLOCKS {
             let written = fs.write(&asking(&slot), &file, at * 4096, &[at.to_le_bytes()[0]; 4096], false);
             assert_eq!(written, Ok(4096));
@@ -79,14 +79,15 @@ impl Stage {
         let memory = self.fs.pool().memory();
         memory.end_all_reads_of(MemberId(0));
         assert!(!self.disk.has_reads(MemberId(0)));
-        let (_, disk) = memory.disk(MemberId(0)).expect("it is cached");
+        let (_, disk) = memory.disk(MemberId(0)).expect("the member is cached");
         assert!(
             (0..16_384).all(|at| !disk.index.is_filling(at)),
-            "somebody would wait for ever"
+            "a block stays in filling"
         );
         let mut used = 0;
         disk.index.visit(|_, _, _| used += 1);
-        let free: u64 = memory.cache_status().slices.iter().map(|slice| slice.free).sum();
+        let slices = memory.cache_status().slices;
+        let free: u64 = slices.iter().map(|slice| slice.free_bytes / 4096).sum();
         let all = FRAMES_OF_CACHE as usize;
         assert_eq!(used + free, (all - Tail::frames(all)) as u64, "frames were lost");
         self.fs.check_invariants();
@@ -96,7 +97,7 @@ impl Stage {
 #[test]
 fn stream_reads_each_block_once_and_begins_before_it_needs_them() {
     let stage = Stage::new();
-    let slot = stage.fs.slots().claim().expect("it is free");
+    let slot = stage.fs.slots().claim().expect("a slot is free");
     (0..3000).for_each(|at| stage.read(&slot, at));
     let reads = stage.disk.take_reads();
     let blocks: usize = reads.iter().map(|(_, blocks)| blocks).sum();
@@ -112,10 +113,10 @@ fn stream_reads_each_block_once_and_begins_before_it_needs_them() {
 }
 
 #[test]
-fn large_reads_in_order_are_begun_ahead_as_well() {
+fn large_sequential_reads_read_ahead_too() {
     const BYTES: usize = 256 << 10;
     let stage = Stage::new();
-    let slot = stage.fs.slots().claim().expect("it is free");
+    let slot = stage.fs.slots().claim().expect("a slot is free");
     let mut bytes = vec![0; BYTES];
     for at in (0..3008).step_by(BYTES / 4096) {
         let read = stage.fs.read(&asking(&slot), &stage.file, at * 4096, &mut bytes);
@@ -132,9 +133,9 @@ fn large_reads_in_order_are_begun_ahead_as_well() {
 }
 
 #[test]
-fn advice_says_what_is_read_ahead() {
+fn advice_controls_read_ahead() {
     let stage = Stage::new();
-    let slot = stage.fs.slots().claim().expect("it is free");
+    let slot = stage.fs.slots().claim().expect("a slot is free");
     let advise = |advice, bytes| {
         let advised = stage.fs.advise(&asking(&slot), &stage.file, advice, bytes);
         advised.expect("nobody closes the gate");
@@ -145,7 +146,7 @@ fn advice_says_what_is_read_ahead() {
     advise(Advice::Sequential, 0..0);
     stage.read(&slot, 200);
     stage.read(&slot, 201);
-    let begun = stage.disk.0.begun.as_ref().expect("it has a way").lock().len();
+    let begun = stage.disk.0.begun.as_ref().expect("the disk reads ahead").lock().len();
     assert!(begun >= 4, "the largest window at once: {begun} reads");
     advise(Advice::WillNeed, 1000 * 4096..1100 * 4096);
     stage.fs.pool().memory().end_all_reads_of(MemberId(0));
@@ -168,7 +169,7 @@ fn threads_that_read_the_same_file_all_get_their_bytes() {
         for thread in 0..6_u64 {
             let stage = &stage;
             scope.spawn(move || {
-                let slot = stage.fs.slots().claim().expect("there are enough");
+                let slot = stage.fs.slots().claim().expect("slots are free");
                 match thread {
                     0..2 => (0..2 * BLOCKS).for_each(|at| stage.read(&slot, (at + thread * 50) % BLOCKS)),
                     2..4 => (0..6000).for_each(|turn| stage.read(&slot, (turn * 1237 + thread) % BLOCKS)),

@@ -67,7 +67,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
             Advice::DontNeed => {
                 let end = blocks.end.min(file.size.load(Ordering::Acquire).div_ceil(BLOCK));
-                for at in (blocks.start..end).step_by(usize::try_from(STEP_BLOCKS).expect("few")) {
+                for at in (blocks.start..end).step_by(usize::try_from(STEP_BLOCKS).expect("STEP_BLOCKS fits a usize")) {
                     let _inside = inode.enter_as(file, asking)?;
                     let cool = |first, blocks| -> Result<()> {
                         memory.cool(first, blocks);

@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_grow_in_order_and_stop_at_random() {
+    fn read_ahead_windows_grow_in_sequence_and_stop_at_random_reads() {
         let ahead = ReadAhead::default();
         let note = |start: u64| ahead.note(&(start..start + 1), u64::MAX);
         assert_eq!(note(0), Some(1..16), "a file is mostly read from its start");
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(note(49), Some(112..240));
         let mut at = 240;
         for _ in 0..10 {
-            let window = note(at).expect("in order");
+            let window = note(at).expect("the note is in order");
             at = window.end;
         }
         assert_eq!(note(at), Some(at + 1..at + 256));

@@ -56,7 +56,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             self.announce(block, offset, to.len(), false);
         }
         let turn = self.pool.count(slot.index(), cpu(), block, Direction::Read, to.len());
-        inode.touch_accessed(turn.is_multiple_of(TURNS), || self.now_ns());
+        self.touch_accessed(inode, turn.is_multiple_of(TURNS));
         self.pool.memory().load_located(block, in_block(offset), to).is_ok()
     }
 
@@ -330,13 +330,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if kill_priv {
             self.kill_privileges(inode);
         }
-        // Who extends the file keeps appenders out, who have looked where its end is.
-        let extends = offset + from.len() as u64 > file.size.load(Ordering::Relaxed);
-        let _no_append = match extends {
-            true if asking.waits => Some(file.appending.lock()),
-            true => Some(file.appending.try_lock().ok_or(Error::Away)?),
-            false => None,
-        };
+        if offset + from.len() as u64 <= file.size.load(Ordering::Relaxed) {
+            match self.write_blocks_within(asking, inode, file, offset, from) {
+                // Another thread has cut the file meanwhile.
+                Err(Error::TooBig) => {}
+                result => return result,
+            }
+        }
+        let _turn = file.extend(asking, self.is_durable())?;
         self.write_at(asking, inode, file, offset, from)
     }
 
@@ -496,7 +497,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if kill_priv && !from.is_empty() {
             self.kill_privileges(inode);
         }
-        let _one_at_a_time = file.appending.lock();
+        let _one_at_a_time = file.appending.write();
         let offset = file.size.load(Ordering::Acquire);
         if from.is_empty() {
             return Ok((offset, 0));
@@ -733,7 +734,7 @@ fn room_for(offset: u64, from: &[u8]) -> Result<usize> {
 /// Byte `at`'s offset within its block.
 #[inline]
 pub(in crate::fs) fn in_block(at: u64) -> usize {
-    usize::try_from(at % BLOCK).expect("below 4096")
+    usize::try_from(at % BLOCK).expect("at % BLOCK is below 4096")
 }
 
 /// Blocks that `bytes` bytes touch which start `in_block` bytes behind a block's start.

@@ -24,7 +24,7 @@ const EXTENT_BLOCKS: u64 = 16;
 const STEP_BLOCKS_ZEROED: u64 = RUN_BLOCKS;
 const _: () = assert!(
     STEP_BLOCKS >= 2 * RUN_BLOCKS,
-    "a step ends at a run's end, and yet does something"
+    "a step that ends at a run's end makes progress"
 );
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -33,7 +33,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooBig);
         }
-        let _no_append = file.appending.lock();
+        let _no_append = file.appending.write();
         let closed = inode.close(file, &self.slots);
         let next = self.step_towards(&closed, file, size);
         self.cut(&closed, file, next)?;
@@ -123,7 +123,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         {
             let blocks = so_far.map_or(blocks, |_| self.at_once(block, blocks));
             let behind = ((first + blocks) * BLOCK).min(end);
-            let bytes = usize::try_from(behind - at).expect("a placed extent is mapped memory");
+            let bytes = usize::try_from(behind - at).expect("a placed extent is mapped, so its size fits a usize");
             match so_far {
                 Some(_) => self.zero_inside(self.pool.home(block.member()), block, in_block(at), bytes)?,
                 None => self.pool.memory().zero(block, in_block(at), bytes)?,
@@ -297,7 +297,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let closed = (inode.is_volume() || !file.map.is_blank()).then(|| inode.close(file, &self.slots));
         if let Some(closed) = &closed {
             self.take_out(closed, file, 0..BlockMap::LIMIT)
-                .expect("the whole map goes without splitting a run");
+                .expect("removing the whole map splits no run, so it needs no node");
         }
         file.size.store(0, Ordering::Relaxed);
     }
@@ -362,7 +362,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             };
             let behind = ((first + blocks) * BLOCK).min(part.end);
             if let Found::Placed { block, .. } = found {
-                let bytes = usize::try_from(behind - at).expect("a placed extent is mapped memory");
+                let bytes = usize::try_from(behind - at).expect("a placed extent is mapped, so its size fits a usize");
                 let node = self.node_for(inode, first, asking);
                 self.zero_inside(node, block, in_block(at), bytes)?;
                 self.note_dirty(inode.ino, file, first..behind.div_ceil(BLOCK));
@@ -400,7 +400,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                         return Err(Error::NoPlaces(first.member()));
                     }
                     let bytes = (blocks * BLOCK).min((end - at + inside) as u64);
-                    let bytes = usize::try_from(bytes).expect("mapped memory") - inside;
+                    let bytes = usize::try_from(bytes).expect("sizes of mappings fit") - inside;
                     let zeroed = memory.zero(place, inside, bytes);
                     memory.note_stored(first, blocks);
                     zeroed?;
@@ -414,7 +414,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 }
                 None => return Err(Error::Away),
             };
-            at = at - inside + usize::try_from(blocks).expect("mapped memory") * BLOCK_BYTES;
+            at = at - inside + usize::try_from(blocks).expect("sizes of mappings fit") * BLOCK_BYTES;
         }
         Ok(())
     }
@@ -436,7 +436,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         self.check_writable()?;
         if let Found::Placed { block, .. } = file.map.find(&self.nodes, range.start / BLOCK, 1) {
-            let bytes = usize::try_from(range.end - range.start).expect("within a block");
+            let bytes = usize::try_from(range.end - range.start).expect("the range lies within a block");
             let zeroed = self.pool.memory().zero(block, in_block(range.start), bytes);
             self.note_dirty(closed.ino, file, range.start / BLOCK..range.end.div_ceil(BLOCK));
             zeroed?;
@@ -454,7 +454,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         bytes: &Range<u64>,
     ) -> Result<()> {
         let taker = self.taker(asking, inode, (asking.node)());
-        let _no_append = file.appending.lock();
+        let _no_append = file.appending.write();
         let closed = inode.close(file, &self.slots);
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
         let _room = self.admit_extents(file, Effect::Adds)?;
@@ -485,7 +485,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let taker = self.taker(asking, inode, (asking.node)());
         // One in a pool with a log: making it durable may need another file inside its gate.
         let _one_at_a_time = self.journal.as_ref().map(|journal| journal.shifting.lock());
-        let no_append = file.appending.lock();
+        let no_append = file.appending.write();
         let closed = inode.close(file, &self.slots);
         let effect = if operation == Operation::CollapseRange {
             Effect::Splits
@@ -575,7 +575,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 }
                 Extent::Reserved { blocks } => freed.reserved += left.within(at, blocks).1,
             })
-            .expect("the whole map goes without splitting a run");
+            .expect("removing the whole map splits no run, so it needs no node");
         self.free_all(file, freed);
     }
 
@@ -624,7 +624,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Zeroes what is still placed in `range` (file blocks): parts of two runs at most.
     fn zero_left(&self, file: &BlockFile, range: Range<u64>) -> Result<()> {
         file.each_placed(&self.nodes, range, |block, blocks| {
-            let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
+            let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped, so its size fits a usize");
             Ok(self.pool.memory().zero(block, 0, bytes)?)
         })
     }

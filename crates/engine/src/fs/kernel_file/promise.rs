@@ -134,7 +134,7 @@ impl KernelFile {
         // A range that goes leaves one piece more at most.
         if left.len() > RANGES_MAX {
             let smallest = (0..left.len()).min_by_key(|index| left[*index].end - left[*index].start);
-            let piece = left.remove(smallest.expect("there are many"));
+            let piece = left.remove(smallest.expect("left has more than RANGES_MAX ranges"));
             // Room is booked for it; where there is none all the same, the promise is broken as others are.
             let _ = self
                 .file
@@ -177,7 +177,7 @@ impl KernelFile {
     /// Books that `missing` blocks are promised, no more than before.
     fn set_missing<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, missing: u64) {
         pool.change_promised(promise.missing, missing)
-            .expect("fewer always fit");
+            .expect("a smaller promise always fits");
         promise.missing = missing;
         self.promised.store(missing, Ordering::Relaxed);
     }
@@ -364,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_gone_with_an_empty_range() {
+    fn removing_an_empty_range_removes_nothing() {
         let ranges = with(&with(&[], 0..100), 200..300);
         assert_eq!(without(&ranges, &(50..50)), ranges);
         let reversed = Range { start: 1, end: 0 };

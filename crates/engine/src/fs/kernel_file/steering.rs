@@ -109,8 +109,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             {
                 let blocks = grown.min(bytes / BLOCK_BYTES as u64);
                 grown -= blocks;
-                let (from, home) = (*from, *home);
-                self.pool.note_spill(Spill { from, home, blocks });
+                self.pool.note_spill(Spill {
+                    from: *from,
+                    home: *home,
+                    bytes: blocks * BLOCK_BYTES as u64,
+                });
             }
         }
     }

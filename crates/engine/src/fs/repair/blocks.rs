@@ -146,7 +146,7 @@ impl Claims {
                 continue;
             }
             for (range, _) in &met {
-                let node = tree.inodes.get_mut(&ino).expect("it has claims");
+                let node = tree.inodes.get_mut(&ino).expect("an inode with claims is in the tree");
                 node.cut(at, at + (range.start - first.to_raw()), range.end - range.start);
             }
             let damage = if met.iter().any(|(_, owner)| owner.is_none()) {

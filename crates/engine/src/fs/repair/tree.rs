@@ -49,7 +49,7 @@ impl Node {
     /// Takes `blocks` file blocks from `at` on out, which lie in the extent that begins at `start`.
     pub(super) fn cut(&mut self, start: u64, at: u64, blocks: u64) {
         let found = self.extents.range_mut(start..=at).next_back();
-        let (start, (count, first)) = found.expect("what is cut was claimed");
+        let (start, (count, first)) = found.expect("cut blocks were claimed before");
         let (start, rest, first) = (*start, start + *count - at - blocks, *first);
         *count = at - start;
         if at == start {
@@ -402,7 +402,7 @@ impl<'a> Tree<'a> {
 }
 
 fn add_inode(snapshot: &mut Rewrite, ino: Ino, node: &Node) {
-    let attributes = node.attributes.expect("what has none is mended or dropped");
+    let attributes = node.attributes.expect("repair gave or dropped attributes");
     snapshot.add(&change(Change::Inode { ino, attributes }));
     for (at, (blocks, first)) in &node.extents {
         let (at, blocks, first) = (*at, *blocks, *first);

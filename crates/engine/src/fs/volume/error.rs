@@ -18,7 +18,7 @@ pub enum VolumeError {
     #[error("{0} bytes are not whole blocks of 4 KiB: take {next}", next = .0.next_multiple_of(BLOCK_BYTES as u64))]
     Misaligned(u64),
     /// A size beyond the largest.
-    #[error("{0} bytes are more than any offset reaches: a volume has at most {VOLUME_BYTES_MAX}")]
+    #[error("{0} bytes are too many: a volume has at most {VOLUME_BYTES_MAX}")]
     TooLarge(u64),
     /// The name is taken.
     #[error("there is a volume of that name already")]
@@ -30,7 +30,7 @@ pub enum VolumeError {
     #[error("it is attached: detach it first")]
     Attached,
     /// The part that would be cut off holds data.
-    #[error("{bytes} bytes of data lie in what would be cut off")]
+    #[error("{bytes} bytes of data lie in the part to be cut off")]
     HoldsData {
         /// How much.
         bytes: u64,

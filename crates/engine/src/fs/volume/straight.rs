@@ -93,7 +93,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let mut done = 0;
         while done < bytes {
             let at = offset + done as u64;
-            let in_block = usize::try_from(at % BLOCK).expect("below 4096");
+            let in_block = usize::try_from(at % BLOCK).expect("at % BLOCK is below 4096");
             let most = (in_block + bytes - done).div_ceil(BLOCK_BYTES) as u64;
             let memory = self.pool.memory();
             let (block, blocks) = match file.map.find(&self.nodes, at / BLOCK, most) {

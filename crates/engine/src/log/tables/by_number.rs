@@ -114,7 +114,7 @@ impl Places {
 
     /// A number has the next place, behind those of all others.
     fn insert(&mut self, ino: Ino, place: usize) {
-        let word = u32::try_from(place + 1).expect("as many values do not fit into memory");
+        let word = u32::try_from(place + 1).expect("2^32 values do not fit into memory");
         match usize::try_from(ino.0) {
             Ok(number) if number < NEAR * place + NEAR_MIN => {
                 if self.near.len() <= number {
@@ -135,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_near_and_far_find_the_values_that_a_map_has(
+        fn dense_and_sparse_numbers_agree_with_a_map(
             numbers in prop::collection::vec(prop_oneof![0..40_u64, 0..3000_u64, 0..1_u64 << 62], 0..2000),
         ) {
             let (mut values, mut model) = (ByNumber::<u64>::default(), BTreeMap::<Ino, u64>::new());
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_far_apart_take_no_array() {
+    fn sparse_numbers_take_no_array() {
         let mut values = ByNumber::<u8>::default();
         for number in 0..10_000 {
             values.get_or_insert(Ino(number << 40));

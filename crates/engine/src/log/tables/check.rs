@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 #[non_exhaustive]
 pub enum Damage {
     /// A name leads nowhere.
-    #[error("`{name}` in directory {dir} names inode {ino}, which is not there", dir = .dir.0, ino = .ino.0)]
+    #[error("`{name}` in directory {dir} names inode {ino}, which does not exist", dir = .dir.0, ino = .ino.0)]
     Dangling {
         /// The directory.
         dir: Ino,
@@ -22,10 +22,10 @@ pub enum Damage {
         ino: Ino,
     },
     /// Names in something that is no directory, or not there.
-    #[error("inode {ino} has names in it and is no directory", ino = .0.0)]
+    #[error("inode {ino} holds names but is not a directory", ino = .0.0)]
     NoDirectory(Ino),
     /// A directory has more than one name, or none that leads to the root.
-    #[error("directory {ino} is not reached from the root by exactly one way", ino = .0.0)]
+    #[error("directory {ino} is not reached from the root by exactly one path", ino = .0.0)]
     Shape(Ino),
     /// The root is not there.
     #[error("there is no root directory")]
@@ -34,7 +34,7 @@ pub enum Damage {
     #[error("inode {ino} has no attributes", ino = .0.0)]
     NoAttributes(Ino),
     /// A name that no directory can have.
-    #[error("directory {dir} has the name `{name}`, which is none", dir = .dir.0)]
+    #[error("directory {dir} has the invalid name `{name}`", dir = .dir.0)]
     Name {
         /// The directory.
         dir: Ino,
@@ -42,13 +42,13 @@ pub enum Damage {
         name: String,
     },
     /// A type that no inode has, or blocks or a size that its type cannot have.
-    #[error("inode {ino} has a type, a size or blocks that it cannot have", ino = .0.0)]
+    #[error("inode {ino} has an invalid type, size or blocks", ino = .0.0)]
     Body(Ino),
     /// A volume whose inode is missing, or is none of a volume.
     #[error("volume `{0}` has no inode of its own")]
     Volume(Box<str>),
     /// Blocks that no member has, or that hold superblocks or the log.
-    #[error("file {ino} has {blocks} blocks from block {} of {} on, which are not for files", .first.index(), .first.member(), ino = .ino.0)]
+    #[error("file {ino} has {blocks} blocks from block {} of {} on, which no file may have", .first.index(), .first.member(), ino = .ino.0)]
     Outside {
         /// The file.
         ino: Ino,
@@ -74,7 +74,7 @@ pub enum Damage {
     #[error("inode {ino} has no name", ino = .0.0)]
     Nameless(Ino),
     /// An inode of which the log has lost a part: blocks, its size, or other things.
-    #[error("inode {ino} has lost a part of what the log told of it", ino = .0.0)]
+    #[error("inode {ino} has lost a part of its log records", ino = .0.0)]
     Torn(Ino),
     /// Parts of the log that cannot be read.
     #[error("the log is damaged: {0}")]

@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_are_the_last_ones_of_each_and_what_they_led_to_before_is_shown(
+        fn names_agree_with_a_map_and_replaced_entries_are_shown(
             changes in prop::collection::vec((0..40_u8, proptest::option::weighted(0.5, 0..9_u64)), 0..600),
         ) {
             let (mut names, mut met) = (Names::default(), Vec::new());
@@ -146,7 +146,7 @@ mod tests {
                 };
                 model_met.extend(before.map(|before| (sequence, before)));
             }
-            names.finish(&mut |one| met.push(sequence_of(one)), &mut |_| unreachable!("few have one hash"));
+            names.finish(&mut |one| met.push(sequence_of(one)), &mut |_| unreachable!("the test's names collide less often"));
             met.sort_unstable();
             prop_assert_eq!(met, model_met);
             prop_assert!(names.as_slice().is_sorted_by(|a, b| a.key < b.key));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_one_hash_get_keys_behind_each_other_as_long_as_there_are_some() {
+    fn colliding_names_get_consecutive_keys_until_none_is_left() {
         let mut names = Names::default();
         for name in 0..300_u16 {
             names.put(name.to_string().as_bytes(), Ino(2), 1, 0);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_comes_and_goes_takes_no_memory() {
+    fn a_removed_name_takes_no_memory() {
         let mut names = Names::default();
         for sequence in 0..100_000 {
             names.put(b"name", Ino(2), sequence, 0);

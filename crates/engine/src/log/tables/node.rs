@@ -72,7 +72,7 @@ pub struct Extent {
 /// Mark in the place of the block of an extent that is promised only. No member has such a block.
 const PROMISED: u64 = u64::MAX;
 
-const _: () = assert!(size_of::<Node>() <= 120, "and its number");
+const _: () = assert!(size_of::<Node>() <= 120, "a node and its number fit 128 bytes");
 
 impl Node {
     /// Target of a symbolic link.
@@ -278,7 +278,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn extents_are_what_a_map_of_blocks_has(changes in prop::collection::vec(change(), 0..60)) {
+        fn extents_agree_with_a_map_of_blocks(changes in prop::collection::vec(change(), 0..60)) {
             let (mut extents, mut model) = (Extents::default(), BTreeMap::new());
             for (at, blocks, new) in changes {
                 match new {
@@ -293,7 +293,7 @@ mod tests {
                 }
                 let (mut found, mut end) = (BTreeMap::new(), 0);
                 for extent in extents.iter() {
-                    prop_assert!(extent.at >= end && extent.blocks > 0, "they are in order and apart");
+                    prop_assert!(extent.at >= end && extent.blocks > 0, "extents overlap or are out of order");
                     end = extent.end();
                     let first = extent.first().map(Block::to_raw);
                     found.extend((0..extent.blocks).map(|into| (extent.at + into, first.map(|first| first + into))));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_written_bit_by_bit_has_one_extent() {
+    fn a_file_written_piece_by_piece_has_one_extent() {
         let mut extents = Extents::default();
         for at in 0..1000 {
             extents.put(Extent::new(at, 1, Some(Block::from_raw(at + 7))));

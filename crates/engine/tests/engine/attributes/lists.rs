@@ -55,11 +55,11 @@ fn chmod(fs: &TestFs, inode: &Inode, mode: u32) {
         mode: Some(mode),
         ..SetAttr::default()
     };
-    fs.set_attr(inode, &set).expect("always possible");
+    fs.set_attr(inode, &set).expect("the call always succeeds");
 }
 
 fn file(fs: &TestFs) -> Arc<Inode> {
-    fs.create(&fs.root(), b"file", regular(0o644)).expect("new")
+    fs.create(&fs.root(), b"file", regular(0o644)).expect("the name is new")
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_list_sets_the_permission_bits_and_chmod_sets_the_mask() {
     let (fs, _) = empty_filesystem(1);
     let file = file(&fs);
     chmod(&fs, &file, 0o4644);
-    set(&fs, &file, ACCESS, &extended(7, 6, 4, 5, 6, 1)).expect("valid");
+    set(&fs, &file, ACCESS, &extended(7, 6, 4, 5, 6, 1)).expect("the list is valid");
     assert_eq!(permissions(&file), 0o4761, "the group bits are the mask's");
     assert_eq!(fs.xattr(&file, ACCESS), Ok(extended(7, 6, 4, 5, 6, 1)));
 
@@ -82,17 +82,17 @@ fn a_list_sets_the_permission_bits_and_chmod_sets_the_mask() {
 }
 
 #[test]
-fn a_list_that_says_no_more_than_the_bits_is_not_stored() {
+fn a_list_equal_to_the_permission_bits_is_not_stored() {
     let (fs, _) = empty_filesystem(1);
     let file = file(&fs);
-    set(&fs, &file, ACCESS, &minimal(7, 5, 1)).expect("valid");
+    set(&fs, &file, ACCESS, &minimal(7, 5, 1)).expect("the list is valid");
     assert_eq!(permissions(&file), 0o751);
     assert_eq!(fs.xattr(&file, ACCESS), Err(Error::NoAttribute));
     assert_eq!(fs.xattr_names(&file), b"");
 
     // It also replaces one that says more.
-    set(&fs, &file, ACCESS, &extended(7, 6, 4, 5, 6, 1)).expect("valid");
-    set(&fs, &file, ACCESS, &minimal(6, 4, 0)).expect("valid");
+    set(&fs, &file, ACCESS, &extended(7, 6, 4, 5, 6, 1)).expect("the list is valid");
+    set(&fs, &file, ACCESS, &minimal(6, 4, 0)).expect("the list is valid");
     assert_eq!((permissions(&file), fs.xattr_names(&file)), (0o640, Vec::new()));
 }
 
@@ -101,11 +101,11 @@ fn removing_a_list_keeps_the_bits() {
     let (fs, _) = empty_filesystem(1);
     let file = file(&fs);
     for remove_by_empty_list in [false, true] {
-        set(&fs, &file, ACCESS, &extended(7, 6, 4, 5, 6, 1)).expect("valid");
+        set(&fs, &file, ACCESS, &extended(7, 6, 4, 5, 6, 1)).expect("the list is valid");
         if remove_by_empty_list {
             set(&fs, &file, ACCESS, &list(&[])).expect("removes it");
         } else {
-            fs.remove_xattr(&file, ACCESS).expect("it is there");
+            fs.remove_xattr(&file, ACCESS).expect("the attribute exists");
         }
         assert_eq!(fs.xattr(&file, ACCESS), Err(Error::NoAttribute));
         assert_eq!(permissions(&file), 0o761);
@@ -114,19 +114,19 @@ fn removing_a_list_keeps_the_bits() {
 }
 
 #[test]
-fn set_gid_goes_with_a_list_when_asked() {
+fn set_gid_is_cleared_with_a_list_when_asked() {
     let (fs, _) = empty_filesystem(1);
     let file = file(&fs);
     chmod(&fs, &file, 0o6755);
-    set(&fs, &file, ACCESS, &minimal(7, 5, 5)).expect("valid");
+    set(&fs, &file, ACCESS, &minimal(7, 5, 5)).expect("the list is valid");
     assert_eq!(permissions(&file), 0o6755);
     fs.set_xattr(&file, ACCESS, &minimal(7, 5, 5), XattrMode::Either, true)
-        .expect("valid");
+        .expect("the list is valid");
     assert_eq!(permissions(&file), 0o4755);
 }
 
 #[test]
-fn what_is_no_list_is_refused_and_changes_nothing() {
+fn a_malformed_list_is_refused_without_effect() {
     let (fs, _) = empty_filesystem(1);
     let file = file(&fs);
     let (owner, group, other) = ((USER_OBJ, 7, 0), (GROUP_OBJ, 5, 0), (OTHER, 0, 0));
@@ -170,46 +170,46 @@ fn new(mode: u32) -> NewInode {
 #[test]
 fn a_default_list_is_inherited_instead_of_the_umask() {
     let (fs, _) = empty_filesystem(1);
-    let dir = fs.create(&fs.root(), b"dir", directory(0o755)).expect("new");
+    let dir = fs.create(&fs.root(), b"dir", directory(0o755)).expect("a new name");
     let default = extended(7, 6, 5, 3, 7, 4);
-    set(&fs, &dir, DEFAULT, &default).expect("valid");
+    set(&fs, &dir, DEFAULT, &default).expect("the list is valid");
     assert_eq!(
         permissions(&dir),
         0o755,
         "a default list says nothing of the directory itself"
     );
 
-    let file = fs.create(&dir, b"file", new(0o100_666)).expect("new");
-    assert_eq!(permissions(&file), 0o664, "both must grant; no umask");
+    let file = fs.create(&dir, b"file", new(0o100_666)).expect("the name is new");
+    assert_eq!(permissions(&file), 0o664, "mode and list both limit; no umask");
     let wanted = extended(6, 6, 5, 3, 6, 4);
     assert_eq!(fs.xattr(&file, ACCESS), Ok(wanted));
     assert_eq!(fs.xattr(&file, DEFAULT), Err(Error::NoAttribute));
 
-    let below = fs.create(&dir, b"below", new(0o040_700)).expect("new");
+    let below = fs.create(&dir, b"below", new(0o040_700)).expect("the name is new");
     assert_eq!(permissions(&below), 0o700);
     assert_eq!(fs.xattr(&below, ACCESS), Ok(extended(7, 6, 5, 3, 0, 0)));
     assert_eq!(fs.xattr(&below, DEFAULT), Ok(default));
     let names = [ACCESS, b"\0", DEFAULT, b"\0"].concat();
     assert_eq!(fs.xattr_names(&below), names);
 
-    let fifo = fs.create(&dir, b"fifo", new(0o010_666)).expect("new");
+    let fifo = fs.create(&dir, b"fifo", new(0o010_666)).expect("the name is new");
     assert_eq!(permissions(&fifo), 0o664);
-    let link = fs.symlink(&dir, b"link", b"target", 0, 0).expect("new");
+    let link = fs.symlink(&dir, b"link", b"target", 0, 0).expect("the name is new");
     assert_eq!((permissions(&link), fs.xattr_names(&link)), (0o777, Vec::new()));
 }
 
 #[test]
-fn what_is_inherited_and_minimal_is_not_stored() {
+fn a_minimal_inherited_list_is_not_stored() {
     let (fs, _) = empty_filesystem(1);
-    let dir = fs.create(&fs.root(), b"dir", directory(0o755)).expect("new");
-    set(&fs, &dir, DEFAULT, &minimal(7, 5, 0)).expect("valid");
-    let file = fs.create(&dir, b"file", new(0o100_666)).expect("new");
+    let dir = fs.create(&fs.root(), b"dir", directory(0o755)).expect("a new name");
+    set(&fs, &dir, DEFAULT, &minimal(7, 5, 0)).expect("the list is valid");
+    let file = fs.create(&dir, b"file", new(0o100_666)).expect("the name is new");
     assert_eq!((permissions(&file), fs.xattr_names(&file)), (0o640, Vec::new()));
-    let below = fs.create(&dir, b"below", new(0o041_777)).expect("new");
+    let below = fs.create(&dir, b"below", new(0o041_777)).expect("the name is new");
     assert_eq!(permissions(&below), 0o1750, "the sticky bit is not the list's");
     assert_eq!(fs.xattr(&below, DEFAULT), Ok(minimal(7, 5, 0)));
 
-    fs.remove_xattr(&dir, DEFAULT).expect("it is there");
-    let later = fs.create(&dir, b"later", new(0o100_666)).expect("new");
+    fs.remove_xattr(&dir, DEFAULT).expect("the attribute exists");
+    let later = fs.create(&dir, b"later", new(0o100_666)).expect("the name is new");
     assert_eq!(permissions(&later), 0o600, "the umask again");
 }

@@ -39,33 +39,33 @@ fn umask_and_set_gid_directories_are_applied() {
         ..of_mode(mode)
     };
     let root = fs.root();
-    let plain = fs.create(&root, b"plain", new(0o104_777)).expect("new");
+    let plain = fs.create(&root, b"plain", new(0o104_777)).expect("the name is new");
     let attr = fs.attr(&plain);
     assert_eq!((attr.mode, attr.uid, attr.gid, attr.nlink), (0o104_750, 7, 8, 1));
-    let untyped = fs.create(&root, b"untyped", new(0o600)).expect("new");
+    let untyped = fs.create(&root, b"untyped", new(0o600)).expect("the name is new");
     assert!(untyped.is_file(), "mknod without a type makes a file");
 
-    let shared = fs.create(&root, b"shared", directory(0o2775)).expect("new");
+    let shared = fs.create(&root, b"shared", directory(0o2775)).expect("the name is new");
     let set = SetAttr {
         gid: Some(100),
         ..SetAttr::default()
     };
     change(&fs, &shared, set).expect("a group");
-    let file = fs.attr(&fs.create(&shared, b"file", new(0o100_666)).expect("new"));
+    let file = fs.attr(&fs.create(&shared, b"file", new(0o100_666)).expect("the name is new"));
     assert_eq!((file.mode, file.gid), (0o100_640, 100), "the directory's group");
-    let below = fs.attr(&fs.create(&shared, b"below", new(0o040_777)).expect("new"));
-    assert_eq!((below.mode, below.gid), (0o042_750, 100), "and set-gid again");
+    let below = fs.attr(&fs.create(&shared, b"below", new(0o040_777)).expect("the name is new"));
+    assert_eq!((below.mode, below.gid), (0o042_750, 100), "inherits set-gid");
 
     let device = NewInode {
         rdev: 0x0102_0003,
         ..of_mode(0o020_600)
     };
-    let device = fs.attr(&fs.create(&root, b"device", device).expect("new"));
+    let device = fs.attr(&fs.create(&root, b"device", device).expect("the name is new"));
     assert_eq!((device.mode, device.rdev, device.size), (0o020_600, 0x0102_0003, 0));
 }
 
 #[test]
-fn writing_takes_privileges_away_when_asked() {
+fn writing_clears_privileges_when_asked() {
     let (fs, _) = filesystem(1, 100);
     let caller = Caller::on_node(&fs, 0);
     let asking = &caller.asking();
@@ -73,20 +73,20 @@ fn writing_takes_privileges_away_when_asked() {
     let prepare = |mode| {
         change(&fs, &inode, with_mode(mode)).expect("a mode");
         fs.set_xattr(&inode, CAPABILITY, b"caps", XattrMode::Either, false)
-            .expect("small");
+            .expect("the value is small");
     };
     // With and without a block, which take different paths.
     for _ in 0..2 {
         prepare(0o6755);
-        fs.write(asking, &inode, 0, b"x", false).expect("there is room");
+        fs.write(asking, &inode, 0, b"x", false).expect("the pool has room");
         assert_eq!(inode.mode() & 0o7777, 0o6755);
         assert!(fs.xattr(&inode, CAPABILITY).is_ok());
-        fs.write(asking, &inode, 0, b"x", true).expect("there is room");
+        fs.write(asking, &inode, 0, b"x", true).expect("the pool has room");
         assert_eq!(inode.mode() & 0o7777, 0o755);
         assert_eq!(fs.xattr(&inode, CAPABILITY), Err(Error::NoAttribute));
         // Set-gid without execution by the group is mandatory locking.
         prepare(0o6745);
-        fs.append(asking, &inode, b"x", true).expect("there is room");
+        fs.append(asking, &inode, b"x", true).expect("the pool has room");
         assert_eq!(inode.mode() & 0o7777, 0o2745);
     }
     prepare(0o6755);
@@ -94,12 +94,12 @@ fn writing_takes_privileges_away_when_asked() {
         kill_priv: true,
         ..with_size(0)
     };
-    assert_eq!(change(&fs, &inode, set).expect("a file").mode & 0o7777, 0o755);
+    assert_eq!(change(&fs, &inode, set).expect("a file inode").mode & 0o7777, 0o755);
     assert_eq!(fs.xattr_names(&inode), b"");
 }
 
 #[test]
-fn times_follow_what_is_done() {
+fn each_operation_updates_its_times() {
     let (fs, clock) = filesystem(1, 100);
     let caller = Caller::on_node(&fs, 0);
     let asking = &caller.asking();
@@ -121,23 +121,23 @@ fn times_follow_what_is_done() {
     change(&fs, &inode, with_mode(0o600)).expect("a mode");
     assert_eq!(times(&inode), [0, 2, 3]);
     tick();
-    change(&fs, &inode, with_size(10)).expect("a file");
+    change(&fs, &inode, with_size(10)).expect("the inode is a file");
     assert_eq!(times(&inode), [0, 4, 4]);
     tick();
-    fs.link(&inode, &fs.root(), b"b").expect("new");
+    fs.link(&inode, &fs.root(), b"b").expect("the name is new");
     assert_eq!(times(&inode), [0, 4, 5]);
     tick();
     fs.rename(&fs.root(), b"b", &fs.root(), b"c", RenameMode::Replace)
-        .expect("it is there");
+        .expect("the name exists");
     assert_eq!(times(&inode), [0, 4, 6]);
     assert_eq!(times(&fs.root())[1..], [6, 6]);
     tick();
-    fs.unlink(&fs.root(), b"c").expect("it is there");
+    fs.unlink(&fs.root(), b"c").expect("the name exists");
     assert_eq!((times(&inode), fs.attr(&inode).nlink), ([0, 4, 7], 1));
     assert_eq!(times(&fs.root())[1..], [7, 7]);
     tick();
     fs.set_xattr(&inode, b"user.a", b"", XattrMode::Either, false)
-        .expect("small");
+        .expect("the value is small");
     assert_eq!(times(&inode), [0, 4, 8]);
     let set = SetAttr {
         atime: Some(SetTime::At(born - 5 * SECOND_NS)),
@@ -152,23 +152,23 @@ fn times_follow_what_is_done() {
 
 /// Access times are kept as on a mount with relatime.
 #[test]
-fn reading_shows_once_after_each_change_and_once_a_day() {
+fn reading_updates_the_access_time_after_a_change_or_a_day() {
     let (fs, clock) = filesystem(1, 100);
     let caller = Caller::on_node(&fs, 0);
     let inode = new_file(&fs, "a");
     fs.write(&caller.asking(), &inode, 0, &[1; 100], false)
-        .expect("there is room");
+        .expect("the pool has room");
     let start = fs.attr(&inode).mtime_ns;
     let read = |bytes: usize| {
         let mut data = vec![0; bytes];
-        fs.read(&caller.asking(), &inode, 0, &mut data).expect("a file");
+        fs.read(&caller.asking(), &inode, 0, &mut data).expect("a file inode");
         (fs.attr(&inode).atime_ns - start) / SECOND_NS
     };
     clock.advance_ns(SECOND_NS);
     assert_eq!(read(10), 1);
     clock.advance_ns(SECOND_NS);
     assert_eq!(read(10), 1, "nothing changed since");
-    assert_eq!(read(1000), 1, "nor when the end is read");
+    assert_eq!(read(1000), 1, "reading at the end");
     fs.write(&caller.asking(), &inode, 0, b"x", false).expect("overwritten");
     clock.advance_ns(SECOND_NS);
     assert_eq!(read(1000), 3);
@@ -180,7 +180,7 @@ fn reading_shows_once_after_each_change_and_once_a_day() {
 }
 
 #[test]
-fn sizes_only_of_files_and_only_as_large_as_offsets() {
+fn only_files_take_a_size_within_the_offset_range() {
     let (fs, _) = filesystem(1, 100);
     let caller = Caller::on_node(&fs, 0);
     let asking = &caller.asking();
@@ -201,8 +201,8 @@ fn sizes_only_of_files_and_only_as_large_as_offsets() {
     assert_eq!(fs.write(asking, &inode, u64::MAX, b"x", false), Err(Error::TooBig));
     assert_eq!(fs.read(asking, &inode, u64::MAX, &mut [0]), Ok(0));
 
-    let link = fs.symlink(&root, b"link", b"target", 0, 0).expect("new");
-    let fifo = fs.create(&root, b"fifo", of_mode(0o010_600)).expect("new");
+    let link = fs.symlink(&root, b"link", b"target", 0, 0).expect("the name is new");
+    let fifo = fs.create(&root, b"fifo", of_mode(0o010_600)).expect("the name is new");
     for (other, error) in [
         (&root, Error::IsDirectory),
         (&link, Error::Invalid),
@@ -219,16 +219,16 @@ fn sizes_only_of_files_and_only_as_large_as_offsets() {
 }
 
 #[test]
-fn an_open_file_lives_without_a_name() {
+fn an_open_file_outlives_its_name() {
     let (fs, _) = filesystem(1, 100);
     let caller = Caller::on_node(&fs, 0);
     let inode = new_file(&fs, "a");
     fs.write(&caller.asking(), &inode, 0, &[7; 5000], false)
-        .expect("there is room");
-    fs.unlink(&fs.root(), b"a").expect("it is there");
+        .expect("the pool has room");
+    fs.unlink(&fs.root(), b"a").expect("the name exists");
     assert_eq!(fs.attr(&inode).nlink, 0);
     fs.append(&caller.asking(), &inode, &[8; 100], false)
-        .expect("there is room");
+        .expect("the pool has room");
     let mut data = [0; 5100];
     assert_eq!(fs.read(&caller.asking(), &inode, 0, &mut data), Ok(5100));
     assert_eq!((data[0], data[5099]), (7, 8));
@@ -239,22 +239,22 @@ fn an_open_file_lives_without_a_name() {
     assert_empty(&fs);
 
     // O_TMPFILE, which gets its first name later.
-    let unnamed = fs.tmpfile(&fs.root(), regular(0o600)).expect("always possible");
+    let unnamed = fs.tmpfile(&fs.root(), regular(0o600)).expect("it always succeeds");
     fs.write(&caller.asking(), &unnamed, 0, &[9; 10], false)
-        .expect("there is room");
-    fs.link(&unnamed, &fs.root(), b"named").expect("new");
+        .expect("the pool has room");
+    fs.link(&unnamed, &fs.root(), b"named").expect("the name is new");
     fs.unpin(&unnamed, 1);
     assert_eq!(
         fs.lookup(&fs.root(), b"named").map(|inode| inode.ino()),
         Ok(unnamed.ino())
     );
     assert_eq!(fs.attr(&unnamed).blocks, BLOCK / 512);
-    fs.unlink(&fs.root(), b"named").expect("it is there");
+    fs.unlink(&fs.root(), b"named").expect("the name exists");
     assert_empty(&fs);
 }
 
 #[test]
-fn inodes_are_limited() {
+fn the_inode_limit_is_enforced() {
     let small = Machine {
         files_max: 3,
         ..machine(1)
@@ -274,6 +274,6 @@ fn inodes_are_limited() {
             .map(|inode: Arc<Inode>| inode.ino()),
         Err(Error::NoSpace)
     );
-    fs.unlink(&root, b"b").expect("it is there");
+    fs.unlink(&root, b"b").expect("the name exists");
     fs.create(&root, b"c", regular(0o644)).expect("there is room again");
 }

@@ -8,7 +8,7 @@ fn set(fs: &TestFs, inode: &Inode, name: &[u8], value: &[u8]) -> Result<(), Erro
 }
 
 #[test]
-fn attributes_are_made_replaced_listed_and_removed() {
+fn attributes_can_be_set_replaced_listed_and_removed() {
     let (fs, _) = empty_filesystem(1);
     let inode = new_file(&fs, "a");
     let with = |value: &[u8], mode| fs.set_xattr(&inode, b"user.a", value, mode, false);
@@ -37,7 +37,7 @@ fn names_and_values_have_limits() {
     assert_eq!(
         fs.xattr(&inode, b"user.large"),
         Ok(largest.clone()),
-        "what was there stays"
+        "the old value stays"
     );
     let long = |bytes: usize| format!("user.{}", "n".repeat(bytes - 5)).into_bytes();
     assert_eq!(set(&fs, &inode, &long(255), b""), Ok(()));
@@ -62,7 +62,7 @@ fn names_and_values_have_limits() {
 }
 
 #[test]
-fn the_map_can_be_read_and_nothing_else() {
+fn the_map_attribute_is_read_only() {
     let (fs, _) = filesystem(3, 100);
     let inode = new_file(&fs, "a");
     assert_eq!(fs.xattr(&inode, MAP_XATTR), Ok(Vec::new()));
@@ -70,7 +70,7 @@ fn the_map_can_be_read_and_nothing_else() {
         let data = vec![1; blocks * BLOCK as usize];
         let caller = Caller::on_node(&fs, node);
         fs.append(&caller.asking(), &inode, &data, false)
-            .expect("there is room");
+            .expect("the pool has room");
     }
     assert_eq!(fs.xattr(&inode, MAP_XATTR), Ok(b"0=4096,2=12288".to_vec()));
     assert_eq!(fs.xattr_names(&inode), b"", "rsync -X would copy it");
@@ -93,7 +93,7 @@ fn the_policy_is_an_attribute_like_others() {
     assert_eq!(
         with(b"node:2", XattrMode::Either),
         Err(Error::Invalid),
-        "it has no member"
+        "node 2 has no member"
     );
     assert_eq!(fs.xattr(&inode, POLICY_XATTR), Ok(b"node:1".to_vec()));
     assert_eq!(fs.xattr_names(&inode), b"user.homenode.policy\0");

@@ -32,18 +32,18 @@ fn keeps(driver: &impl Driver, memory: &Memory, data: Data) {
 }
 
 #[test]
-fn the_model_does() {
+fn the_model_conforms() {
     let memory = memory();
     keeps(&memory, &memory, Data::Kept);
 }
 
 #[test]
-fn null_does() {
+fn null_conforms() {
     keeps(&Null::new(limits(), &[None]), &memory(), Data::Forgotten);
 }
 
 #[test]
-fn delay_does() {
+fn delay_conforms() {
     let memory = memory();
     for distribution in [
         Distribution::Constant(0),
@@ -60,7 +60,7 @@ fn delay_does() {
 }
 
 #[test]
-fn faults_do() {
+fn faults_conform() {
     let memory = memory();
     let rates = Rates {
         refused: 300,
@@ -73,7 +73,7 @@ fn faults_do() {
 }
 
 #[test]
-fn faults_on_a_device_that_does_little_do() {
+fn faults_over_a_minimal_device_conform() {
     let memory = memory();
     memory.do_little();
     let rates = Rates {
@@ -147,26 +147,26 @@ mod breaches {
     }
 
     #[test]
-    #[should_panic(expected = "1: each tag once")]
-    fn a_tag_twice() {
+    #[should_panic(expected = "1: a driver completes each tag once")]
+    fn completing_a_tag_twice_is_found() {
         check_wrong(Breach::Twice);
     }
 
     #[test]
     #[should_panic(expected = "1: each tag once")]
-    fn not_the_first_ones() {
+    fn taking_other_than_the_first_requests_is_found() {
         check_wrong(Breach::Reversed);
     }
 
     #[test]
     #[should_panic(expected = "2: when it has none, it takes one")]
-    fn nothing_taken() {
+    fn taking_no_request_is_found() {
         check_wrong(Breach::Never);
     }
 
     #[test]
     #[should_panic(expected = "4: no more than it is asked for")]
-    fn more_than_asked() {
+    fn completing_more_bytes_than_asked_is_found() {
         check_wrong(Breach::TooMuch);
     }
 }

@@ -290,7 +290,7 @@ fn play(seed: u64) -> Vec<(u64, u64, Outcome)> {
 }
 
 #[test]
-fn nothing_is_lost_and_nothing_comes_twice() {
+fn each_request_completes_once() {
     let first = std::env::var("HOMENODE_SEED").map_or(0, |seed| seed.parse().unwrap());
     let mut completed = 0;
     for seed in first..first + 300 {

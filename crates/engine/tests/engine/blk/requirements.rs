@@ -75,7 +75,7 @@ fn run(cores: &mut [Core<SlowQueue>], loads: &mut [Vec<Load>], steps: std::ops::
             loads.iter_mut().for_each(|load| load.submit(core));
             core.run(step * STEP, |completion| {
                 let load = loads.iter_mut().find(|load| u64::from(load.stream) == completion.user);
-                let load = load.expect("there is only what was submitted");
+                let load = load.expect("only submitted requests complete");
                 load.pending -= 1;
                 load.done += 1;
             });
@@ -130,7 +130,7 @@ fn device_fairness_between_cores() {
 
 /// A thread that has stopped with requests waiting holds nobody up for long.
 #[test]
-fn nobody_waits_for_a_core_that_has_stopped() {
+fn a_stopped_core_delays_no_other() {
     let (_, device) = slow(8, 2, Scheduling::Fair(streams(&[1, 1]), Shares::new()));
     let mut cores = [device.join(0).unwrap(), device.join(1).unwrap()];
     let mut loads = [vec![Load::new(0, 120)], vec![Load::new(1, 120)]];
@@ -330,13 +330,13 @@ fn a_read_waits_for_its_deadline_at_most() {
             _ => pending -= 1,
         });
     }
-    let low = low.expect("it is not passed over for ever");
+    let low = low.expect("the low stream is served");
     assert!((500..550).contains(&low), "{low} ms");
 }
 
 /// On a device so slow that all its writes are late, a read does not wait for all of them.
 #[test]
-fn late_writes_leave_turns_to_reads() {
+fn late_writes_alternate_with_reads() {
     let (_, device) = slow(1, 1, Scheduling::Deadline);
     let mut core = device.join(0).unwrap();
     for write in 0..100 {
@@ -354,14 +354,14 @@ fn late_writes_leave_turns_to_reads() {
             _ => writes += 1,
         });
     }
-    let read = read.expect("it is served");
+    let read = read.expect("the read is served");
     assert!(read < 80, "{read}: its deadline, and a batch of writes");
     assert_eq!(writes, 100);
 }
 
 /// Limits count requests and bytes as submitted, however the driver gets them: piece by piece, merged, or behind a flush.
 #[test]
-fn limits_count_what_was_submitted() {
+fn limits_count_submitted_requests() {
     let bytes = |burst| Some(Arc::new(Bucket::new(1 << 20, burst)));
     let limits = Limits {
         transfer_bytes_max: 64 << 10,

@@ -110,7 +110,7 @@ fn merges_stay_within_the_limits() {
 }
 
 #[test]
-fn what_was_refused_is_served_first() {
+fn refused_requests_are_served_first() {
     for scheduling in [Scheduling::None, Scheduling::Deadline] {
         let options = Options {
             scheduling,
@@ -137,7 +137,7 @@ fn what_was_refused_is_served_first() {
 }
 
 #[test]
-fn a_request_that_is_not_taken_comes_back() {
+fn a_request_without_a_free_tag_is_returned() {
     let mut world = World::new(limits(), options(32));
     for block in 0..16 {
         world.submit(write(block * 2));
@@ -152,7 +152,7 @@ fn a_request_that_is_not_taken_comes_back() {
 }
 
 #[test]
-fn what_the_device_cannot_do_is_not_taken() {
+fn unsupported_requests_are_refused() {
     let mut world = World::new(limits(), options(1));
     let end = 1 << 20;
     for (request, why) in [
@@ -191,7 +191,7 @@ fn long_requests_are_done_piece_by_piece() {
 }
 
 #[test]
-fn a_flush_makes_durable_what_was_complete() {
+fn a_flush_makes_completed_writes_durable() {
     let limits = Limits {
         has_cache: true,
         ..limits()
@@ -244,7 +244,7 @@ fn forced_writes_are_durable_when_they_are_complete() {
 
 /// The driver hears nothing of it.
 #[test]
-fn without_a_cache_there_is_nothing_to_flush() {
+fn a_flush_without_a_cache_completes_at_once() {
     let mut world = World::new(limits(), options(4));
     world.submit(Request::flush().user(1));
     let forced = Durability::FlushBeforeAndForced;
@@ -256,7 +256,7 @@ fn without_a_cache_there_is_nothing_to_flush() {
 }
 
 #[test]
-fn errors_that_may_pass_are_tried_again() {
+fn transient_errors_are_retried() {
     let mut world = World::new(limits(), options(1));
     world.memory.set_errors(&[Errno::AGAIN; 5]);
     world.submit(write(1));
@@ -273,7 +273,7 @@ fn errors_that_may_pass_are_tried_again() {
 
 /// Each is tried alone.
 #[test]
-fn of_merged_requests_only_those_fail_that_do() {
+fn only_the_failing_part_of_a_merged_request_fails() {
     let mut world = World::new(limits(), options(4));
     world.memory.set_errors(&[Errno::NO_SPACE, Errno::IO]);
     (0..4).for_each(|block| world.submit(write(block)));
@@ -289,7 +289,7 @@ fn of_merged_requests_only_those_fail_that_do() {
 }
 
 #[test]
-fn late_requests_are_asked_about() {
+fn late_requests_count_as_timeouts() {
     let options = Options {
         timeout: Duration::from_millis(10),
         ..options(1)
@@ -307,7 +307,7 @@ fn late_requests_are_asked_about() {
 }
 
 #[test]
-fn with_all_the_patience_there_is_nothing_is_late() {
+fn an_endless_timeout_makes_no_request_late() {
     let options = Options {
         timeout: Duration::MAX,
         ..options(1)
@@ -324,7 +324,7 @@ fn with_all_the_patience_there_is_nothing_is_late() {
 }
 
 #[test]
-fn sums_of_times_begin_again() {
+fn sums_of_times_wrap_around() {
     let mut world = World::new(limits(), options(1));
     world.memory.hold(true);
     (0..3).for_each(|block| world.submit(write(block)));
@@ -340,7 +340,7 @@ fn sums_of_times_begin_again() {
 }
 
 #[test]
-fn a_frozen_device_starts_nothing_and_ends_what_it_has() {
+fn a_frozen_device_finishes_its_requests_and_starts_none() {
     let mut world = World::new(limits(), options(1));
     world.memory.hold(true);
     world.submit(write(1));
@@ -360,7 +360,7 @@ fn a_frozen_device_starts_nothing_and_ends_what_it_has() {
 }
 
 #[test]
-fn nobody_joins_twice_or_maps_to_nowhere() {
+fn joining_twice_or_mapping_to_a_missing_queue_is_refused() {
     let mut world = World::new(limits(), options(1));
     assert_eq!(world.device.join(0).unwrap_err(), JoinError::Twice(0));
     assert_eq!(world.device.join(1).unwrap_err(), JoinError::NoCore(1));
@@ -379,7 +379,7 @@ fn shared(limits: Limits, tags: u16) -> Arc<Device<MemoryQueue>> {
 
 /// Alone and merged, four times as many as there are tags, while what is lost is taken back.
 #[test]
-fn requests_to_a_core_that_has_gone_end() {
+fn requests_to_a_departed_core_end() {
     for distance in [1, 2] {
         let device = shared(limits(), 64);
         let (owner, mut core) = (device.join(0).unwrap(), device.join(1).unwrap());
@@ -403,7 +403,7 @@ fn requests_to_a_core_that_has_gone_end() {
 
 /// Chains of which the owner takes a few at a time, because its device has room for no more; their tags come again.
 #[test]
-fn chains_of_more_requests_than_the_device_takes() {
+fn chains_longer_than_the_device_takes_complete() {
     let device = shared(limits(), 256);
     let (mut owner, mut core) = (device.join(0).unwrap(), device.join(1).unwrap());
     let (mut submitted, mut done) = (0, 0);
@@ -423,7 +423,7 @@ fn chains_of_more_requests_than_the_device_takes() {
 }
 
 #[test]
-fn a_core_that_comes_again_goes_on_counting() {
+fn a_core_that_rejoins_keeps_its_counts() {
     let device = shared(limits(), 64);
     let mut owner = device.join(0).unwrap();
     for round in 1..=3 {

@@ -96,7 +96,7 @@ fn idle_time_before_a_submission_is_not_accounted() {
 }
 
 #[test]
-fn work_of_the_run_that_tells_a_completion_is_accounted() {
+fn the_run_that_reports_a_completion_is_accounted() {
     let clock = Clock::default();
     let device = device(&clock, 32);
     let mut core = device.join(0).unwrap();

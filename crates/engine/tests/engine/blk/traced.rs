@@ -35,13 +35,13 @@ fn entry() -> impl Strategy<Value = Entry> {
 
 proptest! {
     #[test]
-    fn an_entry_is_read_as_it_was_written(entry in entry()) {
+    fn a_trace_entry_survives_encoding(entry in entry()) {
         prop_assert_eq!(Entry::from_bytes(&entry.to_bytes()), Ok(entry));
     }
 
     /// Whatever the bytes: an entry that is written as them, but for what has no meaning, or an error.
     #[test]
-    fn no_bytes_do_harm(bytes in any::<[u8; ENTRY_BYTES]>()) {
+    fn arbitrary_bytes_do_not_panic(bytes in any::<[u8; ENTRY_BYTES]>()) {
         if let Ok(entry) = Entry::from_bytes(&bytes) {
             let mut expected = bytes;
             expected[26..28].fill(0);
@@ -61,7 +61,7 @@ fn headers() {
 }
 
 #[test]
-fn what_is_lost_behind_the_last_entry_is_told_too() {
+fn entries_lost_at_the_end_are_reported() {
     let memory = Memory::new(Limits::of_bytes(1 << 20), &[None], 1 << 20);
     let device = Device::new(&memory, &[NodeId(0)], |_, _| 10, Options::default()).unwrap();
     let mut core = device.join(0).unwrap();

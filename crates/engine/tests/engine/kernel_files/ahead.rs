@@ -7,7 +7,7 @@ use homenode_engine::fs::{Error, Inode};
 use std::sync::Arc;
 
 #[test]
-fn room_comes_ahead_of_a_full_file_without_a_name_and_goes_with_it() {
+fn space_is_reserved_ahead_for_a_full_unnamed_file_until_it_ends() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let (full, other) = (new_file(&fs, "full"), new_file(&fs, "other"));
     let bytes = vec![1; (MEMBER_BLOCKS * BLOCK) as usize];
@@ -28,7 +28,7 @@ fn room_comes_ahead_of_a_full_file_without_a_name_and_goes_with_it() {
 }
 
 #[test]
-fn room_ahead_that_others_took_is_theirs_until_they_free_it_and_no_more_is_given() {
+fn reserved_space_taken_by_others_is_not_replaced() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let goes = new_file(&fs, "goes");
     let (filler, other) = (new_file(&fs, "filler"), new_file(&fs, "other"));
@@ -58,7 +58,7 @@ fn room_ahead_that_others_took_is_theirs_until_they_free_it_and_no_more_is_given
 }
 
 #[test]
-fn removals_need_not_wait_where_there_is_room() {
+fn removing_another_file_ends_a_shortage_of_space() {
     let (fs, _, store) = kernel_filesystem(1, 2 * 16_384);
     let (kept, filler) = (new_file(&fs, "kept"), new_file(&fs, "filler"));
     fill(&store, 0, 0, 10_000);
@@ -73,7 +73,7 @@ fn removals_need_not_wait_where_there_is_room() {
 }
 
 #[test]
-fn room_ahead_stays_for_a_file_that_loses_its_name_while_another_goes() {
+fn reserved_space_stays_for_a_file_that_loses_its_name_during_a_removal() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let _filler = new_file(&fs, "filler");
     fill(&store, 0, 0, MEMBER_BLOCKS - 100);
@@ -109,7 +109,7 @@ fn room_ahead_stays_for_a_file_that_loses_its_name_while_another_goes() {
 }
 
 #[test]
-fn no_room_comes_ahead_where_there_is_enough() {
+fn no_space_is_reserved_ahead_while_enough_is_free() {
     let (fs, _, store) = kernel_filesystem(1, 16_384 + MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
     store

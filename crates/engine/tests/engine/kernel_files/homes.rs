@@ -24,7 +24,7 @@ fn policy_reaches_the_backing_file() {
 }
 
 #[test]
-fn writers_turn_to_candidates_once_a_node_is_fat() {
+fn writers_use_candidates_once_a_node_is_fat() {
     let (fs, _, store) = kernel_filesystem(3, MEMBER_BLOCKS);
     let open = |name: &str| {
         let inode = new_file(&fs, name);
@@ -38,7 +38,7 @@ fn writers_turn_to_candidates_once_a_node_is_fat() {
     policy(&bound, b"node:0").unwrap();
     fill(&store, 0, 0, MEMBER_BLOCKS * 97 / 100);
     fs.steer_files(false);
-    assert_eq!(store.placement(1), None, "there is room yet");
+    assert_eq!(store.placement(1), None, "node 0 still has room");
     fill(&store, 0, 0, MEMBER_BLOCKS * 99 / 100);
     fs.steer_files(false);
     let others = Some(vec![NodeId(1), NodeId(2)]);
@@ -83,7 +83,7 @@ fn nodes_without_a_member_take_no_pages() {
 }
 
 #[test]
-fn drain_moves_pages_to_the_nearest_node_that_has_room() {
+fn a_drain_moves_pages_to_the_nearest_node_with_room() {
     let (fs, _, store) = kernel_filesystem(3, MEMBER_BLOCKS);
     let (first, other) = (new_file(&fs, "first"), new_file(&fs, "other"));
     for inode in [&first, &other] {
@@ -104,12 +104,12 @@ fn drain_moves_pages_to_the_nearest_node_that_has_room() {
         fs.drain(MemberId(2), &mut |_, _| {}),
         Err(PoolError::NoSpace(MemberId(2)))
     );
-    assert!(!fs.pool().status().members[2].draining, "it serves on");
+    assert!(!fs.pool().status().members[2].draining, "the member is not in service");
     fs.check_invariants();
 }
 
 #[test]
-fn drain_ends_though_a_writer_puts_pages_back_for_ever() {
+fn a_drain_ends_although_a_writer_keeps_adding_pages() {
     let (fs, clock, store) = kernel_filesystem(2, MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
     forgets(&fs, &inode);
@@ -120,14 +120,14 @@ fn drain_ends_though_a_writer_puts_pages_back_for_ever() {
     // Less and more of it, in turns.
     let drained = fs.drain(MemberId(0), &mut |_, _| {
         rounds += 1;
-        assert!(rounds < 1000, "it goes on for ever");
+        assert!(rounds < 1000, "the drain does not end");
         clock.advance_ns(100_000_000);
         let blocks = if rounds % 2 == 0 { 100 } else { 50 };
         fs.set_attr(&inode, &set(|set| set.size = Some(0))).unwrap();
         fill(&store, 0, 0, blocks);
     });
     assert_eq!(drained, Err(PoolError::Pinned(MemberId(0), 100 * BLOCK)));
-    assert!(!fs.pool().status().members[0].draining, "it serves on");
+    assert!(!fs.pool().status().members[0].draining, "the member is not in service");
     store.set_putting_back(false);
     let left = fs.attr(&inode).blocks * 512;
     assert_eq!(fs.drain(MemberId(0), &mut |_, _| {}), Ok(left));
@@ -135,17 +135,17 @@ fn drain_ends_though_a_writer_puts_pages_back_for_ever() {
 }
 
 #[test]
-fn bytes_by_node_follow_changes_and_stop_when_told() {
+fn bytes_by_node_are_counted_until_stopped() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
     let told = || fs.backing_by_node(|| true);
     assert_eq!(told(), []);
     store.write_unasked(0, 0, &[1; 3 * BLOCK as usize], 0).unwrap();
-    assert_eq!(told(), [], "nobody was noted as a writer");
+    assert_eq!(told(), [], "no writer was noted");
     assert!(forgets(&fs, &inode));
     assert_eq!(told(), [(NodeId(0), 3 * BLOCK)]);
     store.write_unasked(0, 3 * BLOCK, &[1], 0).unwrap();
-    assert_eq!(told(), [(NodeId(0), 3 * BLOCK)], "nobody has it open any more");
+    assert_eq!(told(), [(NodeId(0), 3 * BLOCK)], "the file is closed");
     assert!(forgets(&fs, &inode));
     store.set_writers(0, true);
     assert_eq!(told(), [(NodeId(0), 4 * BLOCK)]);

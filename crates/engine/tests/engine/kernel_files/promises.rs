@@ -6,7 +6,7 @@ use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::{Error, Placement, fallocate_mode as mode};
 
 #[test]
-fn promise_that_finds_no_room_is_given_up() {
+fn a_promise_without_room_is_dropped() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let caller = Caller::on_node(&fs, 0);
     let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
@@ -16,7 +16,7 @@ fn promise_that_finds_no_room_is_given_up() {
         .write_unasked(1, 0, &vec![1; ((MEMBER_BLOCKS - 5000) * BLOCK) as usize], 0)
         .unwrap();
     assert_eq!(fs.keep_promises(), 10_000 - 4096, "a step of 16 MiB found room");
-    assert_eq!(fs.keep_promises(), 0, "it is not asked for again and again");
+    assert_eq!(fs.keep_promises(), 0, "a dropped promise was tried again");
     assert_eq!(fs.pool().status().reserved, 0);
     fs.check_invariants();
 }
@@ -98,15 +98,15 @@ fn fallocate_allocates_in_steps_where_little_room_is_left() {
 }
 
 #[test]
-fn promises_are_made_real_before_others_take_the_room() {
+fn promised_space_is_allocated_before_others_take_it() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let caller = Caller::on_node(&fs, 0);
-    assert_eq!(fs.keep_promises(), 0, "there is none");
+    assert_eq!(fs.keep_promises(), 0, "no promise exists");
     let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
     let promised = 1000;
     fs.fallocate(&caller.asking(), &inode, 0, 0, promised * BLOCK).unwrap();
     assert_eq!(fs.keep_promises(), 0);
-    assert_eq!(store.used_blocks(), 0, "there is room");
+    assert_eq!(store.used_blocks(), 0, "allocated although room is left");
     let taken = MEMBER_BLOCKS - promised - 500;
     store
         .write_unasked(1, 0, &vec![1; (taken * BLOCK) as usize], 0)
@@ -130,7 +130,7 @@ fn promises_are_made_real_before_others_take_the_room() {
 }
 
 #[test]
-fn what_is_booked_of_a_file_stays_small() {
+fn bookkeeping_of_promises_stays_small() {
     let (fs, _, store) = kernel_filesystem(1, 8 * MEMBER_BLOCKS);
     let caller = Caller::on_node(&fs, 0);
     let asking = caller.asking();
@@ -153,7 +153,7 @@ fn what_is_booked_of_a_file_stays_small() {
 }
 
 #[test]
-fn a_fallocate_that_fails_leaves_what_was_promised_before() {
+fn a_failed_fallocate_keeps_earlier_promises() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let caller = Caller::on_node(&fs, 0);
     let asking = caller.asking();
@@ -170,7 +170,7 @@ fn a_fallocate_that_fails_leaves_what_was_promised_before() {
 }
 
 #[test]
-fn a_fallocate_that_fails_in_a_later_step_promises_no_more() {
+fn a_fallocate_that_fails_in_a_later_step_adds_no_promise() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let caller = Caller::on_node(&fs, 0);
     let asking = caller.asking();
@@ -185,7 +185,7 @@ fn a_fallocate_that_fails_in_a_later_step_promises_no_more() {
 }
 
 #[test]
-fn holes_in_what_is_promised_leave_few_pieces_and_keep_the_rest() {
+fn punching_promised_ranges_keeps_the_rest_in_few_pieces() {
     const BLOCKS: u64 = 6000;
     let (fs, _, store) = kernel_filesystem(1, 8 * MEMBER_BLOCKS);
     let caller = Caller::on_node(&fs, 0);

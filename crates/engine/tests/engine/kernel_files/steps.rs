@@ -6,7 +6,7 @@ use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::{Access, fallocate_mode as mode};
 
 #[test]
-fn truncate_comes_in_steps() {
+fn truncate_works_in_steps() {
     let (fs, _, store) = kernel_filesystem(1, 2 * 16_384);
     let inode = new_file(&fs, "file");
     let bytes = 100 << 20;
@@ -25,7 +25,7 @@ fn truncate_comes_in_steps() {
 
 /// All that a file has may lie at its very end, and its writers need not wait.
 #[test]
-fn truncate_ends_though_writers_go_on_and_frees_sparse_files_by_steps() {
+fn truncate_ends_beside_writers_and_frees_sparse_files_in_steps() {
     let (fs, _, store) = kernel_filesystem(1, 2 * 16_384);
     let inode = new_file(&fs, "file");
     let (far, bytes) = (1 << 62, 100 << 20);
@@ -45,7 +45,7 @@ fn truncate_ends_though_writers_go_on_and_frees_sparse_files_by_steps() {
 }
 
 #[test]
-fn large_files_are_punched_and_given_up_by_steps() {
+fn large_files_are_punched_and_removed_in_steps() {
     let (fs, _, store) = kernel_filesystem(1, 2 * MEMBER_BLOCKS);
     let caller = Caller::on_node(&fs, 0);
     let asking = caller.asking();
@@ -73,7 +73,7 @@ fn large_files_are_punched_and_given_up_by_steps() {
 }
 
 #[test]
-fn file_that_grew_and_rests_is_put_in_huge_pages_step_by_step() {
+fn a_grown_idle_file_moves_to_huge_pages_step_by_step() {
     const MIB: u64 = 1 << 20;
     let (fs, clock, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let files = [
@@ -89,7 +89,7 @@ fn file_that_grew_and_rests_is_put_in_huge_pages_step_by_step() {
     store.write_unasked(0, 0, &[1; 13 << 20], now).unwrap();
     store.write_unasked(1, 0, &[1; 1 << 20], now).unwrap();
     store.write_unasked(2, 0, &[1; 4 << 20], now).unwrap();
-    assert!(!fs.collapse_rested(), "it was written just now");
+    assert!(!fs.collapse_rested(), "the file was written just now");
     clock.advance_ns(2_000_000_000);
     assert!(fs.collapse_rested() && fs.collapse_rested() && !fs.collapse_rested());
     assert_eq!(store.collapsed(0), [0..8 * MIB, 8 * MIB..12 * MIB]);
@@ -104,7 +104,7 @@ fn file_that_grew_and_rests_is_put_in_huge_pages_step_by_step() {
     }
     assert!(!fs.collapse_rested());
     store.write_unasked(0, 0, &[1; 40 << 20], later).unwrap();
-    assert!(!fs.collapse_rested(), "nobody has opened it since");
+    assert!(!fs.collapse_rested(), "the file was not opened since");
     forgets(&fs, &files[0]);
     assert!(fs.collapse_rested(), "from the start");
     assert_eq!((store.collapsed(1), store.collapsed(2)), (vec![], vec![]));

@@ -12,6 +12,7 @@ pub(crate) enum Kind {
     File,
     Symlink,
     Fifo,
+    Whiteout,
 }
 
 pub(crate) struct Model {
@@ -141,7 +142,20 @@ impl Model {
         Ok(())
     }
 
-    pub(crate) fn rename(&mut self, (from, name): (Id, &[u8]), (to, new): (Id, &[u8]), mode: RenameMode) -> Result<()> {
+    /// Gives the whiteout that is left, if one is.
+    pub(crate) fn rename(
+        &mut self,
+        (from, name): (Id, &[u8]),
+        (to, new): (Id, &[u8]),
+        mode: RenameMode,
+        whiteout: bool,
+    ) -> Result<Option<Id>> {
+        if whiteout {
+            if mode == RenameMode::Exchange {
+                return Err(Error::Invalid);
+            }
+            self.entries(from).ok_or(Error::NotDirectory)?;
+        }
         check_name(new)?;
         self.entries(from).ok_or(Error::NotDirectory)?;
         self.entries(to).ok_or(Error::NotDirectory)?;
@@ -156,7 +170,7 @@ impl Model {
         match (met, mode) {
             (None, RenameMode::Exchange) => return Err(Error::NotFound),
             (Some(_), RenameMode::NoReplace) => return Err(Error::Exists),
-            (Some(met), _) if met == id => return Ok(()),
+            (Some(met), _) if met == id => return Ok(None),
             (Some(met), RenameMode::Exchange) => {
                 if self.is_within(from, met) {
                     return Err(Error::Invalid);
@@ -165,14 +179,20 @@ impl Model {
                 self.remove(to, new);
                 self.insert(from, name, met);
                 self.insert(to, new, id);
-                return Ok(());
+                return Ok(None);
             }
             (Some(met), RenameMode::Replace) => self.replace(id, from, to, new, met)?,
             (None, _) => {}
         }
         self.remove(from, name);
         self.insert(to, new, id);
-        Ok(())
+        if !whiteout {
+            return Ok(None);
+        }
+        let left = self.inodes.len();
+        self.inodes.push(Inode::new(Kind::Whiteout, from));
+        self.insert(from, name, left);
+        Ok(Some(left))
     }
 
     /// Makes room for `id` where `met` is.
@@ -234,7 +254,7 @@ impl Model {
 
     /// An entry, and for a directory its `..`, which is a link to `dir`.
     fn insert(&mut self, dir: Id, name: &[u8], id: Id) {
-        let entries = self.inodes[dir].entries.as_mut().expect("a directory");
+        let entries = self.inodes[dir].entries.as_mut().expect("the inode is a directory");
         assert!(entries.insert(name.to_vec(), id).is_none());
         if self.inodes[id].is_directory() {
             self.inodes[id].parent = dir;
@@ -243,8 +263,8 @@ impl Model {
     }
 
     fn remove(&mut self, dir: Id, name: &[u8]) {
-        let entries = self.inodes[dir].entries.as_mut().expect("a directory");
-        let id = entries.remove(name).expect("it is there");
+        let entries = self.inodes[dir].entries.as_mut().expect("the inode is a directory");
+        let id = entries.remove(name).expect("the name exists");
         if self.inodes[id].is_directory() {
             self.inodes[dir].links -= 1;
         }

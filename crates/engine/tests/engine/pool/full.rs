@@ -33,7 +33,7 @@ fn truncate(fs: &TestFs, inode: &Inode, size: u64) {
         size: Some(size),
         ..SetAttr::default()
     };
-    fs.set_attr(inode, &set).expect("a file");
+    fs.set_attr(inode, &set).expect("the inode is a file");
 }
 
 #[test]
@@ -79,11 +79,11 @@ fn freed_space_is_usable_at_once_by_every_cpu() {
     }
     let punch = mode::PUNCH_HOLE | mode::KEEP_SIZE;
     fs.fallocate(&callers[0].asking(), &a, punch, 0, 10 * BLOCK)
-        .expect("nothing is needed");
+        .expect("punching takes no block");
     assert_eq!(fill(&fs, &callers[5], &b), 10);
     fs.check_invariants();
     for (inode, name) in [(a, b"a"), (b, b"b")] {
-        fs.unlink(&fs.root(), name).expect("it is there");
+        fs.unlink(&fs.root(), name).expect("the name exists");
         fs.unpin(&inode, 1);
     }
     assert_empty(&fs);
@@ -117,7 +117,7 @@ fn all_memory_of_starved_nodes_is_used() {
     let callers: Vec<_> = (0..8).map(|cpu| Caller::on_cpu(&fs, cpu)).collect();
     let inode = new_file(&fs, "a");
     for caller in &callers {
-        append(&fs, caller, &inode).expect("there is room");
+        append(&fs, caller, &inode).expect("the pool has room");
     }
     assert_eq!(fill(&fs, &callers[5], &inode) + 8, 3 * RUN);
     fs.check_invariants();
@@ -146,7 +146,7 @@ fn threads_together_use_every_block() {
 /// Eight threads that together never hold more than the pool has must never be told that it is full, though a few grants
 /// are as large as the whole pool.
 #[test]
-fn nobody_is_refused_while_there_is_room() {
+fn no_write_fails_while_space_is_free() {
     const BLOCKS: u64 = 64;
     const THREADS: u64 = 8;
     const EACH: u64 = BLOCKS / THREADS;
@@ -180,20 +180,20 @@ fn nobody_is_refused_while_there_is_room() {
 }
 
 #[test]
-fn what_is_reserved_can_be_written_when_the_rest_is_full() {
+fn reserved_space_can_be_written_in_a_full_pool() {
     let (fs, _) = filesystem(2, RUN + 100);
     let callers: Vec<_> = (0..8).map(|cpu| Caller::on_cpu(&fs, cpu)).collect();
     let (kept, other) = (new_file(&fs, "kept"), new_file(&fs, "other"));
     // Grants are out when the room is reserved.
     for caller in &callers {
-        append(&fs, caller, &other).expect("there is room");
+        append(&fs, caller, &other).expect("the pool has room");
     }
     let asking = callers[0].asking();
     let bytes = 700 * BLOCK;
     fs.fallocate(&asking, &kept, mode::KEEP_SIZE, 3 * BLOCK, bytes)
-        .expect("there is room");
+        .expect("the pool has room");
     assert_eq!(fs.attr(&kept).blocks, 700 * 8, "st_blocks counts what is reserved");
-    assert_eq!(fs.map(&kept), [], "and nothing is placed");
+    assert_eq!(fs.map(&kept), [], "a block was placed");
     assert_eq!(fill(&fs, &callers[1], &other) + 8 + 700, 2 * (RUN + 100));
     assert_eq!(fs.fallocate(&asking, &kept, 0, 0, BLOCK), Err(Error::NoSpace));
     fs.check_invariants();
@@ -215,24 +215,24 @@ fn what_is_reserved_can_be_written_when_the_rest_is_full() {
 }
 
 #[test]
-fn what_was_reserved_and_never_written_is_free_again() {
+fn unwritten_reservations_are_freed_with_the_file() {
     let (fs, _) = filesystem(1, 1000);
     let caller = Caller::on_node(&fs, 0);
     let (asking, inode) = (&caller.asking(), new_file(&fs, "a"));
     fs.fallocate(asking, &inode, 0, 0, 600 * BLOCK).expect("there is room");
     assert_eq!((fs.attr(&inode).size, fs.statfs().free), (600 * BLOCK, 400));
     fs.write(asking, &inode, 100 * BLOCK, &[1; 3 * BLOCK as usize], false)
-        .expect("reserved");
-    assert_eq!(fs.statfs().free, 400, "what was reserved is not taken twice");
+        .expect("the blocks are reserved");
+    assert_eq!(fs.statfs().free, 400, "reserved blocks were taken twice");
     truncate(&fs, &inode, 50 * BLOCK);
     assert_eq!(fs.statfs().free, 950);
     let punch = mode::PUNCH_HOLE | mode::KEEP_SIZE;
     fs.fallocate(asking, &inode, punch, 0, 20 * BLOCK)
-        .expect("nothing is needed");
+        .expect("punching takes no block");
     assert_eq!(fs.statfs().free, 970);
     assert_eq!(fs.fallocate(asking, &inode, 0, 0, 1001 * BLOCK), Err(Error::NoSpace));
-    assert_eq!(fs.statfs().free, 970, "all or nothing");
-    fs.unlink(&fs.root(), b"a").expect("it is there");
+    assert_eq!(fs.statfs().free, 970, "a refused reservation took blocks");
+    fs.unlink(&fs.root(), b"a").expect("the name exists");
     fs.unpin(&inode, 1);
     assert_empty(&fs);
 }

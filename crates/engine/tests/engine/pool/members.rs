@@ -48,7 +48,7 @@ fn a_drained_member_is_empty_and_can_be_removed() {
     assert_eq!(drain(&fs, MemberId(0)), Ok((RUN + 10) * BLOCK));
     assert_eq!(fs.map(&inode), [(NodeId(1), (RUN + 10) * BLOCK)]);
     assert!(member(&fs, MemberId(0)).draining);
-    assert_eq!(fs.statfs().blocks, 2 * RUN, "what is drained does not count");
+    assert_eq!(fs.statfs().blocks, 2 * RUN, "a draining member counts");
     fs.check_invariants();
     remove_member(&fs, MemberId(0));
     assert_reads(&fs, &caller, &inode, &data);
@@ -68,7 +68,7 @@ fn a_drained_member_is_empty_and_can_be_removed() {
 }
 
 #[test]
-fn a_member_that_was_never_drained_stays() {
+fn an_undrained_member_cannot_be_removed() {
     let (fs, _) = filesystem(2, 100);
     assert!(matches!(
         fs.pool().remove(MemberId(1)),
@@ -89,7 +89,7 @@ fn the_last_member_cannot_be_drained() {
 }
 
 #[test]
-fn without_room_elsewhere_a_drain_fails_and_the_member_serves_on() {
+fn a_drain_without_room_fails_and_the_member_stays_in_service() {
     let (fs, _) = filesystem(2, 1000);
     let caller = Caller::on_node(&fs, 0);
     let (a, b) = (new_file(&fs, "a"), new_file(&fs, "b"));
@@ -114,11 +114,11 @@ fn without_room_elsewhere_a_drain_fails_and_the_member_serves_on() {
     let caller = Caller::on_node(&fs, 0);
     let a = new_file(&fs, "a");
     fs.fallocate(&caller.asking(), &a, 0, 0, 1001 * BLOCK)
-        .expect("there is room");
+        .expect("the pool has room");
     assert_eq!(drain(&fs, MemberId(0)), Err(PoolError::NoSpace(MemberId(0))));
     let punch = mode::PUNCH_HOLE | mode::KEEP_SIZE;
     fs.fallocate(&caller.asking(), &a, punch, 0, BLOCK)
-        .expect("nothing is needed");
+        .expect("punching takes no block");
     assert_eq!(drain(&fs, MemberId(0)), Ok(0));
     fs.check_invariants();
     let data = vec![1; 1000 * BLOCK as usize];
@@ -127,7 +127,7 @@ fn without_room_elsewhere_a_drain_fails_and_the_member_serves_on() {
 }
 
 #[test]
-fn nobody_is_refused_while_a_drain_finds_that_there_is_no_room() {
+fn no_write_fails_while_a_drain_runs_out_of_room() {
     let (fs, _) = filesystem(2, 1000);
     let fs = Arc::new(fs);
     let inode = new_file(&fs, "a");
@@ -143,7 +143,7 @@ fn nobody_is_refused_while_a_drain_finds_that_there_is_no_room() {
                 assert_eq!(fs.write(&caller.asking(), &other, 0, &data, false), Ok(data.len()));
                 let punch = mode::PUNCH_HOLE | mode::KEEP_SIZE;
                 fs.fallocate(&caller.asking(), &other, punch, 0, 600 * BLOCK)
-                    .expect("nothing is needed");
+                    .expect("punching takes no block");
             }
             over.store(true, Ordering::Relaxed);
         })
@@ -175,7 +175,7 @@ fn files_are_removed_while_their_member_is_drained() {
         let drainer = {
             let fs = Arc::clone(&fs);
             Box::new(move || {
-                drain(&fs, home).expect("there is room");
+                drain(&fs, home).expect("the pool has room");
                 remove_member(&fs, home);
                 add_member(&fs, NodeId(0), 3 * RUN);
             })
@@ -184,7 +184,7 @@ fn files_are_removed_while_their_member_is_drained() {
             let (fs, mut random) = (Arc::clone(&fs), Random::new(seed ^ turn));
             Box::new(move || {
                 std::thread::sleep(Duration::from_micros(random.below(800)));
-                fs.unlink(&fs.root(), b"a").expect("it is there");
+                fs.unlink(&fs.root(), b"a").expect("the name exists");
                 fs.unpin(&inode, 1);
             })
         };
@@ -198,7 +198,7 @@ fn member_on(fs: &TestFs, node: NodeId) -> MemberId {
     members
         .iter()
         .find(|member| member.home == node)
-        .expect("each node has one")
+        .expect("each node has a member")
         .id
 }
 

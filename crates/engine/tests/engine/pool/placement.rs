@@ -13,7 +13,7 @@ fn status_of(fs: &TestFs, member: u16) -> MemberStatus {
     members
         .into_iter()
         .find(|status| status.id == MemberId(member))
-        .expect("in the pool")
+        .expect("the member is in the pool")
 }
 
 fn append(fs: &TestFs, caller: &Caller, inode: &Inode, blocks: u64) {
@@ -27,7 +27,7 @@ fn set_policy(fs: &TestFs, inode: &Inode, policy: &str) -> Result<(), Error> {
 }
 
 #[test]
-fn bytes_lie_on_the_node_that_wrote_them() {
+fn bytes_lie_on_the_writers_node() {
     let (fs, _) = filesystem(4, 4 * RUN);
     let inode = new_file(&fs, "a");
     for node in 0..4 {
@@ -47,7 +47,7 @@ fn fallocate_does_not_choose_the_home() {
     let inode = new_file(&fs, "a");
     let bytes = 2 * RUN * BLOCK;
     fs.fallocate(&Caller::on_node(&fs, 0).asking(), &inode, 0, 0, bytes)
-        .expect("there is room");
+        .expect("the pool has room");
     let data = vec![1; bytes as usize];
     let written = fs.write(&Caller::on_node(&fs, 1).asking(), &inode, 0, &data, false);
     assert_eq!(written, Ok(data.len()));
@@ -60,18 +60,18 @@ fn policies_are_followed() {
     let (fs, _) = filesystem(4, 4 * RUN);
     let caller = Caller::on_node(&fs, 0);
     let pinned = new_file(&fs, "pinned");
-    set_policy(&fs, &pinned, "node:3").expect("it has a member");
+    set_policy(&fs, &pinned, "node:3").expect("the node has a member");
     append(&fs, &caller, &pinned, 20);
     assert_eq!(fs.map(&pinned), [(NodeId(3), 20 * BLOCK)]);
     assert_eq!(fs.pool().status().spills, [], "asked for, not spilt");
 
     let striped = new_file(&fs, "striped");
-    set_policy(&fs, &striped, "interleave").expect("always possible");
+    set_policy(&fs, &striped, "interleave").expect("the call always succeeds");
     append(&fs, &caller, &striped, 8 * RUN);
     let wanted: Vec<_> = (0..4).map(|node| (NodeId(node), 2 * RUN * BLOCK)).collect();
     assert_eq!(fs.map(&striped), wanted);
 
-    set_policy(&fs, &pinned, "local").expect("always possible");
+    set_policy(&fs, &pinned, "local").expect("the call always succeeds");
     append(&fs, &caller, &pinned, 20);
     assert_eq!(fs.map(&pinned), [(NodeId(0), 20 * BLOCK), (NodeId(3), 20 * BLOCK)]);
     for wrong in ["node:4", "node:", "node:-1", "node:70000", "nearest", ""] {
@@ -83,26 +83,26 @@ fn policies_are_followed() {
 fn policies_are_inherited_by_files_and_directories() {
     let (fs, _) = filesystem(2, RUN);
     let root = fs.root();
-    let above = fs.create(&root, b"above", directory(0o755)).expect("new");
-    set_policy(&fs, &above, "node:1").expect("it has a member");
-    let below = fs.create(&above, b"below", directory(0o755)).expect("new");
-    let file = fs.create(&below, b"file", regular(0o644)).expect("new");
+    let above = fs.create(&root, b"above", directory(0o755)).expect("the name is new");
+    set_policy(&fs, &above, "node:1").expect("the node has a member");
+    let below = fs.create(&above, b"below", directory(0o755)).expect("the name is new");
+    let file = fs.create(&below, b"file", regular(0o644)).expect("the name is new");
     assert_eq!(fs.xattr(&file, POLICY_XATTR), Ok(b"node:1".to_vec()));
     append(&fs, &Caller::on_node(&fs, 0), &file, 1);
     assert_eq!(fs.map(&file), [(NodeId(1), BLOCK)]);
 
     // What cannot have the attribute does not list it.
     let others = [
-        fs.symlink(&below, b"link", b"target", 0, 0).expect("new"),
+        fs.symlink(&below, b"link", b"target", 0, 0).expect("the name is new"),
         fs.create(&below, b"fifo", crate::support::of_mode(0o010_644))
-            .expect("new"),
+            .expect("the name is new"),
     ];
     for other in others {
         assert_eq!(fs.xattr_names(&other), b"");
         assert_eq!(fs.xattr(&other, POLICY_XATTR), Err(Error::NoAttribute));
     }
-    fs.remove_xattr(&below, POLICY_XATTR).expect("it is set");
-    let later = fs.create(&below, b"later", regular(0o644)).expect("new");
+    fs.remove_xattr(&below, POLICY_XATTR).expect("the attribute is set");
+    let later = fs.create(&below, b"later", regular(0o644)).expect("the name is new");
     assert_eq!(fs.xattr(&later, POLICY_XATTR), Err(Error::NoAttribute));
 }
 
@@ -129,10 +129,10 @@ fn a_full_member_spills_to_the_nearest_candidate() {
         }
     }
     assert_eq!(homes[..4], [2, 3, 0, 1], "the nearest first");
-    assert_eq!(used, [BLOCKS; 4], "and then whatever is left");
+    assert_eq!(used, [BLOCKS; 4], "all members are used in the end");
     let spills = fs.pool().status().spills;
     assert!(spills.iter().all(|spill| spill.from == NodeId(2)));
-    let mut spilt: Vec<_> = spills.iter().map(|spill| (spill.home.0, spill.blocks)).collect();
+    let mut spilt: Vec<_> = spills.iter().map(|spill| (spill.home.0, spill.bytes / BLOCK)).collect();
     spilt.sort_unstable();
     assert_eq!(spilt, [(0, BLOCKS), (1, BLOCKS), (3, BLOCKS)]);
     fs.check_invariants();
@@ -152,7 +152,7 @@ fn a_member_is_a_candidate_again_only_when_enough_is_free() {
             size: Some(blocks * BLOCK),
             ..SetAttr::default()
         };
-        fs.set_attr(&inode, &set).expect("a file");
+        fs.set_attr(&inode, &set).expect("the inode is a file");
     };
     free_down_to(BLOCKS * 96 / 100);
     assert!(status_of(&fs, 0).fat, "96 % are used: still fat");
@@ -182,7 +182,7 @@ fn a_starved_node_spills_until_it_has_memory_again() {
     let spill = Spill {
         from: NodeId(1),
         home: NodeId(2),
-        blocks: 10,
+        bytes: 10 * BLOCK,
     };
     assert_eq!(fs.pool().status().spills, [spill]);
     assert_eq!(
@@ -202,7 +202,7 @@ fn a_starved_node_spills_until_it_has_memory_again() {
 
 /// A node without memory for more still has what was populated ahead: its writers get that first.
 #[test]
-fn what_is_populated_on_a_starved_node_is_used_before_anything_spills() {
+fn populated_memory_of_a_starved_node_is_used_before_spilling() {
     let (fs, _) = filesystem(3, 8 * RUN);
     fs.pool().memory().below().set_limit_blocks(MemberId(1), 2 * RUN);
     while fs.pool().populate_ahead(MemberId(1), 4 * RUN) == Ahead::More {}
@@ -224,7 +224,7 @@ fn what_is_populated_on_a_starved_node_is_used_before_anything_spills() {
 }
 
 #[test]
-fn everything_starved_is_a_full_pool_and_no_more() {
+fn a_pool_of_starved_nodes_is_full_until_memory_returns() {
     let (fs, _) = filesystem(2, RUN);
     let memory = fs.pool().memory().below();
     (0..2).for_each(|member| memory.set_starved(MemberId(member), true));
@@ -261,7 +261,7 @@ fn memory_is_populated_ahead_of_use_and_no_further() {
 }
 
 #[test]
-fn only_what_a_first_write_does_not_cover_is_zeroed() {
+fn a_first_write_zeroes_only_bytes_it_does_not_cover() {
     let (fs, _) = filesystem(1, 4 * RUN);
     let (caller, inode) = (Caller::on_node(&fs, 0), new_file(&fs, "a"));
     let zeroed = |offset: u64, bytes: usize| {
@@ -273,7 +273,7 @@ fn only_what_a_first_write_does_not_cover_is_zeroed() {
     assert_eq!(zeroed(0, 100), 3996);
     assert_eq!(zeroed(50, 4000), 0, "overwritten");
     assert_eq!(zeroed(BLOCK, BLOCK as usize), 0);
-    assert_eq!(zeroed(3 * BLOCK - 10, 20), 2 * BLOCK - 20, "both ends");
+    assert_eq!(zeroed(3 * BLOCK - 10, 20), 2 * BLOCK - 20, "zeroes at both ends");
     assert_eq!(zeroed(RUN * BLOCK, (RUN * BLOCK) as usize), 0, "a whole run");
     assert_eq!(zeroed(5 * BLOCK + 1, 3 * BLOCK as usize), BLOCK);
 }
@@ -285,9 +285,9 @@ fn the_access_matrix_counts_bytes_by_cpu_node_and_home() {
     let inode = new_file(&fs, "a");
     append(&fs, &local, &inode, 3);
     let mut data = [0; 5000];
-    fs.read(&remote.asking(), &inode, 100, &mut data).expect("a file");
+    fs.read(&remote.asking(), &inode, 100, &mut data).expect("a file inode");
     fs.write(&remote.asking(), &inode, 0, &data[..10], false)
-        .expect("overwritten");
+        .expect("overwriting takes no block");
     fs.read(&local.asking(), &inode, 0, &mut data[..7]).expect("a file");
     let mut accesses = fs.pool().status().accesses;
     accesses.iter_mut().for_each(|access| {
@@ -306,7 +306,7 @@ fn the_access_matrix_counts_bytes_by_cpu_node_and_home() {
 
 /// A node that has CPUs only, and one whose number is not the lowest.
 #[test]
-fn a_node_without_memory_takes_from_the_nearest() {
+fn a_node_without_memory_uses_the_nearest() {
     let (fs, _) = empty_filesystem(3);
     add_member(&fs, NodeId(1), RUN);
     add_member(&fs, NodeId(0), RUN);
@@ -340,7 +340,7 @@ fn a_file_written_in_order_lies_in_whole_runs() {
         behind,
         BLOCK,
     )
-    .expect("nothing is there");
+    .expect("the range is empty");
     assert_eq!(fs.map_nodes_used(), 1);
     fs.check_invariants();
     let mut back = vec![0; (4 * RUN * BLOCK) as usize];

@@ -46,7 +46,7 @@ impl World {
             ..SetAttr::default()
         };
         for inode in &files {
-            fs.set_attr(inode, &set).expect("a file");
+            fs.set_attr(inode, &set).expect("the inode is a file");
         }
         Self {
             fs,
@@ -73,7 +73,7 @@ impl World {
     /// The words from byte `from` to `to`, less if the file ends before.
     pub(crate) fn read(&self, asking: &Asking<'_>, inode: &Inode, from: u64, to: u64) -> Vec<u64> {
         let mut bytes = vec![0xee; (to - from) as usize];
-        let read = self.fs.read(asking, inode, from, &mut bytes).expect("a file");
+        let read = self.fs.read(asking, inode, from, &mut bytes).expect("a file inode");
         let (words, odd) = bytes[..read].as_chunks();
         assert!(odd.is_empty(), "the file ends within a word");
         words.iter().map(|word| u64::from_le_bytes(*word)).collect()
@@ -85,7 +85,7 @@ impl World {
         for (file, inode) in self.files.iter().enumerate() {
             self.fs
                 .unlink(&self.fs.root(), file.to_string().as_bytes())
-                .expect("it is there");
+                .expect("the name exists");
             self.fs.unpin(inode, 1);
         }
         assert_empty(&self.fs);

@@ -129,7 +129,7 @@ impl TestMemory {
 
     /// From now on an access to it is a fault.
     pub(crate) fn remove(&self, member: MemberId) {
-        self.members.write().remove(&member).expect("it was there");
+        self.members.write().remove(&member).expect("the member exists");
     }
 
     /// Changes how requests of a disk fail.

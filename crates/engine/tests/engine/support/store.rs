@@ -136,7 +136,7 @@ struct TestRegistration {
 
 impl Registration for TestRegistration {
     fn id_on(&self, connection: u64) -> Option<i32> {
-        (connection == self.connection).then_some(i32::try_from(self.file + 1).expect("few files"))
+        (connection == self.connection).then_some(i32::try_from(self.file + 1).expect("the number is small"))
     }
 }
 

@@ -153,7 +153,7 @@ impl Run {
         let make = |number: usize| {
             model.files[number].size = SIZE_MAX;
             fs.create_volume(&name(number), SIZE_MAX, Placement::Local)
-                .expect("it is new")
+                .expect("the name is new")
         };
         let volumes = (0..VOLUMES).map(make).collect();
         Self {
@@ -249,10 +249,10 @@ impl Run {
     /// Replaces a volume by a new one of the same name; the old volume has nothing any more.
     fn replace(&mut self, number: usize, size: u64, placement: Placement) {
         let (fs, name) = (&self.fs, name(number));
-        fs.remove_volume(&self.volumes[number]).expect("it is there");
+        fs.remove_volume(&self.volumes[number]).expect("the volume exists");
         assert_eq!(fs.volume(&name).err(), Some(VolumeError::Unknown));
         let old = Arc::clone(&self.volumes[number]);
-        self.volumes[number] = fs.create_volume(&name, size, placement).expect("its name is free");
+        self.volumes[number] = fs.create_volume(&name, size, placement).expect("the name is free");
         let asking = &self.callers[0].asking();
         assert_eq!(old.size_bytes(), 0);
         assert!(fs.read_volume(asking, &old, 0, &mut [0]).is_err());
@@ -275,7 +275,7 @@ impl Run {
             }
             Operation::Read { offset, bytes } => {
                 let mut data = vec![0xaa; bytes as usize];
-                let read = fs.read(asking, inode, offset, &mut data).expect("a file");
+                let read = fs.read(asking, inode, offset, &mut data).expect("the inode is a file");
                 assert!(
                     data[..read] == model.files[number].read(offset, bytes),
                     "read of other bytes"
@@ -307,7 +307,7 @@ impl Run {
                 assert_eq!(error, PoolError::NoSpace(id));
                 assert!(
                     self.model.free() < MEMBER_BLOCKS,
-                    "there was room to drain {id} into: {status:?}"
+                    "a drain of {id} failed with room: {status:?}"
                 );
             }
         }
@@ -335,7 +335,7 @@ impl Run {
             for (at, bytes) in &model.placed {
                 self.fs
                     .read_volume(asking, volume, at * BLOCK, &mut page)
-                    .expect("below its size");
+                    .expect("the range is within the volume");
                 assert!(page == bytes[..], "block {at} of {} has other bytes", volume.name());
             }
             let status = self.fs.volume_status(volume);
@@ -352,7 +352,7 @@ impl Run {
                 entries += 1;
                 true
             })
-            .expect("a directory");
+            .expect("the inode is a directory");
         assert_eq!(entries, FILES, "the tree has files only");
     }
 
@@ -362,12 +362,12 @@ impl Run {
         for volume in &self.volumes {
             let ino = volume.inode().ino();
             assert!(self.fs.inode(ino).is_none(), "no number leads to a volume");
-            self.fs.remove_volume(volume).expect("it is there");
+            self.fs.remove_volume(volume).expect("the volume exists");
         }
         for (file, inode) in self.files.iter().enumerate() {
             self.fs
                 .unlink(&self.fs.root(), file.to_string().as_bytes())
-                .expect("it is there");
+                .expect("the name exists");
             self.fs.unpin(inode, 1);
         }
         assert_empty(&self.fs);

@@ -5,7 +5,7 @@ use homenode_engine::NodeId;
 use homenode_engine::fs::{Placement, VOLUME_BYTES_MAX, VolumeError};
 
 #[test]
-fn names_sizes_and_nodes_that_are_none() {
+fn invalid_names_sizes_and_nodes_are_refused() {
     let (fs, _) = filesystem(2, 100);
     let make = |name: &str, bytes| fs.create_volume(name, bytes, Placement::Local).map(drop);
     let too_long = "n".repeat(256);
@@ -30,7 +30,7 @@ fn names_sizes_and_nodes_that_are_none() {
 }
 
 #[test]
-fn names_are_taken_once_and_free_again() {
+fn volume_names_are_unique_and_reusable() {
     let (fs, _) = filesystem(1, 100);
     for name in ["v", "ü", "...", " ", &"n".repeat(255)] {
         let volume = fs
@@ -41,17 +41,17 @@ fn names_are_taken_once_and_free_again() {
             Err(VolumeError::Exists)
         );
         assert_eq!(fs.volume(name).expect("it is there").size_bytes(), VOLUME_BYTES_MAX);
-        fs.remove_volume(&volume).expect("it is there");
+        fs.remove_volume(&volume).expect("the volume exists");
         assert_eq!(fs.volume(name).map(drop), Err(VolumeError::Unknown));
     }
     assert_empty(&fs);
 }
 
 #[test]
-fn an_attached_volume_stays_as_it_is() {
+fn an_attached_volume_cannot_be_changed() {
     let (fs, _) = filesystem(1, 100);
-    let volume = fs.create_volume("v", 4 * BLOCK, Placement::Local).expect("it is new");
-    fs.attach_volume(&volume).expect("nobody has");
+    let volume = fs.create_volume("v", 4 * BLOCK, Placement::Local).expect("a new name");
+    fs.attach_volume(&volume).expect("the volume is not attached");
     assert!(fs.volumes()[0].attached);
     assert_eq!(fs.attach_volume(&volume), Err(VolumeError::Attached));
     assert_eq!(fs.resize_volume(&volume, BLOCK, true), Err(VolumeError::Attached));
@@ -62,17 +62,17 @@ fn an_attached_volume_stays_as_it_is() {
     fs.resize_volume(&volume, 8 * BLOCK, false).expect("it grows");
     fs.attach_volume(&volume).expect("again");
     fs.detach_volume(&volume);
-    fs.remove_volume(&volume).expect("nobody has it");
+    fs.remove_volume(&volume).expect("the volume is detached");
     assert_eq!(fs.attach_volume(&volume), Err(VolumeError::Unknown));
     assert_empty(&fs);
 }
 
 #[test]
-fn a_volume_at_the_far_end_of_all_offsets() {
+fn a_volume_of_the_largest_size_works_at_its_end() {
     let (fs, _) = filesystem(1, 100);
     let volume = fs
         .create_volume("v", VOLUME_BYTES_MAX, Placement::Local)
-        .expect("it is new");
+        .expect("the name is new");
     let caller = Caller::on_node(&fs, 0);
     let asking = &caller.asking();
     let last = VOLUME_BYTES_MAX - BLOCK;
@@ -88,18 +88,18 @@ fn a_volume_at_the_far_end_of_all_offsets() {
         assert!(refused(fs.zero_volume(asking, &volume, offset, BLOCK)));
     }
     fs.zero_volume(asking, &volume, 0, VOLUME_BYTES_MAX).expect("all of it");
-    assert_eq!(fs.volumes()[0].used_bytes, BLOCK, "it stays placed");
+    assert_eq!(fs.volumes()[0].used_bytes, BLOCK, "the last block was freed");
     fs.read_volume(asking, &volume, last, &mut back).expect("within");
     assert_eq!(back, [0; BLOCK as usize]);
     fs.discard_volume(asking, &volume, 0, VOLUME_BYTES_MAX)
-        .expect("all of it");
+        .expect("the range is the whole volume");
     assert_eq!(fs.volumes()[0].used_bytes, 0);
-    fs.remove_volume(&volume).expect("it is there");
+    fs.remove_volume(&volume).expect("the volume exists");
     assert_empty(&fs);
 }
 
 #[test]
-fn blocks_go_where_the_policy_says() {
+fn volume_blocks_follow_the_policy() {
     let (fs, _) = filesystem(2, 4 * 512);
     let run = vec![1; 512 * BLOCK as usize];
     let caller = Caller::on_node(&fs, 0);
@@ -113,7 +113,7 @@ fn blocks_go_where_the_policy_says() {
         }
         let status = fs.volume_status(&volume);
         assert_eq!(status.placement, placement);
-        fs.remove_volume(&volume).expect("it is there");
+        fs.remove_volume(&volume).expect("the volume exists");
         status.map
     };
     let bytes = 512 * BLOCK;

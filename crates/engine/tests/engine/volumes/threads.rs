@@ -24,19 +24,19 @@ type Work = fn(&World, &Caller, &mut Random) -> bool;
 type Job = Box<dyn FnOnce() -> u64 + Send>;
 
 #[test]
-fn nobody_reads_or_writes_beyond_a_size_that_changes() {
+fn volume_accesses_stay_within_a_changing_size() {
     race(Bytes::Memory);
 }
 
 #[test]
-fn nobody_reads_or_writes_beyond_a_size_that_changes_below_a_cache() {
+fn volume_accesses_below_a_cache_stay_within_a_changing_size() {
     race(DISKS);
 }
 
 fn race(bytes: Bytes) {
     let seed = seeded::seed();
     let (fs, _) = filesystem_on(bytes, 2, 16 << 8);
-    fs.create_volume("v", SIZE, Placement::Local).expect("it is new");
+    fs.create_volume("v", SIZE, Placement::Local).expect("the name is new");
     let world = Arc::new(World {
         fs,
         end: Instant::now() + RUN_FOR,
@@ -56,10 +56,10 @@ fn race(bytes: Bytes) {
     };
     let rounds = threads::run_all(works.into_iter().enumerate().map(job).collect());
     println!("rounds of each thread: {rounds:?}");
-    assert!(rounds.iter().all(|rounds| *rounds > 5), "hardly anything: {rounds:?}");
+    assert!(rounds.iter().all(|rounds| *rounds > 5), "too few rounds: {rounds:?}");
     let fs = &world.fs;
     fs.check_invariants();
-    fs.remove_volume(&volume(&world)).expect("it is there");
+    fs.remove_volume(&volume(&world)).expect("the volume exists");
     assert_empty(fs);
 }
 
@@ -119,18 +119,18 @@ fn read(world: &World, caller: &Caller, random: &mut Random) -> bool {
 fn resize(world: &World, _: &Caller, random: &mut Random) -> bool {
     let (fs, volume) = (&world.fs, volume(world));
     if random.below(4) == 0 {
-        fs.remove_volume(&volume).expect("nobody else does");
+        fs.remove_volume(&volume).expect("no other thread changes the volume");
         assert_eq!(volume.size_bytes(), 0);
         // Some go before a first write, or beside it.
         for _ in 0..random.below(8) {
             let fresh = fs.create_volume("v", SIZE, Placement::Local).expect("nobody else does");
-            fs.remove_volume(&fresh).expect("nobody else does");
+            fs.remove_volume(&fresh).expect("no other thread changes the volume");
         }
         fs.create_volume("v", SIZE, Placement::Interleave)
-            .expect("nobody else does");
+            .expect("no other thread changes the volume");
     } else {
         let size = (1 + random.below(SIZE / BLOCK)) * BLOCK;
-        fs.resize_volume(&volume, size, true).expect("nobody else does");
+        fs.resize_volume(&volume, size, true).expect("no other thread does");
         fs.resize_volume(&volume, SIZE, false).expect("it grows");
     }
     std::thread::sleep(Duration::from_micros(random.below(2000)));
@@ -163,14 +163,14 @@ fn recycle(world: &World, caller: &Caller, random: &mut Random) -> bool {
         size: Some(0),
         ..SetAttr::default()
     };
-    fs.set_attr(&inode, &set).expect("a file");
-    fs.unlink(&fs.root(), b"recycled").expect("it is there");
+    fs.set_attr(&inode, &set).expect("the inode is a file");
+    fs.unlink(&fs.root(), b"recycled").expect("the name exists");
     fs.unpin(&inode, 1);
     true
 }
 
 #[test]
-fn a_write_beside_the_removal_of_a_fresh_volume_leaves_no_block() {
+fn a_write_concurrent_with_a_volumes_removal_leaks_no_block() {
     let mut random = Random::new(seeded::seed());
     let (fs, _) = filesystem_on(Bytes::Memory, 1, 16 << 8);
     let fs = Arc::new(fs);
@@ -191,16 +191,16 @@ fn a_write_beside_the_removal_of_a_fresh_volume_leaves_no_block() {
         })
     };
     for _ in 0..20_000 {
-        let volume = fs.create_volume("v", SIZE, Placement::Local).expect("it is new");
-        *current.lock().expect("nobody panics with it") = Some(Arc::clone(&volume));
+        let volume = fs.create_volume("v", SIZE, Placement::Local).expect("the name is new");
+        *current.lock().expect("no thread panics while it holds the lock") = Some(Arc::clone(&volume));
         (0..random.below(300)).for_each(|_| std::hint::spin_loop());
-        fs.remove_volume(&volume).expect("nobody else does");
-        *current.lock().expect("nobody panics with it") = None;
+        fs.remove_volume(&volume).expect("no other thread changes the volume");
+        *current.lock().expect("no thread panics while it holds the lock") = None;
     }
     drop(current);
     println!(
         "written before the removal: {}",
-        writer.join().expect("it does not panic")
+        writer.join().expect("the thread does not panic")
     );
     assert_empty(&fs);
 }

@@ -48,7 +48,7 @@ fn counts(responder: &TestResponder, nodeid: u64) -> (u32, u32) {
 }
 
 #[test]
-fn opens_are_counted_until_their_handles_come_back() {
+fn opens_are_counted_until_their_handles_are_released() {
     let responder = responder();
     let (nodeid, created) = make(&responder, Opcode::Create, libc::O_RDWR);
     assert_eq!(counts(&responder, nodeid), (1, 1));
@@ -64,7 +64,7 @@ fn opens_are_counted_until_their_handles_come_back() {
 }
 
 #[test]
-fn handles_that_were_never_given_release_nothing() {
+fn unknown_handles_release_nothing() {
     let responder = responder();
     let (nodeid, fh) = make(&responder, Opcode::Create, libc::O_WRONLY);
     for odd in [0, 3, 1 << 32, u64::MAX] {
@@ -80,7 +80,7 @@ fn handles_that_were_never_given_release_nothing() {
 }
 
 #[test]
-fn a_file_that_is_forgotten_before_its_release_goes_with_the_release() {
+fn a_file_forgotten_before_its_release_goes_with_the_release() {
     for opcode in [Opcode::Create, Opcode::TmpFile] {
         let responder = responder();
         let (nodeid, fh) = make(&responder, opcode, libc::O_RDWR);

@@ -19,7 +19,7 @@ pub(super) struct TraceWriter(JoinHandle<io::Result<()>>);
 impl TraceWriter {
     /// Writes what as many recorders record of a device of that size.
     pub(super) fn start(file: File, device_bytes: u64, recorders: usize) -> io::Result<(Vec<Recorder>, Self)> {
-        let number = |index| u16::try_from(index).expect("there are at most 65,535 queues");
+        let number = |index| u16::try_from(index).expect("a device has at most 65,535 queues");
         let pairs = (0..recorders).map(|index| recorder(number(index), ENTRIES));
         let (recorders, recorded): (_, Vec<Recorded>) = pairs.unzip();
         let write = move || write(file, device_bytes, recorded);
@@ -65,7 +65,7 @@ mod tests {
     use std::io::Read;
 
     #[test]
-    fn what_all_cores_were_asked_for_is_in_the_file() {
+    fn the_trace_file_has_the_requests_of_all_cores() {
         let (mut reader, file) = io::pipe().unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(file));
         let (recorders, writer) = TraceWriter::start(file, 1 << 20, 2).unwrap();

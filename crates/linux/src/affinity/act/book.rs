@@ -1,6 +1,5 @@
-//! Entries of a journal about targets and files that were moved; entries about cards are in `cards_book`.
+//! Entries of a journal: targets, and files that were moved.
 
-use super::cards_book::{self, Cards};
 use super::mask::{Mask, is_what_became_of};
 use super::record::{Key, Place, Record};
 use homenode_policy::affinity::{FileId, Target};
@@ -37,7 +36,8 @@ const FILES_MAX: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Book {
     pub(super) entries: Entries,
-    pub(super) cards: Cards,
+    /// Changes of cards by an earlier version, each with the command that puts it back.
+    pub(super) cards: Vec<(Record, String)>,
     pub(super) files: BTreeMap<FileId, MovedFile>,
     next_order: usize,
 }
@@ -64,8 +64,6 @@ pub(super) fn of_file(file: FileId, to: NodeId, at: u64) -> Record {
         session: 0,
         to: vec![to.0.into()],
         at,
-        masks: Vec::new(),
-        made: None,
         stays: true,
     }
 }
@@ -82,7 +80,7 @@ impl Book {
     pub(super) fn records(&self) -> impl Iterator<Item = Record> {
         let mut targets = self.latest_first();
         targets.reverse();
-        let cards = self.cards.iter().flat_map(|(setting, entry)| entry.records(setting));
+        let cards = self.cards.iter().map(|(record, _)| record.clone());
         let of_targets = targets.into_iter().flat_map(|target| {
             let entry = &self.entries[&target];
             entry.set.iter().map(move |(set, at)| Record {
@@ -93,8 +91,6 @@ impl Book {
                 session: entry.session,
                 to: set.iter().map(|cpu| cpu.0).collect(),
                 at: *at,
-                masks: Vec::new(),
-                made: None,
                 stays: false,
             })
         });
@@ -112,13 +108,17 @@ impl Book {
 
     /// Takes a line of a journal in; else what is wrong with it.
     pub(super) fn read(&mut self, record: &Record) -> Result<(), String> {
-        match Place::from(&record.target) {
+        match record.place()? {
             Place::Target(target) => {
                 let old = Mask::parse(record.old.clone()).map_err(|error| error.to_string())?;
                 self.note(target, record, old);
                 Ok(())
             }
-            Place::Card(setting) => cards_book::note(&mut self.cards, setting, record),
+            Place::Card(command) => {
+                self.cards.retain(|(known, _)| known.target != record.target);
+                self.cards.push((record.clone(), command));
+                Ok(())
+            }
             Place::File(file) => {
                 let node = record.to.first().and_then(|node| u16::try_from(*node).ok());
                 let to = NodeId(node.ok_or("a file goes to a node")?);

@@ -6,7 +6,7 @@
 //! | numad | masks and memory of busy processes, every few seconds | threads whose mask it has narrowed are left alone, as all whose mask somebody else has; what it does to others is noticed |
 //! | tuned, with a profile that isolates CPUs | masks of threads, at its start and of new threads; the default of interrupts | threads whose mask it has narrowed are left alone, as all whose mask somebody else has |
 //! | systemd's `.link` files with `ReceivePacketSteeringCPUMask` | RPS of cards they apply to, when a card appears | RPS of these cards is left alone |
-//! | systemd's `.link` files with numbers of queues | how many queues a card has, when it appears | nothing: they are set when a card appears, and changed here only when asked for |
+//! | systemd's `.link` files with numbers of queues | how many queues a card has, when it appears | nothing: homenode sets none |
 //!
 //! An operator who wants to have it otherwise hands on no conflict, or only some ([`super::Actor::apply`],
 //! [`leave_alone`]): irqbalance then moves interrupts back, which is noticed, and they are left to it from then on.
@@ -26,9 +26,10 @@ use std::path::Path;
 use tuned::tuned;
 
 /// A program that sets the same, and what that means.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Conflict {
     /// Which program.
+    #[serde(skip)]
     pub who: Helper,
     /// Action of the program: `irqbalance (process 812) moves interrupts every ten seconds`.
     pub what: String,
@@ -36,6 +37,7 @@ pub struct Conflict {
     pub effect: String,
     /// Steps that an operator may take.
     pub remedy: String,
+    #[serde(skip)]
     sets: Sets,
 }
 
@@ -150,7 +152,7 @@ fn numad(process: u32) -> Conflict {
     Conflict {
         who: Helper::Numad,
         what: format!("numad (process {process}) moves processes between nodes, with their memory"),
-        effect: "threads whose mask it has narrowed are left alone; those that were moved first it may move away".to_owned(),
+        effect: "threads whose mask it has narrowed are left alone; it may move away threads that were moved first".to_owned(),
         remedy:
             "to have threads moved by homenode alone, stop it (systemctl disable --now numad), or name it the processes that \
              it is to leave (numad -x PROCESS); or say off for those it cares for"

@@ -22,13 +22,13 @@ pub enum Error {
         problem: String,
     },
     /// A file without a byte, which this program never leaves.
-    #[error("the journal {path} is empty, which none is that was written whole: what it told of, if anything, is not taken back. Remove it to begin anew", path = path.display())]
+    #[error("the journal {path} is empty, so it was not written completely: its changes, if any, are not reverted. Remove it to start anew", path = path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
     /// A journal whose middle is not what was written.
-    #[error("{path} is damaged: line {line}: {problem}: nothing of it was used; what it tells of old masks can still be read by eye. Move it away to begin anew", path = path.display())]
+    #[error("{path} is damaged: line {line}: {problem}: none of it was used; old masks in it can still be read by eye. Move it away to start anew", path = path.display())]
     Damaged {
         /// The journal.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum Error {
         problem: String,
     },
     /// A journal of this boot whose numbers of threads and names of cards are those of other namespaces.
-    #[error("{path} was written in other namespaces ({there}; here: {here}): what it names are not the threads and cards of here: run it where it was written (nsenter --all --target PROCESS, with a process of there), or name another file", path = path.display())]
+    #[error("{path} was written in other namespaces ({there}; here: {here}): it names threads and cards of those namespaces: run the command there (nsenter --all --target PROCESS, with a process of there), or name another file", path = path.display())]
     Elsewhere {
         /// The journal.
         path: PathBuf,
@@ -109,7 +109,7 @@ fn machine_remedy(path: &Path, source: &io::Error) -> String {
     let directory = path.parent().unwrap_or(path).display();
     match source.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => format!("make room in {directory}"),
-        _ => format!("make {directory} a directory that can be written, or remove what is there"),
+        _ => format!("make {directory} a writable directory, or remove it"),
     }
 }
 

@@ -16,18 +16,19 @@
 //! nothing to undo, and what a killed program wrote the kernel still has; the fsync is there so that a disk which cannot
 //! take the lines says so before the first action, and not when it writes them back.
 //!
-//! A file that a pool was asked to move is in it too, with `"stays":true`: it is not moved back.
+//! A file that a pool was asked to move is in it too, with `"stays":true`: it is not moved back. Earlier versions wrote down
+//! numbers of queues and tables of cards, which stay until a revert tells how to put them back.
 //!
 //! A journal of another boot tells of nothing that is still in force. Cost: one write and one fsync a plan; the file is
 //! written anew, without what has vanished, when it has twice the lines that were left then, and a thousand.
 
 use super::book::{Book, Entries};
-use super::cards_book::{CardSetting, Cards};
 use super::error::Error;
 use super::record::{self, Broken, Record};
 use super::store::Store;
 use homenode_policy::NodeId;
 use homenode_policy::affinity::{FileId, Target};
+use std::mem;
 use std::path::Path;
 
 /// A journal is written anew when it has this many times the lines that it had afterwards last time,
@@ -117,10 +118,6 @@ impl<S: Store> Journal<S> {
         &self.book.entries
     }
 
-    pub(super) fn cards(&self) -> &Cards {
-        &self.book.cards
-    }
-
     /// Files that were moved, with the nodes they were moved to.
     pub(super) fn files(&self) -> Vec<(FileId, NodeId)> {
         self.book.files.iter().map(|(file, moved)| (*file, moved.to)).collect()
@@ -131,6 +128,15 @@ impl<S: Store> Journal<S> {
         let files = self.files();
         self.book.files.clear();
         files
+    }
+
+    /// Takes out what an earlier version has changed of cards: the commands that put it back. [`Journal::retain`] writes that.
+    pub(super) fn take_cards(&mut self) -> Vec<String> {
+        let cards = mem::take(&mut self.book.cards).into_iter();
+        let mut commands: Vec<String> = cards.map(|(_, command)| command).collect();
+        // Numbers (`-L`) before tables (`-X`), which may name queues that come with the number.
+        commands.sort_unstable();
+        commands
     }
 
     /// Whether it has nothing.
@@ -160,7 +166,7 @@ impl<S: Store> Journal<S> {
         };
         self.lines = Some(lines + records.len());
         for record in records {
-            self.book.read(record).expect("it was made of what had been read");
+            self.book.read(record).expect("records in the book were parsed before");
         }
         Ok(())
     }
@@ -171,14 +177,9 @@ impl<S: Store> Journal<S> {
         self.lines.is_some_and(|lines| lines > enough)
     }
 
-    /// Forgets what `keep` does not name, and writes the file anew; without anything to keep, there is none.
-    pub(super) fn retain(
-        &mut self,
-        mut keep: impl FnMut(&Target) -> bool,
-        mut keep_card: impl FnMut(&CardSetting) -> bool,
-    ) -> Result<(), Error> {
+    /// Forgets the targets that `keep` does not name, and writes the file anew; without anything to keep, there is none.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(&Target) -> bool) -> Result<(), Error> {
         self.book.entries.retain(|target, _| keep(target));
-        self.book.cards.retain(|setting, _| keep_card(setting));
         self.lines = None;
         if self.book.is_empty() {
             return self.store.remove();

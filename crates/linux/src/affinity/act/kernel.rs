@@ -1,7 +1,6 @@
 //! The narrow side of a kernel that plans are carried out on, so that a model can stand for it.
 
 use super::mask::Mask;
-use crate::affinity::{QueueCounts, Table};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
 use std::io;
@@ -75,42 +74,6 @@ pub trait Kernel {
     /// # Errors
     /// It cannot be read, or the process has ended.
     fn process(&self, process: u32) -> io::Result<Process>;
-
-    /// A card's index; none when there is no such card.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    fn card(&self, device: &str) -> io::Result<Option<String>>;
-
-    /// The receive and transmit queues of a card.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    fn queues(&self, device: &str) -> io::Result<Vec<Target>>;
-
-    /// How many queues a card has, and can have.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP`: it does not tell.
-    fn queue_counts(&self, device: &str) -> io::Result<QueueCounts>;
-
-    /// Gives a card so many combined, receive and transmit queues.
-    ///
-    /// # Errors
-    /// The kernel refuses. `EINVAL`: among others, when its table has queues that would go.
-    fn set_queues(&self, device: &str, queues: [u32; 3]) -> io::Result<()>;
-
-    /// Returns the table by which a card spreads packets over its receive queues.
-    ///
-    /// # Errors
-    /// `EOPNOTSUPP`: it has no table.
-    fn table(&self, device: &str) -> io::Result<Table>;
-
-    /// Sets all entries of a card's table; without any, as when nobody has set it.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    fn set_table(&self, device: &str, entries: &[u32]) -> io::Result<()>;
 
     /// All threads, without those of the kernel itself.
     ///

@@ -6,14 +6,13 @@ use super::mask::Mask;
 use crate::affinity::sense::counts::Counts;
 use crate::affinity::sense::cpusets::within;
 use crate::affinity::sense::cpusets::{Cpuset, Cpusets};
-use crate::affinity::sense::ethtool::Ethtool;
-use crate::affinity::sense::thread_files::{allowed_mask, stat};
+use crate::affinity::sense::thread_files::allowed_mask;
 use crate::affinity::sense::{INTERRUPTS, ONLINE, UPTIME, uptime_ticks};
-use crate::affinity::{QueueCounts, Table};
 use crate::cpu;
-use crate::topology::sysfs::{Tree, number_after, parse_list};
+use crate::process::Stat;
+use crate::topology::sysfs::{Tree, parse_list};
 use homenode_policy::CpuId;
-use homenode_policy::affinity::{QueueKind, Target, ThreadId};
+use homenode_policy::affinity::{Target, ThreadId};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
@@ -84,7 +83,7 @@ impl Live {
     fn stat(&self, path: &str) -> io::Result<(Process, bool)> {
         let mut bytes = Vec::new();
         self.tree.read(path, &mut bytes)?;
-        let stat = stat(&bytes).ok_or_else(|| unclear(path))?;
+        let stat = Stat::parse(&bytes).ok_or_else(|| unclear(path))?;
         let process = Process {
             started: stat.started,
             parent: stat.parent,
@@ -181,7 +180,9 @@ impl Kernel for Live {
                 Err(error) => Err(error),
             },
             Target::Interrupt(number) => return self.interrupt_name(*number),
-            Target::Transmit { device, .. } | Target::Receive { device, .. } => return self.card(device),
+            Target::Transmit { device, .. } | Target::Receive { device, .. } => {
+                self.tree.try_text(format!("sys/class/net/{device}/ifindex")).map(Some)
+            }
         };
         match found {
             Err(error) if vanished(&error) => Ok(None),
@@ -242,40 +243,6 @@ impl Kernel for Live {
         self.stat(&format!("proc/{process}/stat")).map(|(found, _)| found)
     }
 
-    fn card(&self, device: &str) -> io::Result<Option<String>> {
-        match self.tree.try_text(format!("sys/class/net/{device}/ifindex")) {
-            Err(error) if vanished(&error) => Ok(None),
-            found => found.map(Some),
-        }
-    }
-
-    fn queues(&self, device: &str) -> io::Result<Vec<Target>> {
-        let names = self.tree.names(format!("sys/class/net/{device}/queues"));
-        let queue = |name: String| {
-            let transmit = number_after(&name, "tx-").map(|index| (QueueKind::Transmit, index));
-            let receive = || number_after(&name, "rx-").map(|index| (QueueKind::Receive, index));
-            let (kind, index) = transmit.or_else(receive)?;
-            Target::of_queue(device, kind, index)
-        };
-        Ok(names.into_iter().filter_map(queue).collect())
-    }
-
-    fn queue_counts(&self, device: &str) -> io::Result<QueueCounts> {
-        Ethtool::new()?.queues(device)
-    }
-
-    fn set_queues(&self, device: &str, queues: [u32; 3]) -> io::Result<()> {
-        Ethtool::new()?.set_queues(device, queues)
-    }
-
-    fn table(&self, device: &str) -> io::Result<Table> {
-        Ethtool::new()?.table(device)
-    }
-
-    fn set_table(&self, device: &str, entries: &[u32]) -> io::Result<()> {
-        Ethtool::new()?.set_table(device, entries)
-    }
-
     fn threads(&self) -> io::Result<Vec<ThreadId>> {
         let (mut processes, mut numbers, mut threads) = (Vec::new(), Vec::new(), BTreeSet::new());
         self.tree.numbers("proc", &mut processes)?;
@@ -308,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interrupts_have_the_names_of_the_list_of_interrupts() {
+    fn interrupt_names_match_proc_interrupts() {
         let live = Live::new();
         let counts = Counts::parse(&live.tree.try_text(INTERRUPTS).unwrap()).unwrap();
         for (number, line) in &counts.lines {

@@ -133,7 +133,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_lock_is_one_for_all_journals_and_its_file_stays() {
+    fn all_journals_share_one_lock_and_its_file_stays() {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path().join("not-yet-there");
         let first = Lock::in_directory(&directory, Path::new("/a b/journal")).unwrap();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_journal_is_known_while_nobody_acts() {
+    fn the_last_journal_is_known_without_an_actor() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(last_in(directory.path()).unwrap(), None);
         let lock = Lock::in_directory(directory.path(), Path::new("journal")).unwrap();
@@ -167,7 +167,7 @@ mod tests {
 
     /// The lock is held by a process that has just taken it, over the line that a killed process left.
     #[test]
-    fn a_process_that_does_not_live_does_not_have_it() {
+    fn a_dead_process_does_not_hold_the_lock() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(NAME);
         fs::write(&path, format!("{} /a\n", u32::MAX)).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_may_not_write_does_without_the_lock_of_the_machine() {
+    fn only_unprivileged_users_skip_the_machine_lock() {
         let error = io::Error::from_raw_os_error;
         assert!(
             [libc::EACCES, libc::EPERM, libc::EROFS]
@@ -200,17 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_of_the_lock_of_the_machine_is_told() {
+    fn an_obstacle_at_the_machine_lock_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let in_the_way = directory.path().join("file");
         fs::write(&in_the_way, "").unwrap();
         let told = Lock::in_directory(&in_the_way, Path::new("/a"))
             .unwrap_err()
             .to_string();
-        let remedy = format!(
-            "make {} a directory that can be written, or remove what is there",
-            in_the_way.display()
-        );
+        let remedy = format!("make {} a writable directory, or remove it", in_the_way.display());
         assert!(
             told.contains("the lock of this machine") && told.ends_with(&remedy),
             "{told}"

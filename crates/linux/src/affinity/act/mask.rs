@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_cpus_reads_as_the_same_cpus() {
+    fn cpu_masks_survive_a_round_trip() {
         for numbers in [&[][..], &[0], &[31], &[0, 32], &[3, 63, 64, 8191]] {
             let cpus: Vec<CpuId> = numbers.iter().copied().map(CpuId).collect();
             let mask = Mask::of(&cpus);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mask() {
+    fn malformed_masks_are_refused() {
         for text in ["", "x", "1,,2", "100000000"] {
             assert!(Mask::parse(text.to_owned()).is_err(), "{text:?}");
         }

@@ -1,7 +1,5 @@
 //! Outcomes of changes.
 
-use super::cards::numbers;
-use super::cards_book::CardSetting;
 use super::conflicts::Conflict;
 use homenode_policy::affinity::{FileId, Plan, Previous, Snapshot, Target, ThreadId};
 use homenode_policy::{CpuId, NodeId};
@@ -138,8 +136,8 @@ pub struct Reverted {
     pub targets: Vec<(Target, Restore)>,
     /// Threads and processes that have inherited a mask of ours.
     pub inherited: Vec<(ThreadId, Restore)>,
-    /// Tables and numbers of queues.
-    pub cards: Vec<(CardSetting, CardRestore)>,
+    /// Commands that put back what an earlier version has changed of cards. They are in no journal any more.
+    pub cards: Vec<String>,
     /// Files that were moved, with their nodes. They stay there, and are in no journal any more.
     pub files: Vec<(FileId, NodeId)>,
     /// At each look at all threads one ended before it was looked at itself: who it may have started meanwhile is not
@@ -152,75 +150,13 @@ pub struct Reverted {
     pub stale: Option<String>,
 }
 
-/// Outcome of one setting of a card that was asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CardOutcome {
-    /// The card has it.
-    Done,
-    /// The card had it.
-    Same,
-    /// The driver has made something else of it: numbers of combined, receive and transmit queues, or the table.
-    Became(Vec<u32>),
-    /// Somebody else was quicker: it has this, and was left alone.
-    Changed(Vec<u32>),
-    /// There can be 1 to `max` queues.
-    Number {
-        /// Number that was asked for.
-        asked: u32,
-        /// Most queues that the card can have; 0 when their number is fixed.
-        max: u32,
-    },
-    /// The card has no such receive queue.
-    NoQueue {
-        /// The one that was asked for.
-        queue: u32,
-        /// How many it has.
-        queues: u32,
-    },
-    /// It has a table of RSS that is set and not asked for: a change of the number would leave it open what is in effect.
-    Table,
-    /// Its driver does not offer it.
-    NotOffered,
-    /// There is no such card.
-    Vanished,
-    /// The kernel refuses, with this errno.
-    Refused(i32),
-}
-
-/// Outcome of restoring one setting of a card.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CardRestore {
-    /// It was ours, and is as it was.
-    Restored,
-    /// It was as it had been.
-    Same,
-    /// It has another value, which was not set by this program: it was left alone.
-    Left(Vec<u32>),
-    /// The card is not there any more.
-    Vanished,
-    /// It could not be restored, by this errno; it stays in the journal.
-    Failed(i32),
-}
-
-impl CardOutcome {
-    /// Whether the card has what was asked for.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        matches!(self, Self::Done | Self::Same)
-    }
-}
-
 impl Reverted {
     /// Whether nothing is left to be restored. The journal may still be there ([`Self::stale`]).
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let of_targets = self.targets.iter().map(|(_, restore)| restore);
         let of_threads = self.inherited.iter().map(|(_, restore)| restore);
-        let mut of_cards = self.cards.iter();
         self.unread.is_none()
-            && !of_cards.any(|(_, restore)| matches!(restore, CardRestore::Failed(_)))
             && !of_targets
                 .chain(of_threads)
                 .any(|restore| matches!(restore, Restore::Failed(_) | Restore::Late))
@@ -235,7 +171,7 @@ impl fmt::Display for Outcome {
             Self::Narrowed(cpus) => write!(f, "done in part: the kernel gave {} only", List(cpus)),
             Self::Changed(cpus) => write!(
                 f,
-                "left alone: somebody else, or the kernel as CPUs went, has given it {} meanwhile",
+                "left alone: another program, or the kernel when CPUs went offline, has set {} meanwhile",
                 List(cpus)
             ),
             Self::Vanished => write!(f, "it is not there any more"),
@@ -275,63 +211,15 @@ impl fmt::Display for Restore {
             Self::Restored => write!(f, "restored"),
             Self::Partly(cpus) => write!(f, "restored as far as CPUs run: it has {}", List(cpus)),
             Self::Same => write!(f, "as it was"),
-            Self::Left(cpus) => write!(f, "left alone: somebody else has given it {}", List(cpus)),
+            Self::Left(cpus) => write!(f, "left alone: another program has set {}", List(cpus)),
             Self::Vanished => write!(f, "it is not there any more"),
             Self::Late => write!(
                 f,
-                "not restored: threads were started as fast as they were restored: it stays in the journal"
+                "not restored: threads were started as fast as they were restored: the change stays in the journal"
             ),
             Self::Failed(errno) => write!(
                 f,
-                "not restored: {}: it stays in the journal",
-                io::Error::from_raw_os_error(*errno)
-            ),
-        }
-    }
-}
-
-impl fmt::Display for CardOutcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Done => write!(f, "done"),
-            Self::Same => write!(f, "as it was"),
-            Self::Became(now) => write!(f, "the driver has made {} of it", numbers(now)),
-            Self::Changed(now) => write!(f, "left alone: somebody else has set it to {} meanwhile", numbers(now)),
-            Self::Number { asked, max: 0 } => write!(f, "not done: {asked} were asked for, and their number is fixed"),
-            Self::Number { asked, max } => {
-                write!(f, "not done: {asked} were asked for, and the card can have 1 to {max}")
-            }
-            Self::NoQueue { queue, queues } => {
-                write!(
-                    f,
-                    "not done: there is no receive queue {queue}, as the card has {queues}, from 0 on"
-                )
-            }
-            Self::Table => write!(
-                f,
-                "not done: somebody has set the card's RSS table, which need not hold for another number of queues: ask for rss too, or clear it (ethtool -X CARD default)"
-            ),
-            Self::NotOffered => write!(f, "not done: the card's driver does not offer it"),
-            Self::Vanished => write!(f, "not done: there is no such card"),
-            Self::Refused(libc::EINVAL) => write!(
-                f,
-                "refused by the kernel: Invalid argument: perhaps the card's RSS table, or a program on it, uses queues that would go"
-            ),
-            Self::Refused(errno) => write!(f, "refused by the kernel: {}", io::Error::from_raw_os_error(*errno)),
-        }
-    }
-}
-
-impl fmt::Display for CardRestore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Restored => write!(f, "restored"),
-            Self::Same => write!(f, "as it was"),
-            Self::Left(now) => write!(f, "left alone: somebody else has set it to {}", numbers(now)),
-            Self::Vanished => write!(f, "it is not there any more"),
-            Self::Failed(errno) => write!(
-                f,
-                "not restored: {}: it stays in the journal",
+                "not restored: {}: the change stays in the journal",
                 io::Error::from_raw_os_error(*errno)
             ),
         }
@@ -370,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_cpus() {
+    fn cpu_lists_are_formatted_as_ranges() {
         let list = |numbers: &[u32]| List(&numbers.iter().copied().map(CpuId).collect::<Vec<_>>()).to_string();
         assert_eq!(list(&[]), "no CPU");
         assert_eq!(list(&[4]), "CPU 4");

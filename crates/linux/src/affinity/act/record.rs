@@ -1,6 +1,5 @@
 //! The journal's text: its first line, and a line for each change.
 
-use super::cards_book::CardSetting;
 use super::error::Error;
 use homenode_policy::affinity::{FileId, Target, ThreadId};
 use serde::{Deserialize, Serialize};
@@ -11,7 +10,6 @@ const VERSION: &str = "1";
 
 /// Change, as it is written down before it is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct Record {
     pub(super) target: Key,
     pub(super) identity: String,
@@ -24,12 +22,6 @@ pub(super) struct Record {
     pub(super) to: Vec<u32>,
     /// When it was written, in clock ticks since boot.
     pub(super) at: u64,
-    /// Masks that a card's queues are to have again, when their number is changed.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) masks: Vec<(Key, String)>,
-    /// Masks that the change has made; `None` before the change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) made: Option<Vec<(Key, String)>>,
     /// It is not taken back: a file stays where it was moved to.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) stays: bool,
@@ -40,7 +32,7 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// A target or a setting of a card as it is written down.
+/// A target or a file as it is written down; a setting of a card only in journals of earlier versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Key {
@@ -56,7 +48,8 @@ pub(super) enum Key {
 /// Object of a record.
 pub(super) enum Place {
     Target(Target),
-    Card(CardSetting),
+    /// A card that an earlier version has changed, with the command that puts its setting back.
+    Card(String),
     File(FileId),
 }
 
@@ -171,7 +164,7 @@ fn header(line: &str) -> Result<(String, String), Broken> {
 }
 
 pub(super) fn line(record: &Record) -> String {
-    let text = serde_json::to_string(record).expect("numbers and strings");
+    let text = serde_json::to_string(record).expect("numbers and strings always serialize to JSON");
     format!("{:08x} {text}\n", crc32c::crc32c(text.as_bytes()))
 }
 
@@ -198,15 +191,6 @@ impl From<&Target> for Key {
     }
 }
 
-impl From<&CardSetting> for Key {
-    fn from(setting: &CardSetting) -> Self {
-        match setting.clone() {
-            CardSetting::Table { device } => Self::Table { device },
-            CardSetting::Queues { device } => Self::Queues { device },
-        }
-    }
-}
-
 impl From<FileId> for Key {
     fn from(file: FileId) -> Self {
         let ((major, minor), inode) = (file.pool, file.inode);
@@ -214,9 +198,10 @@ impl From<FileId> for Key {
     }
 }
 
-impl From<&Key> for Place {
-    fn from(key: &Key) -> Self {
-        let target = match key.clone() {
+impl Record {
+    /// Returns the object; else what is wrong with the record.
+    pub(super) fn place(&self) -> Result<Place, String> {
+        let target = match self.target.clone() {
             Key::Thread {
                 process,
                 thread,
@@ -229,13 +214,42 @@ impl From<&Key> for Place {
             Key::Interrupt { number } => Target::Interrupt(number),
             Key::Transmit { device, index } => Target::Transmit { device, index },
             Key::Receive { device, index } => Target::Receive { device, index },
-            Key::Table { device } => return Self::Card(CardSetting::Table { device }),
-            Key::Queues { device } => return Self::Card(CardSetting::Queues { device }),
+            Key::Table { device } => {
+                let options = weights(&numbers(&self.old)?);
+                return Ok(Place::Card(format!("ethtool -X {device} {options}")));
+            }
+            Key::Queues { device } => {
+                let kinds = ["combined", "rx", "tx"].into_iter().zip(numbers(&self.old)?);
+                let kinds = kinds.filter(|(_, queues)| *queues > 0);
+                let options: String = kinds.map(|(kind, queues)| format!(" {kind} {queues}")).collect();
+                return Ok(Place::Card(format!("ethtool -L {device}{options}")));
+            }
             Key::File { major, minor, inode } => {
                 let pool = (major, minor);
-                return Self::File(FileId { pool, inode });
+                return Ok(Place::File(FileId { pool, inode }));
             }
         };
-        Self::Target(target)
+        Ok(Place::Target(target))
     }
+}
+
+fn numbers(text: &str) -> Result<Vec<u16>, String> {
+    let numbers = text.split_ascii_whitespace().map(str::parse);
+    numbers
+        .collect::<Result<_, _>>()
+        .map_err(|error| format!("{text:?} are no numbers: {error}"))
+}
+
+/// Returns how often a table names each queue, as `ethtool -X` takes it; a table without entries is one that nobody had set.
+fn weights(table: &[u16]) -> String {
+    let Some(last) = table.iter().max() else {
+        return "default".to_owned();
+    };
+    let mut shares = vec![0; usize::from(*last) + 1];
+    for queue in table {
+        shares[usize::from(*queue)] += 1;
+    }
+    shares
+        .iter()
+        .fold("weight".to_owned(), |text, share| format!("{text} {share}"))
 }

@@ -1,14 +1,13 @@
-//! Takes everything back: the latest change first, then the masks that were inherited, then tables and numbers of queues.
+//! Takes everything back: the latest change first, then the masks that were inherited.
 
 use super::book::Entry;
-use super::cards;
 use super::children::{Families, Inheritor};
 use super::errno;
 use super::error::Error;
 use super::journal::Journal;
 use super::kernel::Kernel;
 use super::mask::{Mask, is_within};
-use super::outcome::{CardRestore, Restore, Reverted};
+use super::outcome::{Restore, Reverted};
 use super::store::Store;
 use crate::affinity::sense::gaps::has_vanished;
 use homenode_policy::CpuId;
@@ -28,6 +27,7 @@ pub(super) fn revert<K: Kernel, S: Store>(kernel: &K, journal: &mut Journal<S>) 
     };
     let mut reverted = Reverted {
         files: journal.take_files(),
+        cards: journal.take_cards(),
         ..Reverted::default()
     };
     let mut failed = BTreeSet::new();
@@ -45,12 +45,7 @@ pub(super) fn revert<K: Kernel, S: Store>(kernel: &K, journal: &mut Journal<S>) 
         failed.extend(journal.entries().keys().filter(is_thread).cloned());
         reverted.unread = Some(errno(&error));
     }
-    reverted.cards = cards::restore(kernel, journal);
-    let card_failed = |setting: &_| {
-        let mut cards = reverted.cards.iter();
-        cards.any(|(card, restore)| card == setting && matches!(restore, CardRestore::Failed(_)))
-    };
-    let retained = journal.retain(|target| failed.contains(target), card_failed);
+    let retained = journal.retain(|target| failed.contains(target));
     reverted.stale = retained.err().map(|error| error.to_string());
     Ok(reverted)
 }

@@ -108,9 +108,9 @@ impl Bpf {
             }
             None => tree.read(&path, bytes).map_err(|_| {
                 let why = tree.text(&unseen);
-                why.unwrap_or_else(|| "BPF programs count them, and none did so here".to_owned())
+                why.unwrap_or_else(|| "BPF programs count them, and none ran here".to_owned())
             })?,
         }
-        decode(bytes).ok_or_else(|| format!("what is in {path} cannot be understood"))
+        decode(bytes).ok_or_else(|| format!("{path} cannot be understood"))
     }
 }

@@ -1,6 +1,7 @@
 //! How network cards spread packets over their queues: sensed, recorded, and told.
 //!
-//! Decisions do not need it: they go by where packets arrive. People do, who wonder why all arrive at one queue.
+//! Decisions do not need it: they go by where packets arrive. People do, who wonder why all arrive at one queue, and advice
+//! about cards.
 //! A recording has what a card answered as `proc/ethtool/CARD`.
 
 use super::ethtool::{Ethtool, QueueCounts, Table};
@@ -59,7 +60,7 @@ pub(super) fn read(tree: &Tree, names: &[String], gaps: &mut Gaps) -> Vec<Card> 
     let cards = names.iter().map(|name| asked(&ethtool, name, gaps));
     let cards: Vec<Card> = cards.filter(|card| !card.is_plain()).collect();
     for card in &cards {
-        let text = serde_json::to_vec(card).expect("numbers and strings");
+        let text = serde_json::to_vec(card).expect("numbers and strings always serialize to JSON");
         tree.keep(format!("{FILES}/{}", card.device), &text);
     }
     cards
@@ -87,7 +88,7 @@ fn offered<T>(answer: io::Result<T>, name: &str, gaps: &mut Gaps) -> Option<T> {
 }
 
 /// Whether a driver does not know a request. Some say that it makes no sense.
-pub(in crate::affinity) fn is_not_offered(error: &io::Error) -> bool {
+fn is_not_offered(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
 }
 
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_told_in_a_line() {
+    fn a_card_is_described_on_one_line() {
         let even = "2 of at most 8 queues; RSS spreads over all 2 receive queues alike; ntuple filters off";
         assert_eq!(card().to_string(), even);
         let mut uneven = card();
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_has_what_a_card_answered() {
+    fn a_recording_keeps_the_answers_of_cards() {
         let root = tempfile::tempdir().unwrap();
         let (tree, names) = (Tree::new(root.path()), ["eth0".to_owned(), "eth1".to_owned()]);
         let mut gaps = Gaps::default();

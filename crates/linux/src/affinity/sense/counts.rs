@@ -97,7 +97,7 @@ LOC:    6974939    7377644          1   Local timer interrupts\n\
 ERR:          0\n";
 
     #[test]
-    fn names_and_columns() {
+    fn interrupt_names_and_columns_are_parsed() {
         let counts = Counts::parse(FIRST).unwrap();
         assert_eq!(counts.cpus, [0, 2, 3].map(CpuId));
         let names: Vec<_> = counts
@@ -117,14 +117,14 @@ ERR:          0\n";
     }
 
     #[test]
-    fn what_is_not_the_file() {
+    fn malformed_interrupt_tables_are_refused() {
         for text in ["", "\n", "CPU0 x\n", "  1: 5 IO-APIC 2-edge timer\n"] {
             assert_eq!(Counts::parse(text), None, "{text:?}");
         }
     }
 
     #[test]
-    fn between_two_readings() {
+    fn counts_between_two_readings_follow_cpus_and_drivers() {
         let first = Counts::parse(FIRST).unwrap();
         // CPU 2 went away, CPU 4 came; 31 arrived; 32 was asked for by another driver; 40 is new.
         let second = Counts::parse(

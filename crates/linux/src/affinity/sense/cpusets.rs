@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_version() {
+    fn cpusets_of_cgroup_v2_are_read() {
         let (_root, tree) = machine(&[
             ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n"),
             ("sys/fs/cgroup/cpuset.cpus.effective", "0-7\n"),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_version_wins_where_it_has_the_controller() {
+    fn cgroup_v1_wins_if_it_has_the_cpuset_controller() {
         let (_root, tree) = machine(&[
             ("sys/fs/cgroup/unified/cgroup.controllers", "\n"),
             ("sys/fs/cgroup/cpuset/cpuset.cpus", "0-3\n"),
@@ -255,7 +255,7 @@ mod tests {
 
     /// Mounts as in a network namespace that `ip netns exec` has entered.
     #[test]
-    fn groups_that_are_mounted_elsewhere_or_for_the_first_process_only() {
+    fn groups_mounted_elsewhere_are_found() {
         let (_root, tree) = machine(&[
             ("proc/self/mountinfo", "22 1 0:21 / /sys rw - sysfs sysfs rw\n"),
             (
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_above_the_seen_groups_may_restrict_them() {
+    fn unseen_parent_groups_may_restrict_cpusets() {
         let (_root, tree) = machine(&[
             ("proc/self/mountinfo", "31 22 0:28 /a /groups rw - cgroup2 cgroup2 rw\n"),
             ("groups/cgroup.controllers", "\n"),
@@ -299,7 +299,7 @@ mod tests {
 
     /// A container's own group is where the one above all usually is.
     #[test]
-    fn the_list_of_mounts_tells_which_group_is_at_the_usual_place() {
+    fn the_mount_list_tells_which_group_is_mounted() {
         let (_root, tree) = machine(&[
             (
                 "proc/self/mountinfo",
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_are_not_mounted() {
+    fn unmounted_groups_give_no_cpuset() {
         let (_root, tree) = machine(&[]);
         let mut sets = Cpusets::default();
         assert_eq!(sets.of(&tree, "0::/a\n"), Cpuset::Unseen);

@@ -162,7 +162,7 @@ fn share(total: u64, parts: &[(DiskKey, u64)], to: &mut Vec<(DiskKey, u64)>) {
     let mut left = total;
     for (key, part) in parts.iter().filter(|(_, part)| *part > 0) {
         let bytes = u128::from(left) * u128::from(*part) / left_parts;
-        let bytes = u64::try_from(bytes).expect("a part is not more than the whole");
+        let bytes = u64::try_from(bytes).expect("a part of a u64 fits a u64");
         left_parts -= u128::from(*part);
         left -= bytes;
         to.push((*key, bytes));

@@ -1,9 +1,9 @@
-//! Reads and sets the queues of network cards; setting needs root. A card has numbers of queues, a table by which it
-//! spreads packets over them (RSS), and perhaps filters that send flows to a queue (ntuple), which are only read.
+//! Reads the queues of network cards: their numbers, the table by which a card spreads packets over them (RSS), and perhaps
+//! filters that send flows to a queue (ntuple).
 //!
 //! The requests are those of `linux/ethtool.h`, which every kernel has, by the ioctl `SIOCETHTOOL`; the netlink ones came
-//! later and need a protocol of their own. Crates that speak either need an async runtime or set no tables. A card whose
-//! driver does not know a request answers `EOPNOTSUPP`; one that has gone, `ENODEV`. Reading needs no privilege.
+//! later, and crates for them need an async runtime. A card whose driver does not know a request answers `EOPNOTSUPP`; one
+//! that has gone, `ENODEV`. None needs a privilege.
 //!
 //! Cost: a system call a request, which waits for whoever configures a card of this network namespace just then.
 
@@ -17,9 +17,7 @@ const GET_FLAGS: u32 = 0x25;
 const GET_RECEIVE_QUEUES: u32 = 0x2d;
 const GET_FILTER_COUNT: u32 = 0x2e;
 const GET_TABLE: u32 = 0x38;
-const SET_TABLE: u32 = 0x39;
 const GET_QUEUES: u32 = 0x3c;
-const SET_QUEUES: u32 = 0x3d;
 
 const FLAG_NTUPLE: u32 = 1 << 27;
 /// `struct ethtool_rxnfc` has 192 bytes; what the kernel adds goes behind its end.
@@ -62,7 +60,7 @@ pub struct Table {
 
 /// Asks the kernel about cards of the network namespace it was made in.
 #[derive(Debug)]
-pub(in crate::affinity) struct Ethtool(UnixDatagram);
+pub(super) struct Ethtool(UnixDatagram);
 
 impl QueueCounts {
     /// Whether queues for receiving are other ones than those for sending.
@@ -80,22 +78,6 @@ impl QueueCounts {
             self.combined.max
         }
     }
-
-    /// Combined ones, and those for receiving and sending alone.
-    #[must_use]
-    pub fn now(&self) -> [u32; 3] {
-        [self.combined.now, self.receive.now, self.transmit.now]
-    }
-
-    /// Returns the numbers of combined, receive and transmit queues for `queues` in each direction, of the kind that there are.
-    #[must_use]
-    pub fn with(&self, queues: u32) -> [u32; 3] {
-        if self.is_separate() {
-            [0, queues, queues]
-        } else {
-            [queues, 0, 0]
-        }
-    }
 }
 
 impl Table {
@@ -108,11 +90,11 @@ impl Table {
 }
 
 impl Ethtool {
-    pub(in crate::affinity) fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         UnixDatagram::unbound().map(Self)
     }
 
-    pub(in crate::affinity) fn queues(&self, card: &str) -> io::Result<QueueCounts> {
+    pub(super) fn queues(&self, card: &str) -> io::Result<QueueCounts> {
         let mut words = [0; QUEUES_WORDS];
         words[0] = GET_QUEUES;
         self.ask(card, &mut words)?;
@@ -125,21 +107,7 @@ impl Ethtool {
         })
     }
 
-    /// Queues that are none of the three kinds stay.
-    pub(in crate::affinity) fn set_queues(
-        &self,
-        card: &str,
-        [combined, receive, transmit]: [u32; 3],
-    ) -> io::Result<()> {
-        let mut words = [0; QUEUES_WORDS];
-        words[0] = GET_QUEUES;
-        self.ask(card, &mut words)?;
-        words[0] = SET_QUEUES;
-        (words[5], words[6], words[8]) = (receive, transmit, combined);
-        self.ask(card, &mut words)
-    }
-
-    pub(in crate::affinity) fn table(&self, card: &str) -> io::Result<Table> {
+    pub(super) fn table(&self, card: &str) -> io::Result<Table> {
         let mut words = vec![GET_TABLE, 0];
         // Without room for any, the kernel tells how many there are, and refuses to write more than it is told there is
         // room for.
@@ -169,18 +137,8 @@ impl Ethtool {
         })
     }
 
-    /// Without entries, as it is when nobody has set it: the kernel then spreads anew when the number of queues changes.
-    pub(in crate::affinity) fn set_table(&self, card: &str, entries: &[u32]) -> io::Result<()> {
-        let length = u32::try_from(entries.len()).ok();
-        let length = length.filter(|_| entries.len() <= TABLE_ENTRIES_MAX);
-        let length = length.ok_or_else(|| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
-        let mut words = vec![SET_TABLE, length];
-        words.extend(entries);
-        self.ask(card, &mut words)
-    }
-
     /// Whether filters are on; an error where the card has none.
-    pub(in crate::affinity) fn filters(&self, card: &str) -> io::Result<bool> {
+    pub(super) fn filters(&self, card: &str) -> io::Result<bool> {
         let mut receive = [0; RECEIVE_WORDS];
         receive[0] = GET_FILTER_COUNT;
         self.ask(card, &mut receive)?;
@@ -222,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_has_gone() {
+    fn a_missing_card_is_reported_as_gone() {
         let ethtool = Ethtool::new().unwrap();
         for name in ["", "none-such", "a-name-longer-than-names-may-be"] {
             let error = ethtool.queues(name).unwrap_err();
@@ -240,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn even_tables() {
+    fn even_tables_are_recognized() {
         let table = |queues, entries: &[u32]| Table {
             queues,
             entries: entries.to_vec(),
@@ -251,18 +209,18 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_of_the_kind_that_there_are() {
+    fn queue_counts_tell_combined_from_separate_queues() {
         let count = |now, max| Count { now, max };
         let paired = QueueCounts {
             combined: count(1, 8),
             ..QueueCounts::default()
         };
-        assert_eq!((paired.max(), paired.with(4)), (8, [4, 0, 0]));
+        assert_eq!((paired.max(), paired.is_separate()), (8, false));
         let separate = QueueCounts {
             receive: count(1, 4),
             transmit: count(2, 3),
             combined: count(0, 4),
         };
-        assert_eq!((separate.max(), separate.with(2)), (3, [0, 2, 2]));
+        assert_eq!((separate.max(), separate.is_separate()), (3, true));
     }
 }

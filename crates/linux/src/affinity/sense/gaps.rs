@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 /// Something that a snapshot does not have because it cannot be seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Unseen {
     /// Missing data: `disk bytes of threads`.
     pub what: String,

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drivers_names() {
+    fn interrupt_names_of_drivers_are_parsed() {
         use Role::{Block, Both, Receive, Transmit};
         let table = [
             ("nvme0q0", None),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_managed() {
+    fn managed_interrupts_are_recognized_by_name() {
         for name in ["nvme0q1", "nvme0q31", "virtio1-req.0", "virtio4-request"] {
             assert!(is_managed(name), "{name}");
         }

@@ -142,7 +142,7 @@ f000 default stack
     }
 
     #[test]
-    fn of_this_process() {
+    fn pages_of_this_process_are_read() {
         let block = vec![1_u8; 8 << 20];
         let nodes = match placement(Path::new("/"), std::process::id()) {
             Ok(nodes) => nodes,

@@ -141,7 +141,7 @@ impl Pools {
     pub(super) fn read(&mut self, tree: &Tree, period: Range<u64>, gaps: &mut Gaps) -> Buffers {
         let told = if tree.is_live() {
             let told = (self.ask)();
-            tree.keep(FILE, &serde_json::to_vec(&told).expect("numbers and strings"));
+            tree.keep(FILE, &serde_json::to_vec(&told).expect("they serialize to JSON"));
             told
         } else {
             match recorded(tree) {
@@ -267,7 +267,7 @@ impl Known {
 fn recorded(tree: &Tree) -> Result<Vec<PoolTasks>, &'static str> {
     let mut bytes = Vec::new();
     match tree.read(FILE, &mut bytes) {
-        Ok(()) => serde_json::from_slice(&bytes).map_err(|_| "what was recorded of them cannot be understood"),
+        Ok(()) => serde_json::from_slice(&bytes).map_err(|_| "their recording cannot be understood"),
         Err(_) if tree.is_recorded() => Err("the recording is of a version that did not ask the pools' servers"),
         Err(_) => {
             tree.keep(FILE, b"[]");

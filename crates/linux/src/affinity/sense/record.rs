@@ -70,7 +70,7 @@ pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration, 
     // Read to be recorded.
     let _ = Examined::read(&sensor.tree, &before, sensed.clone());
     for (tree, name) in [(begin, "0.files"), (sensor.tree, "1.files")] {
-        let copy = tree.into_copy().expect("both trees were made with one");
+        let copy = tree.into_copy().expect("both trees were made with a copy");
         copy.finish(&directory.join(name))
             .map_err(|(path, source)| Error::Write { path, source })?;
     }
@@ -176,7 +176,7 @@ fn sense(sensor: &mut Sensor, directory: &Path) -> Result<Sensed, Error> {
     let hardware = topology::load(&source).and_then(|hardware| topology::below(&hardware, &source, Some(&sensor.tree)));
     let topology = hardware.map_err(|error| {
         let problem = match error {
-            topology::Error::Inconsistent { source, .. } => format!("it does not fit together: {source}"),
+            topology::Error::Inconsistent { source, .. } => format!("it is inconsistent: {source}"),
             topology::Error::ReadFile { source, .. } => source.to_string(),
             _ => "hwloc cannot read it".to_owned(),
         };

@@ -108,7 +108,7 @@ fn cpus(numbers: &[u32]) -> Vec<CpuId> {
 }
 
 #[test]
-fn a_period_is_what_two_readings_differ_by() {
+fn a_period_is_the_difference_of_two_readings() {
     let machine = Machine::new();
     machine
         .interrupts(&[(30, [5, 0, 0], "timer"), (31, [1, 1, 1], "gone")])
@@ -135,7 +135,7 @@ fn a_period_is_what_two_readings_differ_by() {
 }
 
 #[test]
-fn settings_are_read_anew_when_asked_and_now_and_then() {
+fn settings_are_reread_on_request_and_periodically() {
     let machine = Machine::new();
     machine.interrupts(&[(30, [0; 3], "timer")]).affinity(30, "0-2", "0");
     let mut sensor = machine.sensor();
@@ -159,7 +159,7 @@ fn settings_are_read_anew_when_asked_and_now_and_then() {
 }
 
 #[test]
-fn hardware_that_comes_or_goes_is_seen() {
+fn hardware_changes_are_seen() {
     let machine = Machine::new();
     machine.interrupts(&[(30, [0; 3], "timer")]);
     machine.file("sys/block/vda/size", "1\n");
@@ -184,7 +184,7 @@ fn hardware_that_comes_or_goes_is_seen() {
 }
 
 #[test]
-fn what_cannot_be_done_without_is_named() {
+fn a_missing_required_file_is_named() {
     for path in [ONLINE, UPTIME, INTERRUPTS] {
         let machine = Machine::new();
         machine.file("proc/1/comm", "x\n");
@@ -204,7 +204,7 @@ fn what_cannot_be_done_without_is_named() {
 }
 
 #[test]
-fn times_since_boot() {
+fn uptime_is_parsed() {
     assert_eq!(uptime_ticks("4711.42 9000.00"), Some(471_142));
     assert_eq!(uptime_ticks("0.05 0.00"), Some(5));
     for text in ["", "5", "5.1 0", "x.00 0", "5.123 0"] {

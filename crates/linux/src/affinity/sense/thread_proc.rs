@@ -4,8 +4,9 @@ use super::cpusets::Cpusets;
 use super::cpusets::within;
 use super::disks::Bytes;
 use super::gaps::has_vanished;
-use super::thread_files::{allowed_list, disk_bytes, run_ns, stat};
+use super::thread_files::{allowed_list, disk_bytes};
 use super::threads::{Pass, TICK_NS, Who};
+use crate::process::{Stat, run_ns, waited_ns};
 use crate::topology::sysfs::{Tree, parse_list};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::ThreadId;
@@ -26,7 +27,7 @@ impl Files {
     pub(super) fn enter(&mut self, process: u32, thread: u32) {
         use std::fmt::Write as _;
         self.path.clear();
-        write!(self.path, "proc/{process}/task/{thread}/").expect("a string takes everything");
+        write!(self.path, "proc/{process}/task/{thread}/").expect("writing to a string cannot fail");
         self.directory = self.path.len();
     }
 
@@ -47,15 +48,20 @@ impl Files {
             _ => {}
         }
         self.read(pass.tree, "stat")
-            .and_then(|bytes| stat(bytes).ok_or_else(|| io::ErrorKind::InvalidData.into()))
+            .and_then(|bytes| Stat::parse(bytes).ok_or_else(|| io::ErrorKind::InvalidData.into()))
             .map(|stat| stat.run_ticks.saturating_mul(TICK_NS))
             .inspect_err(|error| pass.gaps.unreadable("time that threads ran", &self.path, error))
+    }
+
+    /// Time it was ready to run and waited; none where the kernel does not tell.
+    pub(super) fn waited_ns(&mut self, pass: &Pass<'_>) -> Option<u64> {
+        waited_ns(self.read(pass.tree, "schedstat").ok()?)
     }
 
     /// Its start, its CPU, and whether it is the kernel's; leaves its name.
     pub(super) fn identity(&mut self, pass: &mut Pass<'_>) -> io::Result<(u64, u32, bool)> {
         let read = self.read(pass.tree, "stat");
-        let parsed = read.and_then(|bytes| stat(bytes).ok_or_else(|| io::ErrorKind::InvalidData.into()));
+        let parsed = read.and_then(|bytes| Stat::parse(bytes).ok_or_else(|| io::ErrorKind::InvalidData.into()));
         match parsed.map(|stat| (stat.name.to_owned(), (stat.started, stat.cpu, stat.is_the_kernels()))) {
             Ok((name, identity)) => {
                 self.name = name;

@@ -12,8 +12,8 @@ use super::cpusets::within;
 use super::disks::{Bytes, Disks};
 use super::gaps::Gaps;
 use super::pools::Buffers;
-use super::thread_files::valid;
 use super::thread_proc::Files;
+use crate::process::valid;
 use crate::topology::sysfs::Tree;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{DeviceBytes, Received, Thread, ThreadId};
@@ -23,6 +23,9 @@ use std::io;
 /// /proc counts in these on every architecture that this project runs on (`USER_HZ`).
 pub(super) const TICKS_PER_SECOND: u64 = 100;
 pub(super) const TICK_NS: u64 = 1_000_000_000 / TICKS_PER_SECOND;
+
+/// A thread that ran for less since the last pass is not asked how long it waited.
+const SHORT_NS: u64 = 100_000_000;
 
 /// A process of the kernel is looked at again after so many passes, as its number may be another's by then.
 const KERNEL_PASSES: u32 = 16;
@@ -41,6 +44,8 @@ struct Known {
     now: Counts,
     /// The pass that saw it last.
     pass: u32,
+    /// Time it has waited for CPUs, if that pass has asked.
+    waited_ns: Option<u64>,
 }
 
 /// Counts of a thread since its start.
@@ -82,8 +87,28 @@ impl Threads {
             None => self.pass_files(pass)?,
         };
         self.known.retain(|_, known| known.pass == self.pass);
+        self.ask_waits(&mut ran, pass);
         ran.sort_by_key(|thread| thread.id);
         Ok(ran)
+    }
+
+    /// Reads how long each thread that ran for a while was ready to run and had no CPU.
+    fn ask_waits(&mut self, ran: &mut [Thread], pass: &Pass<'_>) {
+        let mut files = Files::default();
+        for thread in ran {
+            let known = self
+                .known
+                .get_mut(&thread.id.thread)
+                .expect("this pass compared the thread, so it is in the map");
+            if thread.cpu_ns < SHORT_NS {
+                known.waited_ns = None;
+                continue;
+            }
+            files.enter(thread.id.process, thread.id.thread);
+            let now = files.waited_ns(pass);
+            let before = std::mem::replace(&mut known.waited_ns, now);
+            thread.waited_ns = now.zip(before).map_or(0, |(now, before)| now.saturating_sub(before));
+        }
     }
 
     fn pass_records(&mut self, records: &[Record], pass: &mut Pass<'_>) -> Vec<Thread> {
@@ -223,9 +248,14 @@ impl Threads {
     /// Returns what a thread did since the last pass. Returns none when the thread did nothing, or the period does not hold
     /// all that it did.
     fn compare(&mut self, now: Counts, pass: &Pass<'_>) -> Option<Did> {
-        let known = Known { now, pass: self.pass };
-        let before = self.known.insert(now.id.thread, known).map(|known| known.now);
-        let before = before.filter(|before| before.id == now.id);
+        let before = self.known.get(&now.id.thread).filter(|known| known.now.id == now.id);
+        let known = Known {
+            now,
+            pass: self.pass,
+            waited_ns: before.and_then(|before| before.waited_ns),
+        };
+        let before = before.map(|before| before.now);
+        self.known.insert(now.id.thread, known);
         // One that is new began within the period: all it ever did is of the period.
         let began = |since: &u64| now.id.started >= *since;
         let (run_before, disk_before) = match (before, pass.since.filter(began)) {
@@ -307,6 +337,7 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
             .cpuset
             .map_or_else(|| pass.online.to_vec(), |cpus| within(&cpus, pass.online)),
         cpu_ns: did.cpu_ns,
+        waited_ns: 0,
         disk,
         received: received.collect(),
         sent: sent.collect(),

@@ -36,7 +36,7 @@ pub(super) enum Instructions {
     Wide = 1,
     /// AVX2 and fast string instructions.
     Repeat = 2,
-    /// AVX2.
+    /// AVX2: Zen to Zen 2, which includes EPYC 7001 and 7002.
     Stream = 3,
     /// Neither, or string instructions only.
     Basic = 4,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clear_measurement_decides_and_the_record_otherwise() {
+    fn a_clear_measurement_overrides_the_record() {
         for recorded in [false, true] {
             assert!(looks_ahead(recorded, measured(1000, 949)));
             assert!(!looks_ahead(recorded, measured(949, 1000)));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_told_from_their_registers() {
+    fn processor_families_are_recognized_by_their_registers() {
         assert_eq!(family(0x00a1_0f11), 25, "Zen 4");
         assert_eq!(family(0x00b0_0f21), 26, "Zen 5");
         assert_eq!(family(0x0008_06f8), 6, "Sapphire Rapids");
@@ -226,7 +226,7 @@ mod tests {
     /// At most a quarter slower than the best way there is, in one of some trials: other tests run beside it. At 64 KiB half:
     /// there one processor reads a third slower by string instructions what is in no cache, and the others faster.
     #[test]
-    fn reads_go_about_the_best_way_of_this_processor() {
+    fn the_chosen_read_method_is_close_to_the_fastest() {
         let (_, used) = super::super::plan();
         if (0..5).any(|_| Choice::find().ahead != used) {
             println!("SKIPPED: the machine is too busy to tell");
@@ -257,7 +257,7 @@ mod tests {
 
     /// 64 busy threads seldom talk it into the worse way, though they may leave none that is clear: the memory is other machines' too.
     #[test]
-    fn load_changes_no_clear_choice() {
+    fn load_does_not_change_a_clear_choice() {
         // Other tests run beside the first, so one of them says little.
         let found = [(); 3].map(|()| Choice::find());
         let clear = |choice: &Choice| {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
 use super::*;
+use crate::clock::thread_cpu_time;
 use crate::driver::Arena;
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::AsRawFd;
@@ -76,7 +77,7 @@ impl Slow {
 }
 
 #[test]
-fn all_are_under_way_at_a_time_and_end_in_any_order() {
+fn reads_run_concurrently_and_complete_in_any_order() {
     let mut slow = Slow::new();
     slow.begin();
     assert_eq!(slow.reads.under_way(), COUNT);
@@ -87,7 +88,7 @@ fn all_are_under_way_at_a_time_and_end_in_any_order() {
         assert!(slow.rings(Duration::from_secs(10)), "read {nth} has ended");
         assert_eq!(slow.take(), [(nth, true)]);
         assert_eq!(usize::from(slow.holds(nth)), nth + 1);
-        assert!(!slow.rings(Duration::ZERO), "what was told rings no more");
+        assert!(!slow.rings(Duration::ZERO), "a taken completion rings again");
     }
     assert_eq!(slow.reads.under_way(), 0);
     slow.begin();
@@ -102,7 +103,7 @@ fn all_are_under_way_at_a_time_and_end_in_any_order() {
 }
 
 #[test]
-fn a_pause_rings_once() {
+fn a_pause_rings_the_bell_once() {
     let mut slow = Slow::new();
     assert!(slow.reads.pause());
     assert!(slow.reads.pause());
@@ -115,7 +116,7 @@ fn a_pause_rings_once() {
 }
 
 #[test]
-fn who_waits_for_the_bell_sleeps() {
+fn waiting_for_the_bell_uses_no_cpu_time() {
     let mut slow = Slow::new();
     slow.begin();
     let (_, mut writer) = slow.pipes.pop().unwrap();
@@ -123,24 +124,16 @@ fn who_waits_for_the_bell_sleeps() {
         std::thread::sleep(Duration::from_millis(200));
         writer.write_all(&[9; BYTES]).unwrap();
     });
-    let (start, before) = (Instant::now(), thread_cpu());
+    let (start, before) = (Instant::now(), thread_cpu_time());
     assert!(slow.rings(Duration::from_secs(10)));
     assert!(start.elapsed() >= Duration::from_millis(150));
-    assert!(thread_cpu() - before < Duration::from_millis(20));
+    assert!(thread_cpu_time() - before < Duration::from_millis(20));
     assert_eq!(slow.take(), [(COUNT - 1, true)]);
     write.join().unwrap();
 }
 
-fn thread_cpu() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is writable.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    assert_eq!(result, 0);
-    Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
-}
-
 #[test]
-fn what_is_closed_leaves_the_memory_alone_and_tells_all() {
+fn closed_reads_write_no_memory_and_all_complete_with_errors() {
     let mut slow = Slow::new();
     slow.begin();
     slow.reads.close();

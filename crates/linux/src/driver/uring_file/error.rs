@@ -37,7 +37,7 @@ pub enum OpenError {
         block_bytes: u32,
     },
     /// Its filesystem knows the page cache only.
-    #[error("the filesystem of {0} has no direct I/O: use it without, or put the file on another filesystem")]
+    #[error("the filesystem of {0} has no direct I/O: use the file without it, or put the file on another filesystem")]
     NotDirect(PathBuf),
     /// A property of the file or disk cannot be found out.
     #[error("{doing} of {path}: {source}")]
@@ -56,7 +56,7 @@ fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOENT) => ": check the name, or make it first (`truncate --size`)",
         Some(libc::EACCES | libc::EPERM) => ": ask for permission to do so",
-        Some(libc::EBUSY) => ": it is mounted, or another program has it; choose another one, or end that",
+        Some(libc::EBUSY) => ": it is mounted, or another program uses it; choose another one, or end that use",
         Some(libc::EROFS) => ": it lies where nothing can be written",
         _ => "",
     }
@@ -73,7 +73,7 @@ pub enum RingError {
         source: io::Error,
     },
     /// The kernel does not keep the file with it.
-    #[error("a ring of io_uring cannot have its files: {source}{}", ring_advice(source))]
+    #[error("cannot register files with a ring of io_uring: {source}{}", ring_advice(source))]
     Files {
         /// The errno.
         source: io::Error,

@@ -148,7 +148,7 @@ impl UringQueue {
                 opcode::ReadFixed::new(FILE, start, bytes, chunk).offset(offset).build()
             });
         }
-        let count = u32::try_from(all.len()).expect("no more than segments_max");
+        let count = u32::try_from(all.len()).expect("at most segments_max");
         Ok(if is_write {
             let entry = opcode::Writev::new(FILE, all.as_ptr(), count);
             entry.offset(offset).rw_flags(flags).build()

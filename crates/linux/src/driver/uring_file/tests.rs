@@ -114,7 +114,7 @@ const READS: [Request; 3] = [
 ];
 
 #[test]
-fn what_is_late_is_cancelled() {
+fn late_requests_are_cancelled() {
     let pipe = Pipe::new();
     let mut core = pipe.core(Duration::from_millis(50));
     submit(&mut core, &READS);
@@ -128,7 +128,7 @@ fn what_is_late_is_cancelled() {
 }
 
 #[test]
-fn what_comes_late_finds_the_queue() {
+fn late_completions_reach_the_queue() {
     let pipe = Pipe::new();
     let mut core = pipe.core(LONG);
     submit(&mut core, &READS[..1]);
@@ -147,7 +147,7 @@ fn check_untouched(pipe: &Pipe) {
 }
 
 #[test]
-fn a_queue_that_is_dropped_leaves_the_memory_alone() {
+fn a_dropped_queue_writes_no_memory() {
     let pipe = Pipe::new();
     let mut core = pipe.core(LONG);
     submit(&mut core, &READS);
@@ -156,7 +156,7 @@ fn a_queue_that_is_dropped_leaves_the_memory_alone() {
 }
 
 #[test]
-fn so_does_one_that_another_thread_drops() {
+fn a_queue_dropped_by_another_thread_writes_no_memory() {
     let pipe = Pipe::new();
     let mut core = pipe.core(LONG);
     let core = std::thread::scope(|scope| {
@@ -177,13 +177,13 @@ fn so_does_one_that_another_thread_drops() {
 }
 
 #[test]
-fn a_queue_that_was_never_used_can_be_dropped_anywhere() {
+fn an_unused_queue_can_be_dropped_by_any_thread() {
     let core = Pipe::new().core(LONG);
     std::thread::scope(|scope| scope.spawn(move || drop(core)).join().unwrap());
 }
 
 #[test]
-fn another_thread_ends_the_device_and_nothing_hangs() {
+fn ending_the_device_from_another_thread_does_not_hang() {
     let pipe = Pipe::new();
     let mut core = pipe.core(LONG);
     submit(&mut core, &READS);

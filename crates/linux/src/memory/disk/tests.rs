@@ -123,7 +123,7 @@ fn check_against_model(path: &Path) {
 }
 
 #[test]
-fn blocks_come_back_from_a_disk() {
+fn blocks_written_to_a_disk_are_read_back() {
     if let Some(disk) = Played::new(BYTES, "100%", &[]) {
         check_against_model(&disk.device);
     }
@@ -133,7 +133,7 @@ fn blocks_come_back_from_a_disk() {
 }
 
 #[test]
-fn blocks_come_back_from_a_partition_and_nothing_else_of_the_disk_changes() {
+fn blocks_written_to_a_partition_change_nothing_else_on_the_disk() {
     let Some(disk) = Played::new(3 * BYTES, "100%", &["--partscan"]) else {
         return;
     };
@@ -145,12 +145,12 @@ fn blocks_come_back_from_a_partition_and_nothing_else_of_the_disk_changes() {
 }
 
 #[test]
-fn blocks_come_back_from_files() {
+fn blocks_written_to_files_are_read_back() {
     // Beside the target: /tmp may be a tmpfs.
     for directory in [env!("CARGO_MANIFEST_DIR"), "/dev/shm"] {
         let (_directory, path) = file_under(directory.as_ref(), BYTES);
         check_against_model(&path);
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), BYTES, "it does not grow");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), BYTES, "the file grew");
     }
 }
 
@@ -186,13 +186,13 @@ fn check_cut_off(path: &Path, file: &Path) {
 }
 
 #[test]
-fn what_is_behind_the_end_of_a_cut_off_file_is_an_error() {
+fn reading_past_the_end_of_a_truncated_file_is_an_error() {
     let (_directory, path) = file_under(env!("CARGO_MANIFEST_DIR").as_ref(), BYTES);
     check_cut_off(&path, &path);
 }
 
 #[test]
-fn blocks_that_a_disk_does_not_give_are_errors() {
+fn unreadable_blocks_are_errors() {
     let Some(disk) = Played::new(BYTES, "100%", &[]) else {
         return;
     };
@@ -208,7 +208,7 @@ fn blocks_that_a_disk_does_not_give_are_errors() {
 }
 
 #[test]
-fn a_disk_that_takes_no_more_fails_each_write_and_keeps_what_it_has() {
+fn a_full_disk_fails_each_write_and_keeps_its_data() {
     let Some(disk) = Played::new(BYTES, "4m", &[]) else {
         return;
     };
@@ -228,7 +228,7 @@ fn a_disk_that_takes_no_more_fails_each_write_and_keeps_what_it_has() {
 }
 
 #[test]
-fn a_flush_that_failed_fails_for_ever() {
+fn a_failed_flush_fails_all_later_flushes() {
     let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);
     // It takes writes, and knows no fdatasync(2).
     let mut file = open(&path);
@@ -255,7 +255,7 @@ fn open_elsewhere(path: &Path) -> MemberFile {
 }
 
 #[test]
-fn requests_that_cannot_be_panic() {
+fn impossible_requests_panic() {
     let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);
     let memory = memory(&path);
     let panics = |request: &dyn Fn() -> Result<(), MemoryError>| {
@@ -278,7 +278,7 @@ fn requests_that_cannot_be_panic() {
 }
 
 #[test]
-fn pieces_end_where_frames_are_not_adjacent_and_go_on_at_any_byte() {
+fn requests_split_where_frames_are_not_adjacent() {
     let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);
     let memory = memory(&path);
     let named: Vec<Block> = [5, 6, 7, 9, 8, 100].map(frame).to_vec();
@@ -312,7 +312,7 @@ fn pieces_end_where_frames_are_not_adjacent_and_go_on_at_any_byte() {
 }
 
 #[test]
-fn a_flush_is_for_all_who_asked_before_it_began() {
+fn a_flush_serves_all_earlier_callers() {
     const THREADS: u64 = 16;
     const CALLS: u64 = 100;
     let (flushes, is_busy) = (Flushes::default(), AtomicBool::new(false));
@@ -330,7 +330,7 @@ fn a_flush_is_for_all_who_asked_before_it_began() {
                 Ok(())
             });
             joined.unwrap();
-            assert!(flushed.load(Ordering::SeqCst) >= own, "its flush began too early");
+            assert!(flushed.load(Ordering::SeqCst) >= own, "the flush began too early");
         }
     };
     std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(ask))));
@@ -339,7 +339,7 @@ fn a_flush_is_for_all_who_asked_before_it_began() {
 }
 
 #[test]
-fn all_who_wait_for_a_flush_are_told_that_one_failed() {
+fn a_failed_flush_is_reported_to_all_waiters() {
     let flushes = Flushes::default();
     let begun = std::sync::Barrier::new(2);
     let fail = || {
@@ -358,7 +358,7 @@ fn all_who_wait_for_a_flush_are_told_that_one_failed() {
 }
 
 #[test]
-fn a_disk_is_removed_when_its_last_request_has_ended() {
+fn a_disk_is_removed_after_its_last_request() {
     let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);
     let memory = memory(&path);
     assert_eq!(memory.file(DISK).as_ref(), Some(&path));
@@ -371,7 +371,7 @@ fn a_disk_is_removed_when_its_last_request_has_ended() {
         let refused = MemberFile::open(&path);
         assert!(
             matches!(refused, Err(MemberFileError::InUse { .. })),
-            "it is not closed yet"
+            "the disk was closed too early"
         );
         drop(inside);
         remover.join().unwrap().unwrap();

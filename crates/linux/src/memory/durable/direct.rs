@@ -99,7 +99,7 @@ impl Aligned {
 /// Reads bytes of a file that takes whole blocks only.
 pub(super) fn read_exact_at(file: &File, to: &mut [u8], at: u64) -> io::Result<()> {
     let first = at / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-    let before = usize::try_from(at - first).expect("less than a block");
+    let before = usize::try_from(at - first).expect("at - first is less than a block");
     let mut blocks = Aligned::zeros((before + to.len()).next_multiple_of(BLOCK_BYTES));
     for (start, piece) in (first..)
         .step_by(DIRECT_BYTES_MAX)

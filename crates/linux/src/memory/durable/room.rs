@@ -29,7 +29,7 @@ pub enum RoomError {
         free_bytes: u64,
     },
     /// A system call failed.
-    #[error("cannot look how much of {} takes room on the disk: {source}", path.display())]
+    #[error("cannot find how much disk space {} takes: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
@@ -134,27 +134,26 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     fn sectors(file: &File) -> i64 {
-        fstat(file).expect("it is open").st_blocks
+        fstat(file).expect("the file is open").st_blocks
     }
 
     #[test]
-    fn what_was_taken_in_vain_goes_back_and_data_stays() {
+    fn room_taken_in_vain_is_released_and_data_stays() {
         const BYTES: u64 = 4 << 20;
         // Beside the target: /tmp may be a tmpfs.
-        let directory =
-            tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("the source's filesystem can be written");
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("the source's directory is writable");
         let path = directory.path().join("member");
-        let file = File::create(&path).expect("the directory is ours");
-        file.set_len(BYTES).expect("a hole takes no room");
+        let file = File::create(&path).expect("the new directory is writable");
+        file.set_len(BYTES).expect("a sparse file takes no room");
         file.write_all_at(&[7; 8192], 1 << 20)
             .expect("there is room for two blocks");
         file.sync_all().expect("the disk works");
         let before = sectors(&file);
         let never = std::sync::atomic::AtomicBool::new(false);
         let try_once = |is_kept: bool| {
-            let member = [MemberFile::open(&path).expect("nobody else has it")];
-            let taken = TakenRoom::begin(&member).expect("there is room");
-            member[0].prepare(false, &never, |_| false).expect("there is room");
+            let member = [MemberFile::open(&path).expect("no other process has the file")];
+            let taken = TakenRoom::begin(&member).expect("the disk has room");
+            member[0].prepare(false, &never, |_| false).expect("the disk has room");
             assert!(sectors(&file) * 512 >= BYTES as i64);
             if is_kept {
                 taken.keep();
@@ -163,8 +162,10 @@ mod tests {
         try_once(false);
         assert_eq!(sectors(&file), before);
         let mut kept = vec![0; 8192];
-        let opened = File::open(&path).expect("it is there");
-        opened.read_exact_at(&mut kept, 1 << 20).expect("it is long enough");
+        let opened = File::open(&path).expect("the file exists");
+        opened
+            .read_exact_at(&mut kept, 1 << 20)
+            .expect("the file is long enough");
         assert!(kept == [7; 8192]);
         try_once(true);
         // Nothing is taken that could go back.
@@ -173,15 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_does_not_fit_on_its_disk_takes_nothing() {
-        let directory =
-            tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("the source's filesystem can be written");
+    fn a_file_larger_than_its_disk_takes_no_room() {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("the source's directory is writable");
         let path = directory.path().join("member");
-        let file = File::create(&path).expect("the directory is ours");
-        let disk = rustix::fs::fstatvfs(&file).expect("it is open");
+        let file = File::create(&path).expect("the new directory is writable");
+        let disk = rustix::fs::fstatvfs(&file).expect("the file is open");
         file.set_len(disk.f_bfree * disk.f_frsize + (1 << 30))
-            .expect("a hole takes no room");
-        let refused = TakenRoom::begin(&[MemberFile::open(&path).expect("nobody else has it")]).unwrap_err();
+            .expect("a sparse file takes no room");
+        let refused = TakenRoom::begin(&[MemberFile::open(&path).expect("no other process has the file")]).unwrap_err();
         assert!(
             refused.to_string().contains("no room on the disk for all of"),
             "{refused}"

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signature_counts_at_its_place_only() {
+    fn a_signature_counts_only_at_its_offset() {
         for (expected, at, signature) in SIGNATURES {
             let mut start = vec![0; 0x1_1000];
             start[at..at + signature.len()].copy_from_slice(signature);

@@ -3,7 +3,7 @@ use crate::memory::mapping::Mapping;
 
 /// A store of 8 MiB; none without the right to mount.
 fn store() -> Option<TmpfsStore> {
-    let store = TmpfsStore::new(8 << 20, 4);
+    let store = TmpfsStore::new(8 << 20, 4, false);
     if let Err(error) = &store {
         eprintln!("SKIPPED: no private tmpfs: {error}");
     }
@@ -11,7 +11,7 @@ fn store() -> Option<TmpfsStore> {
 }
 
 #[test]
-fn a_file_reads_what_was_written_and_tells_its_size_and_space() {
+fn a_file_returns_its_bytes_size_and_space() {
     let Some(store) = store() else { return };
     let file = store.create().unwrap();
     assert_eq!(file.write(10_000, b"here").unwrap(), 4);
@@ -28,7 +28,7 @@ fn a_file_reads_what_was_written_and_tells_its_size_and_space() {
 }
 
 #[test]
-fn holes_are_blocks_without_pages_wherever_the_file_ends() {
+fn holes_are_blocks_without_pages_at_any_file_end() {
     let Some(store) = store() else { return };
     let file = store.create().unwrap();
     file.write(5 * 4096 + 1, b"x").unwrap();
@@ -45,7 +45,7 @@ fn holes_are_blocks_without_pages_wherever_the_file_ends() {
 }
 
 #[test]
-fn a_discarded_file_is_gone_and_its_room_is_free() {
+fn a_discarded_file_is_removed_and_its_space_freed() {
     let Some(store) = store() else { return };
     let file = store.create().unwrap();
     file.write(0, &[1; 3 << 20]).unwrap();
@@ -53,13 +53,13 @@ fn a_discarded_file_is_gone_and_its_room_is_free() {
     assert_eq!(store.used_blocks(), 768);
     file.discard();
     assert_eq!(file.status(), Err(Error::Stale));
-    assert_eq!(store.used_blocks(), 768, "somebody has it open");
+    assert_eq!(store.used_blocks(), 768, "an open file was removed");
     drop(held);
     assert_eq!(store.used_blocks(), 0);
 }
 
 #[test]
-fn a_discarded_file_leaves_with_the_last_operation() {
+fn a_discarded_file_is_removed_after_its_last_operation() {
     let Some(store) = store() else { return };
     let root = &store.0;
     let new = || TmpfsFile {
@@ -85,7 +85,7 @@ fn a_discarded_file_leaves_with_the_last_operation() {
 }
 
 #[test]
-fn files_share_one_limit_which_never_goes_below_what_they_take() {
+fn files_share_one_limit_that_stays_above_their_use() {
     let Some(store) = store() else { return };
     let (one, other) = (store.create().unwrap(), store.create().unwrap());
     assert_eq!(one.write(0, &vec![1; 6 << 20]).unwrap(), 6 << 20);
@@ -117,13 +117,13 @@ fn writers_are_opens_that_write_and_mappings_made_by_them() {
     let mapping = crate::memory::mapping::Mapping::reserve(crate::memory::mapping::HUGE_BYTES).unwrap();
     mapping.attach(writer.as_fd()).unwrap();
     drop(writer);
-    assert_eq!(file.has_writers(), Ok(true), "it is mapped");
+    assert_eq!(file.has_writers(), Ok(true), "a mapping counts as a writer");
     drop(mapping);
     assert_eq!(file.has_writers(), Ok(false));
 }
 
 #[test]
-fn only_so_many_files_are_made() {
+fn the_number_of_files_is_limited() {
     let Some(store) = store() else { return };
     let files: Vec<_> = (0..4).map(|_| store.create().unwrap()).collect();
     assert_eq!(store.create().unwrap_err(), Error::NoSpace);
@@ -132,7 +132,7 @@ fn only_so_many_files_are_made() {
 }
 
 #[test]
-fn grown_file_is_put_in_huge_pages_but_for_its_holes() {
+fn a_grown_file_gets_huge_pages_except_in_its_holes() {
     const HUGE: u64 = 2 << 20;
     let Some(store) = store() else { return };
     let file = store.create().unwrap();

@@ -102,7 +102,7 @@ fn amended() -> Topology {
 }
 
 #[test]
-fn cpus_count_to_the_kernels_node() {
+fn cpus_belong_to_the_kernels_node() {
     let machine = amended();
     let numbers = |node: u16| {
         machine
@@ -155,7 +155,7 @@ fn devices_have_homes_and_queues() {
 }
 
 #[test]
-fn the_only_node_has_everything() {
+fn a_single_node_has_all_cpus_and_devices() {
     let root = recorded();
     let mut parts = seen_by_hwloc();
     parts.nodes.truncate(1);
@@ -169,7 +169,7 @@ fn the_only_node_has_everything() {
 }
 
 #[test]
-fn an_empty_tree_changes_nothing() {
+fn an_empty_sysfs_changes_nothing() {
     let root = tempfile::tempdir().unwrap();
     let mut parts = seen_by_hwloc();
     amend(&mut parts, &Tree::new(root.path()));

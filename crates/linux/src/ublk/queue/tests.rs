@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
 use super::*;
+use crate::clock::thread_cpu_time;
 use homenode_engine::NodeId;
 use homenode_engine::blk::{Device, Done, Driver, Late, Limits, Options, Request, Slots, Tag};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{PipeReader, Read, Write};
 use std::sync::Mutex;
 
@@ -45,13 +47,8 @@ impl DriverQueue for SlowQueue {
     }
 
     fn poll(&mut self, slots: &mut Slots, _now: u64, done: &mut Done) {
-        let mut ready = libc::pollfd {
-            fd: self.bell.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one structure, which is writable.
-        if unsafe { libc::poll(&raw mut ready, 1, 0) } == 1 {
+        let at_once = Timespec::default();
+        if poll(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(&at_once)) == Ok(1) {
             self.bell.read_exact(&mut [0]).unwrap();
             let tag = self.tags.pop().unwrap();
             done.push(tag, Ok(slots.bytes(tag)));
@@ -65,14 +62,6 @@ impl DriverQueue for SlowQueue {
     fn bell(&self) -> Option<i32> {
         self.shows_bell.then(|| self.bell.as_raw_fd())
     }
-}
-
-fn thread_cpu() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is writable.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    assert_eq!(result, 0);
-    Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }
 
 /// The turns that two slow requests take, and the thread's time on CPUs.
@@ -91,7 +80,7 @@ fn serve(shows_bell: bool) -> (usize, Duration) {
         }
     });
     let (mut ended, mut turns, mut listens) = (0, 0, false);
-    let (start, before) = (Instant::now(), thread_cpu());
+    let (start, before) = (Instant::now(), thread_cpu_time());
     loop {
         let now = u64::try_from(start.elapsed().as_nanos()).unwrap();
         core.run(now, |completion| {
@@ -109,9 +98,9 @@ fn serve(shows_bell: bool) -> (usize, Duration) {
         turns += 1;
     }
     assert!(start.elapsed() >= 2 * SLOW);
-    assert!(core.bell().is_none(), "it is idle");
+    assert!(core.bell().is_none(), "an idle driver gives no bell");
     ringer.join().unwrap();
-    (turns, thread_cpu() - before)
+    (turns, thread_cpu_time() - before)
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(super) fn moved(
 ) {
     let model = after.model;
     let it = &model.channels[channel];
-    let cpu = after.cpu_of[channel].expect("asked for a channel that moves");
+    let cpu = after.cpu_of[channel].expect("the caller asks only for channels that move");
     let alone = model.domains.mask(&[cpu]);
     let sends = |target: &Target| match (senders.set.get(target), it.policy) {
         (Some((cpus, _)), _) => cpus.clone(),
@@ -111,7 +111,7 @@ pub(super) fn takers(state: &State<'_>) -> Vec<Option<usize>> {
 pub(super) fn why_moved(after: &State<'_>, channel: usize, taker: Option<usize>) -> Reason {
     let model = after.model;
     let it = &model.channels[channel];
-    let cpu = after.cpu_of[channel].expect("asked for a channel that moves");
+    let cpu = after.cpu_of[channel].expect("the caller asks only for channels that move");
     let (device, node) = (String::from(it.device), model.domains.node(cpu));
     match (it.policy, taker) {
         (Policy::Local, Some(task)) => Reason::NearThreads {

@@ -52,7 +52,7 @@ impl Free {
 pub(super) fn step(state: &mut State<'_>, item: Item) -> Delta {
     match item {
         Item::Channel(channel) => step_channel(state, channel),
-        Item::Task(task) => step_task(state, task, |_| true),
+        Item::Task(task) => step_task(state, task),
     }
 }
 
@@ -67,8 +67,8 @@ pub(super) fn options(state: &State<'_>, item: Item) -> Vec<Option<usize>> {
     all.into_iter().filter(|at| *at != now).collect()
 }
 
-/// Moves a task to the best of its places that `may` be; what that saves.
-pub(super) fn step_task(state: &mut State<'_>, task: usize, may: impl Fn(usize) -> bool) -> Delta {
+/// Moves a task to the best of its places; what that saves.
+fn step_task(state: &mut State<'_>, task: usize) -> Delta {
     let model = state.model;
     let now = state.place_of[task];
     let cost = state.lift_task(task);
@@ -77,7 +77,7 @@ pub(super) fn step_task(state: &mut State<'_>, task: usize, may: impl Fn(usize) 
         .candidates
         .iter()
         .copied()
-        .filter(|place| *place != now && may(*place))
+        .filter(|place| *place != now)
     {
         let found = state.task_at(task, place);
         let found = (found, state.load.total[model.places.all[place].domain], place);
@@ -103,7 +103,7 @@ pub(super) fn lacks_room(state: &State<'_>, task: usize) -> bool {
 }
 
 /// Moves a channel to the best CPU, or back; what that saves.
-pub(super) fn step_channel(state: &mut State<'_>, channel: usize) -> Delta {
+fn step_channel(state: &mut State<'_>, channel: usize) -> Delta {
     let model = state.model;
     let now = state.cpu_of[channel];
     let cost = state.lift_channel(channel);
@@ -162,7 +162,7 @@ fn force_channel(state: &mut State<'_>, channel: usize, domain: usize) -> Delta 
     let cost = state.lift_channel(channel);
     let cpus = &model.domains.domains[domain].cpus;
     let overload = |cpu: &usize| (state.channel_overload(channel, *cpu), state.load.bound[*cpu], *cpu);
-    let (more, _, cpu) = cpus.iter().map(overload).min().expect("a domain has CPUs");
+    let (more, _, cpu) = cpus.iter().map(overload).min().expect("a domain has at least one CPU");
     let found = state.channel_at(channel, cpu) + more;
     state.put_channel(channel, Some(cpu));
     cost - found
@@ -196,7 +196,7 @@ pub(super) fn put_back(state: &mut State<'_>, item: Item, at: Option<usize>) {
     match item {
         Item::Task(task) => {
             state.lift_task(task);
-            state.put_task(task, at.expect("a task always has a place"));
+            state.put_task(task, at.expect("a lifted task had a place"));
         }
         Item::Channel(channel) => {
             state.lift_channel(channel);

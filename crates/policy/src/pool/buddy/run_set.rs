@@ -136,7 +136,7 @@ const fn bit(index: u64) -> u64 {
 }
 
 fn position(index: u64) -> usize {
-    usize::try_from(index).expect("a bitmap in memory has no more words than addresses")
+    usize::try_from(index).expect("an index into memory fits a usize")
 }
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_lowest_from_anywhere() {
+    fn the_lowest_run_is_found_from_any_start() {
         for runs_max in [1, 63, 64, 65, 4096, 4097, 300_000] {
             let mut set = RunSet::new(runs_max);
             assert_eq!(set.first_from(0), None);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn no_runs_at_all() {
+    fn an_empty_run_set_finds_nothing() {
         let set = RunSet::new(0);
         set.check_invariants();
         assert!(!set.contains(0));

@@ -103,7 +103,7 @@ fn freeing_beyond_the_end_panics() {
 }
 
 #[test]
-fn gigabytes_one_block_at_a_time_come_back_whole() {
+fn freeing_gigabytes_block_by_block_restores_whole_runs() {
     let blocks = 1 << 16;
     let mut buddy = Buddy::new(blocks);
     buddy.free(0, blocks);

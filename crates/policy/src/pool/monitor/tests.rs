@@ -21,7 +21,7 @@ fn order(members: impl Iterator<Item = MemberId>) -> Vec<u16> {
 }
 
 #[test]
-fn local_until_fat_then_nearest_then_next() {
+fn targets_go_from_local_to_nearest_to_next() {
     let mut monitor = square();
     assert_eq!(order(monitor.candidates(NodeId(1))), [1, 0, 3, 2]);
     assert!(monitor.update(MemberId(1), 99, 100));
@@ -40,7 +40,7 @@ fn local_until_fat_then_nearest_then_next() {
 }
 
 #[test]
-fn hysteresis_between_the_thresholds() {
+fn a_member_stays_fat_between_the_thresholds() {
     let mut monitor = square();
     let member = MemberId(0);
     assert!(
@@ -107,7 +107,7 @@ fn starved_counts_as_fat_and_draining_is_no_target() {
     monitor.set_starved(MemberId(0), true);
     assert!(monitor.is_fat(MemberId(0)));
     assert_eq!(monitor.target(NodeId(0)), Some(MemberId(1)));
-    assert!(!monitor.update(MemberId(0), 100, 100), "it was fat before, and is");
+    assert!(!monitor.update(MemberId(0), 100, 100), "a fat member stayed fat");
     monitor.set_starved(MemberId(0), false);
     assert!(monitor.is_fat(MemberId(0)), "full by now");
     assert!(monitor.update(MemberId(0), 0, 100));
@@ -120,7 +120,7 @@ fn starved_counts_as_fat_and_draining_is_no_target() {
 }
 
 #[test]
-fn local_first_even_if_the_matrix_says_otherwise() {
+fn the_local_member_comes_first_despite_the_matrix() {
     // Asymmetric, and node 0 measured slower to itself than to node 1.
     let latency = [vec![120, 100], vec![200, 90]];
     let mut monitor = Monitor::new(&nodes(2), &latency, Thresholds::default());
@@ -131,7 +131,7 @@ fn local_first_even_if_the_matrix_says_otherwise() {
 }
 
 #[test]
-fn several_members_of_a_node_go_by_id() {
+fn members_of_one_node_are_used_by_id() {
     let mut monitor = square();
     monitor.add(MemberId(9), NodeId(1));
     monitor.add(MemberId(5), NodeId(1));
@@ -145,7 +145,7 @@ fn several_members_of_a_node_go_by_id() {
 }
 
 #[test]
-fn unknown_nodes_fall_back_by_id() {
+fn unknown_nodes_fall_back_to_members_by_id() {
     let mut monitor = square();
     assert_eq!(order(monitor.candidates(NodeId(77))), [0, 1, 2, 3]);
     monitor.add(MemberId(4), NodeId(77));
@@ -153,7 +153,7 @@ fn unknown_nodes_fall_back_by_id() {
     assert_eq!(
         order(monitor.candidates(NodeId(77))),
         [4, 0, 1, 2, 3],
-        "its own member first"
+        "the node's own member comes first"
     );
     assert_eq!(
         order(monitor.candidates(NodeId(3))),
@@ -167,7 +167,7 @@ fn unknown_nodes_fall_back_by_id() {
 }
 
 #[test]
-fn no_members_no_target() {
+fn a_pool_without_members_has_no_target() {
     let monitor = Monitor::new(&[], &[], Thresholds::default());
     monitor.check_invariants();
     assert_eq!(monitor.target(NodeId(0)), None);

@@ -57,7 +57,7 @@ fn take_all(world: &World) -> u64 {
     world
         .map
         .remove(&world.nodes, 0, 0..BlockMap::LIMIT, &mut take)
-        .expect("nothing is split");
+        .expect("no run is split");
     world.map.check_invariants(&world.nodes);
     assert_eq!(world.nodes.used(), 0);
     gone
@@ -65,13 +65,13 @@ fn take_all(world: &World) -> u64 {
 
 /// Writes that move the entries into a node, and reads, while all is taken away.
 #[test]
-fn taking_all_away_while_it_is_filled_and_read() {
+fn removing_all_while_the_map_is_filled_and_read() {
     bounded(3).check(|| {
         let gated = Gated::new();
         assert!(gated.world.write(1, block(1)));
         let other = Arc::clone(&gated);
         let user = thread::spawn(move || {
-            let slot = other.slots.claim().expect("two slots");
+            let slot = other.slots.claim().expect("one of two slots is free");
             other.inside(&slot, |world| {
                 assert!(world.write(2, block(2)));
                 let _ = world.read_more(1, 2);
@@ -79,7 +79,7 @@ fn taking_all_away_while_it_is_filled_and_read() {
             other.inside(&slot, |world| _ = world.read_more(1, 2));
         });
         gated.closed(take_all);
-        user.join().expect("no panic");
+        user.join().expect("the thread does not panic");
         take_all(&gated.world);
     });
 }
@@ -93,7 +93,7 @@ fn a_run_is_made_while_the_gate_closes() {
         (0..RUN_BLOCKS).for_each(|at| assert!(gated.world.write(at, block(at))));
         let other = Arc::clone(&gated);
         let user = thread::spawn(move || {
-            let slot = other.slots.claim().expect("two slots");
+            let slot = other.slots.claim().expect("one of two slots is free");
             other.inside(&slot, |world| {
                 let _ = world.map.make_run(&world.nodes, 0);
                 let _ = world.read_more(0, RUN_BLOCKS);
@@ -101,7 +101,7 @@ fn a_run_is_made_while_the_gate_closes() {
             other.inside(&slot, |world| _ = world.read_more(1, 2));
         });
         assert_eq!(gated.closed(take_all), RUN_BLOCKS + 1);
-        user.join().expect("no panic");
+        user.join().expect("the thread does not panic");
     });
 }
 
@@ -112,10 +112,10 @@ fn reserving_while_a_block_is_filled() {
         let gated = Gated::new();
         let other = Arc::clone(&gated);
         let writer = thread::spawn(move || {
-            let slot = other.slots.claim().expect("two slots");
+            let slot = other.slots.claim().expect("one of two slots is free");
             let mut was_reserved = None;
             other.inside(&slot, |world| {
-                let places = world.map.lock_empty(&world.nodes, 0, 1, 1).expect("enough nodes");
+                let places = world.map.lock_empty(&world.nodes, 0, 1, 1).expect("map nodes are left");
                 let places = places.expect("nobody else fills it");
                 was_reserved = Some(places.reserved());
                 places.publish(block(1));
@@ -127,11 +127,11 @@ fn reserving_while_a_block_is_filled() {
             world
                 .map
                 .reserve(&world.nodes, 0, 0..3, &mut reserved)
-                .expect("enough nodes");
+                .expect("map nodes are left");
             world.map.check_invariants(&world.nodes);
             reserved
         });
-        let was_reserved = writer.join().expect("no panic");
+        let was_reserved = writer.join().expect("the thread does not panic");
         let expected = if was_reserved == Some(false) { 2 } else { 3 };
         assert_eq!(reserved, expected, "the writer found it reserved: {was_reserved:?}");
     });
@@ -145,13 +145,13 @@ fn two_gates() {
         assert!(gated.world.write(0, block(0)));
         let (other, its_second) = (Arc::clone(&gated), Arc::clone(&second));
         let user = thread::spawn(move || {
-            let slot = other.slots.claim().expect("two slots");
+            let slot = other.slots.claim().expect("one of two slots is free");
             drop(slot.enter(&its_second, 2));
             other.inside(&slot, |world| _ = world.read(0));
         });
         gated.slots.close(&second, 2);
         gated.closed(take_all);
         gated.slots.open(&second);
-        user.join().expect("no panic");
+        user.join().expect("the thread does not panic");
     });
 }

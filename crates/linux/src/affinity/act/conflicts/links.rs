@@ -50,7 +50,7 @@ pub(super) fn links(tree: &Tree) -> Vec<Conflict> {
         let queues = (!queues.is_empty()).then(|| Conflict {
             who: Helper::SystemdLink,
             what: format!("{file} sets {} of {}", queues.join(", "), cards.join(", ")),
-            effect: "their number of queues is the one that the file says; homenode does not change it".to_owned(),
+            effect: "the file sets their number of queues; homenode does not change it".to_owned(),
             remedy: format!("for a queue for each CPU of the card's node, change {file}"),
             sets: Sets::Nothing,
         });

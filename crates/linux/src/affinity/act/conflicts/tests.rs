@@ -16,7 +16,7 @@ fn receive(device: &str) -> Target {
 }
 
 #[test]
-fn a_machine_without_any() {
+fn a_machine_without_conflicting_programs_reports_none() {
     assert_eq!(found(&[]), []);
     assert_eq!(
         found(&[("proc/7/comm", "bash\n"), ("etc/tuned/active_profile", "x\n")]),
@@ -25,7 +25,7 @@ fn a_machine_without_any() {
 }
 
 #[test]
-fn irqbalance_has_all_interrupts_but_those_it_is_told_to_leave() {
+fn irqbalance_owns_all_interrupts_but_its_exceptions() {
     let all = found(&[("proc/812/comm", "irqbalance\n")]);
     assert_eq!(all.len(), 1);
     assert_eq!(
@@ -49,7 +49,7 @@ fn irqbalance_has_all_interrupts_but_those_it_is_told_to_leave() {
 }
 
 #[test]
-fn numad_is_told_of_and_keeps_nothing_from_being_set() {
+fn numad_is_reported_and_blocks_no_change() {
     let conflicts = found(&[("proc/77/comm", "numad\n"), ("proc/78/comm", "numadx\n")]);
     assert_eq!(conflicts.len(), 1);
     assert_eq!(conflicts[0].who, Helper::Numad);
@@ -63,7 +63,7 @@ fn numad_is_told_of_and_keeps_nothing_from_being_set() {
 }
 
 #[test]
-fn tuned_with_a_profile_that_isolates() {
+fn tuned_with_an_isolating_profile_is_reported() {
     let of = |profile: &str| {
         found(&[
             ("proc/9/comm", "tuned\n"),
@@ -91,7 +91,7 @@ fn tuned_with_a_profile_that_isolates() {
 }
 
 #[test]
-fn link_files_that_apply_to_a_card() {
+fn link_files_that_apply_to_a_card_are_reported() {
     let conflicts = found(&[
         ("sys/class/net/eth0/ifindex", "2\n"),
         ("sys/class/net/eth1/ifindex", "3\n"),

@@ -1,7 +1,7 @@
 //! Journals that are cut, changed, or not ours; the file and its lock.
 
 use super::super::journal::Journal;
-use super::super::{Actor, Disk, Error, Store};
+use super::super::{Actor, Disk, Error, Store, record};
 use super::model::{ALL, Handle};
 use super::{action, plan, snapshot, some_plan};
 use homenode_policy::NodeId;
@@ -58,7 +58,7 @@ fn machine_with_journal() -> (Handle, Vec<u8>) {
 }
 
 #[test]
-fn cut_at_any_byte_it_has_the_lines_before() {
+fn a_journal_cut_at_any_byte_keeps_the_lines_before() {
     let (_, file) = machine_with_journal();
     let whole = read(&file).unwrap();
     let header = file.iter().position(|byte| *byte == b'\n').unwrap() + 1;
@@ -84,7 +84,7 @@ fn cut_at_any_byte_it_has_the_lines_before() {
 }
 
 #[test]
-fn no_changed_byte_goes_unseen() {
+fn every_changed_byte_of_a_journal_is_detected() {
     let (_, file) = machine_with_journal();
     for position in 0..file.len() {
         for bit in 0..8 {
@@ -100,7 +100,7 @@ fn no_changed_byte_goes_unseen() {
 }
 
 #[test]
-fn after_a_cut_the_next_plan_is_written_whole() {
+fn the_next_plan_after_a_cut_is_written_completely() {
     let (handle, mut file) = machine_with_journal();
     file.truncate(file.len() - 7);
     handle.machine().file = Some(file.clone());
@@ -113,7 +113,7 @@ fn after_a_cut_the_next_plan_is_written_whole() {
 
 /// Also when it is cut in the middle of a character.
 #[test]
-fn what_was_cut_after_it_took_effect_is_told_and_not_taken_back() {
+fn a_cut_line_that_took_effect_is_reported_and_not_reverted() {
     let handle = Handle::new(7);
     {
         let mut machine = handle.machine();
@@ -142,7 +142,7 @@ fn what_was_cut_after_it_took_effect_is_told_and_not_taken_back() {
 }
 
 #[test]
-fn what_is_told_of_files_that_are_not_ours() {
+fn foreign_files_are_refused_with_the_reason() {
     let (_, file) = machine_with_journal();
     let text = String::from_utf8(file).unwrap();
     let told = |text: &str| read(text.as_bytes()).unwrap_err().to_string();
@@ -166,7 +166,7 @@ fn what_is_told_of_files_that_are_not_ours() {
 }
 
 #[test]
-fn of_another_boot_nothing_is_in_force() {
+fn a_journal_of_another_boot_has_nothing_in_force() {
     let (handle, file) = machine_with_journal();
     let other = String::from_utf8(file).unwrap();
     let header = format!("homenode-affinity 1 other {NAMESPACES}");
@@ -183,7 +183,7 @@ fn of_another_boot_nothing_is_in_force() {
 }
 
 #[test]
-fn one_at_a_time_has_the_file() {
+fn only_one_process_holds_the_journal() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("not/yet/there/affinity.journal");
     let first = Disk::open(&path).unwrap();
@@ -198,7 +198,7 @@ fn one_at_a_time_has_the_file() {
 }
 
 #[test]
-fn link_that_somebody_has_put_there_is_not_followed() {
+fn a_symbolic_link_at_the_journals_path_is_not_followed() {
     let directory = tempfile::tempdir().unwrap();
     let (path, victim) = (directory.path().join("journal"), directory.path().join("victim"));
     let untouched = || assert_eq!(std::fs::read(&victim).unwrap(), b"theirs");
@@ -219,7 +219,7 @@ fn link_that_somebody_has_put_there_is_not_followed() {
 }
 
 #[test]
-fn what_is_no_file_is_no_journal() {
+fn a_journal_must_be_a_regular_file() {
     let directory = tempfile::tempdir().unwrap();
     let error = Disk::open(directory.path()).unwrap_err().to_string();
     assert!(error.contains("no regular file"), "{error}");
@@ -228,7 +228,7 @@ fn what_is_no_file_is_no_journal() {
 }
 
 #[test]
-fn a_file_is_written_added_to_replaced_and_removed() {
+fn the_journal_file_can_be_written_extended_replaced_and_removed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let mut disk = Disk::open(&path).unwrap();
@@ -249,7 +249,7 @@ fn a_file_is_written_added_to_replaced_and_removed() {
 }
 
 #[test]
-fn a_foreign_file_is_left_as_it_is() {
+fn a_foreign_file_is_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let mut file = fs::File::create(&path).unwrap();
@@ -280,7 +280,7 @@ fn moves(inodes: impl Iterator<Item = u64>) -> Vec<MoveFile> {
 }
 
 #[test]
-fn moved_files_are_written_down_and_told_by_revert_which_leaves_them() {
+fn moved_files_are_recorded_and_reported_by_revert() {
     let (handle, before) = machine_with_journal();
     let open = || Actor::with_store(handle.clone(), handle.clone()).unwrap();
     open().note_files(&moves(7..9)).unwrap();
@@ -301,7 +301,7 @@ fn moved_files_are_written_down_and_told_by_revert_which_leaves_them() {
 }
 
 #[test]
-fn files_in_a_journal_are_bounded() {
+fn the_number_of_files_in_a_journal_is_bounded() {
     let handle = Handle::new(7);
     let mut actor = Actor::with_store(handle.clone(), handle.clone()).unwrap();
     for first in (0..3000).step_by(100) {
@@ -311,4 +311,45 @@ fn files_in_a_journal_are_bounded() {
     assert!(!actor.is_clean());
     let again = Actor::with_store(handle.clone(), handle.clone()).unwrap();
     assert_eq!(again.moved_files().len(), 1024);
+}
+
+#[test]
+fn revert_reports_the_commands_for_cards_changed_by_an_earlier_version() {
+    let queues = |device: &str, old: &str| {
+        format!(r#"{{"target":{{"queues":{{"device":"{device}"}}}},"identity":"4","old":"{old}","#)
+    };
+    let table = |device: &str, old: &str| queues(device, old).replace("queues", "table");
+    let end = r#""whole":false,"session":0,"to":[2,0,0],"at":9,"masks":[[{"receive":{"device":"eth0","index":3}},"c0"]],"made":[]}"#;
+    let first = [
+        queues("eth0", "3 0 0"),
+        queues("eth0", "4 0 0"),
+        queues("eth1", "0 2 3"),
+    ];
+    let then = [table("eth0", "2 0 1 0"), table("eth1", "")];
+    let line = |text: String| {
+        let text = text + end;
+        format!("{:08x} {text}\n", crc32c::crc32c(text.as_bytes()))
+    };
+    let lines: String = then.into_iter().chain(first).map(line).collect();
+    let file = record::header_line(&record::header_text(BOOT, NAMESPACES)) + &lines + "cut";
+    let handle = Handle::new(7);
+    handle.machine().busy = false;
+    handle.machine().file = Some(file.into_bytes());
+    let open = || Actor::with_store(handle.clone(), handle.clone()).unwrap();
+    let mut actor = open();
+    assert!(!actor.is_clean() && actor.changed().is_empty());
+    // The file is written anew, because its last line is cut.
+    let (plan, snapshot) = some_plan(&mut handle.machine());
+    assert!(actor.apply(&plan, &snapshot, &[]).unwrap().made() > 0);
+    let commands = [
+        "ethtool -L eth0 combined 4",
+        "ethtool -L eth1 rx 2 tx 3",
+        "ethtool -X eth0 weight 2 1 1",
+        "ethtool -X eth1 default",
+    ];
+    let mut actor = open();
+    assert_eq!(actor.cut(), None);
+    assert_eq!(actor.revert().unwrap().cards, commands);
+    assert!(actor.is_clean() && handle.machine().file.is_none());
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
 }

@@ -7,10 +7,9 @@ mod handle;
 mod others;
 
 use super::super::Process;
-use super::card::Card;
 pub(super) use handle::Handle;
 use homenode_policy::CpuId;
-use homenode_policy::affinity::{Target, ThreadId};
+use homenode_policy::affinity::{QueueKind, Target, ThreadId};
 use std::collections::BTreeMap;
 
 /// A set of at most eight CPUs.
@@ -19,8 +18,8 @@ pub(super) type Set = u8;
 pub(super) const ALL: Set = 0xff;
 /// In all that others set and in every cpuset, and in nothing that is planned: so it is always clear who has set a value.
 pub(super) const OTHERS: Set = 0x40;
-/// In all that drivers set, and in nothing that is planned for queues.
-pub(super) const DRIVERS: Set = 0x80;
+/// Number of queues of a card in each direction.
+const QUEUES: u32 = 3;
 const CPUSETS: [Set; 3] = [ALL, 0x43, 0xfc];
 const INIT: u32 = 1;
 
@@ -58,7 +57,8 @@ pub(super) struct Machine {
     pub(super) processes: BTreeMap<u32, Process>,
     pub(super) threads: BTreeMap<u32, Thread>,
     pub(super) interrupts: BTreeMap<u32, Interrupt>,
-    pub(super) cards: BTreeMap<String, Card>,
+    /// Their indices, by name.
+    pub(super) cards: BTreeMap<String, u32>,
     pub(super) queues: BTreeMap<Target, Both<Set>>,
     pub(super) file: Option<Vec<u8>>,
     pub(super) operations: usize,
@@ -208,22 +208,14 @@ impl Machine {
     }
 
     fn add_card(&mut self, name: &str) {
-        let card = Card::new(self.number(), &mut self.random);
-        let queues = card.queues.now;
+        let card = self.number();
         self.cards.insert(name.to_owned(), card);
-        for index in 0..Card::QUEUES_MAX {
-            let device = name.to_owned();
-            let is_set = index < queues && self.random.bool();
-            let set = if is_set { self.others_set() } else { 0 };
-            let both = |set| Both { now: set, wanted: set };
-            let receive = Target::Receive {
-                device: device.clone(),
-                index,
-            };
-            self.queues.insert(receive, both(set));
-            let transmit = Target::Transmit { device, index };
-            let set = if is_set { set } else { made(index, queues) };
-            self.queues.insert(transmit, both(set));
+        for index in 0..QUEUES {
+            for kind in [QueueKind::Receive, QueueKind::Transmit] {
+                let set = if self.random.bool() { self.others_set() } else { 0 };
+                let queue = Target::of_queue(name, kind, index).expect("its CPUs can be set");
+                self.queues.insert(queue, Both { now: set, wanted: set });
+            }
         }
     }
 
@@ -244,36 +236,7 @@ impl Machine {
                 (thread.id.process == id.process).then(|| self.mask(thread.asked.now, thread.group))
             }
             Target::Interrupt(number) => self.interrupts.get(number).map(|interrupt| interrupt.affinity.now),
-            queue => {
-                let card = self.cards.get(device(queue)?)?;
-                let set = self.queues.get(queue)?;
-                (queue_index(queue)? < card.queues.now).then_some(set.now)
-            }
-        }
-    }
-
-    /// A queue that goes takes its masks with it, and the driver sets those by which all send anew.
-    fn set_queues(&mut self, name: &str, queues: Both<u32>) {
-        let Some(card) = self.cards.get_mut(name) else { return };
-        let changes = Both {
-            now: card.queues.now != queues.now,
-            wanted: card.queues.wanted != queues.wanted,
-        };
-        card.set_queues(queues);
-        for (target, set) in &mut self.queues {
-            let (Some(of), Some(index)) = (device(target), queue_index(target)) else {
-                continue;
-            };
-            if of != name {
-                continue;
-            }
-            let becomes = |set, queues, changes| match target {
-                _ if index >= queues => 0,
-                Target::Transmit { .. } if changes => made(index, queues),
-                _ => set,
-            };
-            set.now = becomes(set.now, queues.now, changes.now);
-            set.wanted = becomes(set.wanted, queues.wanted, changes.wanted);
+            queue => self.queues.get(queue).map(|set| set.now),
         }
     }
 
@@ -289,28 +252,15 @@ impl Machine {
             .map(|(number, it)| (format!("interrupt {number}"), it.affinity));
         let queues = self.queues.iter().map(|(target, set)| (target.to_string(), *set));
         let all = threads.chain(interrupts).chain(queues);
-        let sets = all
-            .filter(|(_, set)| set.now != set.wanted)
-            .map(|(name, set)| format!("{name} has {:02x}, not {:02x}", set.now, set.wanted));
-        let cards = self.cards.iter();
-        let cards = cards.filter_map(|(name, card)| Some(format!("{name} has {}", card.difference()?)));
-        sets.chain(cards).collect()
+        all.filter(|(_, set)| set.now != set.wanted)
+            .map(|(name, set)| format!("{name} has {:02x}, not {:02x}", set.now, set.wanted))
+            .collect()
     }
 
     pub(super) fn targets(&self) -> Vec<Target> {
         let threads = self.threads.values().map(|thread| Target::Thread(thread.id));
         let interrupts = self.interrupts.keys().map(|number| Target::Interrupt(*number));
-        let queues = self.queues.keys().filter(|queue| self.has(queue).is_some());
-        threads.chain(interrupts).chain(queues.cloned()).collect()
-    }
-}
-
-/// Returns the driver's mask for sending by a queue. Some numbers of queues give the same masks as others.
-fn made(index: u32, queues: u32) -> Set {
-    let kind = if queues == Card::QUEUES_MAX { 2 } else { queues / 3 };
-    match u8::try_from(kind << 3 | index) {
-        Ok(set) if index < queues => DRIVERS | set,
-        _ => 0,
+        threads.chain(interrupts).chain(self.queues.keys().cloned()).collect()
     }
 }
 
@@ -325,13 +275,6 @@ fn set_of(cpus: &[CpuId]) -> Set {
 fn device(target: &Target) -> Option<&str> {
     match target {
         Target::Transmit { device, .. } | Target::Receive { device, .. } => Some(device),
-        _ => None,
-    }
-}
-
-fn queue_index(target: &Target) -> Option<u32> {
-    match target {
-        Target::Transmit { index, .. } | Target::Receive { index, .. } => Some(*index),
         _ => None,
     }
 }

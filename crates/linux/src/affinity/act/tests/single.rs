@@ -54,7 +54,7 @@ fn transmit() -> Target {
 }
 
 #[test]
-fn an_interrupt_is_where_it_is_to_be_only_when_it_has_arrived() {
+fn an_interrupts_move_is_pending_until_it_arrives() {
     let (handle, mut actor) = quiet();
     handle.machine().interrupts.get_mut(&30).unwrap().effective = 1;
     assert_eq!(apply(&handle, &mut actor, &interrupt(), ALL, 2), Outcome::Pending);
@@ -71,7 +71,7 @@ fn an_interrupt_is_where_it_is_to_be_only_when_it_has_arrived() {
 }
 
 #[test]
-fn what_is_not_as_the_plan_says_is_left_alone() {
+fn targets_that_changed_since_the_plan_are_left_alone() {
     let (handle, mut actor) = quiet();
     assert_eq!(
         apply(&handle, &mut actor, &interrupt(), 1, 2),
@@ -91,7 +91,7 @@ fn what_is_not_as_the_plan_says_is_left_alone() {
 
 /// The kernel takes a CPU that goes out of cpusets, and some masks: nobody else has done anything.
 #[test]
-fn cpus_that_go_after_the_plan_are_nobody_elses_doing() {
+fn cpus_that_go_offline_after_the_plan_are_no_foreign_change() {
     let (handle, mut actor) = quiet();
     handle.machine().goes = 0x80;
     assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 0x80), Outcome::NoCpu);
@@ -100,7 +100,7 @@ fn cpus_that_go_after_the_plan_are_nobody_elses_doing() {
 }
 
 #[test]
-fn a_cpuset_that_changes_after_the_plan_and_has_its_cpus_is_no_reason_to_leave_a_thread() {
+fn a_changed_cpuset_with_the_planned_cpus_does_not_stop_a_move() {
     let (handle, mut actor) = quiet();
     handle.machine().cpusets.fill(0x4f);
     assert_eq!(apply(&handle, &mut actor, &THREAD, 0x4f, 2), Outcome::Done);
@@ -112,7 +112,7 @@ fn a_cpuset_that_changes_after_the_plan_and_has_its_cpus_is_no_reason_to_leave_a
 
 /// Restoring it would ask for all CPUs.
 #[test]
-fn a_thread_that_turns_out_to_be_pinned_when_its_cpuset_widens_is_left_alone() {
+fn a_thread_found_pinned_when_its_cpuset_widens_is_left_alone() {
     let (handle, mut actor) = quiet();
     handle.machine().cpusets.fill(0x4f);
     handle.machine().threads.get_mut(&1).unwrap().asked.now = 0x4f;
@@ -122,7 +122,7 @@ fn a_thread_that_turns_out_to_be_pinned_when_its_cpuset_widens_is_left_alone() {
 }
 
 #[test]
-fn what_is_refused_is_not_asked_again() {
+fn a_refused_change_is_not_tried_again() {
     let (handle, mut actor) = quiet();
     handle.machine().interrupts.get_mut(&30).unwrap().managed = true;
     let mut told = snapshot(&handle.machine());
@@ -144,7 +144,7 @@ fn what_is_refused_is_not_asked_again() {
 }
 
 #[test]
-fn only_what_was_carried_out_counts_as_set() {
+fn only_changes_carried_out_count_as_set() {
     let (handle, mut actor) = quiet();
     let told = snapshot(&handle.machine());
     let plan = plan(vec![action(interrupt(), ALL, 2), action(THREAD, 1, 2)]);
@@ -159,7 +159,7 @@ fn only_what_was_carried_out_counts_as_set() {
 }
 
 #[test]
-fn cpus_that_have_gone() {
+fn a_change_without_online_cpus_is_not_made() {
     let (handle, mut actor) = quiet();
     handle.machine().online = 0x0f;
     assert_eq!(apply(&handle, &mut actor, &interrupt(), 0x0f, 0x30), Outcome::NoCpu);
@@ -177,7 +177,7 @@ fn cpus_that_have_gone() {
 }
 
 #[test]
-fn when_the_last_cpu_of_a_mask_stops_the_old_one_is_restored() {
+fn the_old_mask_is_restored_when_the_last_cpu_of_a_mask_stops() {
     let (handle, mut actor) = quiet();
     assert_eq!(apply(&handle, &mut actor, &interrupt(), ALL, 0x80), Outcome::Pending);
     {
@@ -191,7 +191,7 @@ fn when_the_last_cpu_of_a_mask_stops_the_old_one_is_restored() {
 }
 
 #[test]
-fn a_child_that_was_moved_itself_goes_back_to_what_its_parent_had() {
+fn a_moved_child_is_restored_to_its_parents_old_mask() {
     let (handle, mut actor) = quiet();
     // So that all new threads are its own.
     handle.machine().threads.retain(|number, _| *number == INIT.thread);
@@ -224,7 +224,7 @@ fn a_child_that_was_moved_itself_goes_back_to_what_its_parent_had() {
 }
 
 #[test]
-fn a_mask_like_ours_in_the_same_session_is_somebody_elses_while_its_parent_is_there() {
+fn an_equal_mask_in_the_same_session_is_foreign_while_its_parent_lives() {
     const SHELL: u32 = 1000;
     let (handle, mut actor) = quiet();
     {
@@ -246,7 +246,7 @@ fn a_mask_like_ours_in_the_same_session_is_somebody_elses_while_its_parent_is_th
 }
 
 #[test]
-fn where_cpusets_are_not_seen_what_one_has_left_of_ours_is_ours() {
+fn a_mask_narrowed_by_an_unseen_cpuset_is_still_ours() {
     let (handle, mut actor) = quiet();
     handle.machine().hides_cpusets = true;
     assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 0x03), Outcome::Done);
@@ -266,7 +266,7 @@ fn where_cpusets_are_not_seen_what_one_has_left_of_ours_is_ours() {
 }
 
 #[test]
-fn what_fails_stays_in_the_journal() {
+fn failed_restores_stay_in_the_journal() {
     let (handle, mut actor) = quiet();
     assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 3), Outcome::Done);
     assert_eq!(apply(&handle, &mut actor, &interrupt(), ALL, 2), Outcome::Pending);
@@ -286,7 +286,7 @@ fn what_fails_stays_in_the_journal() {
 }
 
 #[test]
-fn a_journal_that_lives_long_stays_short() {
+fn a_long_lived_journal_stays_short() {
     let (handle, mut actor) = quiet();
     let line_end = |byte: &&u8| **byte == b'\n';
     let (mut has, mut longest) = (ALL, 0);
@@ -302,7 +302,7 @@ fn a_journal_that_lives_long_stays_short() {
 }
 
 #[test]
-fn threads_that_ended_leave_the_journal() {
+fn ended_threads_are_removed_from_the_journal() {
     let (handle, mut actor) = quiet();
     let mut longest = 0;
     for number in 1000..6000 {
@@ -319,7 +319,7 @@ fn threads_that_ended_leave_the_journal() {
 }
 
 #[test]
-fn irqbalance_keeps_its_interrupts() {
+fn interrupts_of_irqbalance_are_left_alone() {
     let (handle, mut actor) = quiet();
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("proc/812")).unwrap();

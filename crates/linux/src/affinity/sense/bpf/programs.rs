@@ -55,7 +55,7 @@ impl Part {
         match self {
             Self::Threads => mask_words(tree),
             Self::Sockets => network_namespace(),
-            Self::Disks => u32::try_from(rustix::param::page_size()).expect("pages are far smaller"),
+            Self::Disks => u32::try_from(rustix::param::page_size()).expect("a page is smaller than 4 GiB"),
             Self::Mount | Self::Tmpfs => 0,
         }
     }
@@ -137,7 +137,7 @@ impl Programs {
             Part::Threads => self.read_threads(bytes),
             Part::Sockets | Part::Disks | Part::Mount | Part::Tmpfs => self.empty(bytes),
         };
-        read.map_err(|error| format!("what BPF programs counted cannot be read: {error}"))
+        read.map_err(|error| format!("the counts of BPF programs cannot be read: {error}"))
     }
 
     fn read_threads(&self, bytes: &mut Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {

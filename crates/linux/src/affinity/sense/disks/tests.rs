@@ -87,7 +87,7 @@ fn count(read: u64, written: u64, dirtied: u64) -> DiskCount {
 }
 
 #[test]
-fn down_to_the_disks() {
+fn partitions_and_mapped_devices_resolve_to_their_disk() {
     let machine = Machine::new();
     let mut disks = disks();
     let mut disk = |major, minor| disks.disk(&machine.tree(), key(major, minor));
@@ -115,7 +115,7 @@ fn divided(bytes: (u64, u64), counted: Option<&DiskCounts>, busy_bytes: u64) -> 
 }
 
 #[test]
-fn bytes_are_divided_as_requests_and_dirty_pages_are() {
+fn bytes_are_divided_by_requests_and_dirty_pages() {
     let divided = |bytes, counted: Vec<(DiskKey, DiskCount)>| divided(bytes, Some(&counted), u64::MAX);
     let of = |parts: &[(&str, u64)]| -> Vec<(String, u64)> {
         parts.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect()
@@ -170,7 +170,7 @@ fn bytes_are_divided_as_requests_and_dirty_pages_are() {
 }
 
 #[test]
-fn without_counts_the_open_files_of_busy_processes_tell() {
+fn open_files_tell_the_disk_without_counts() {
     let all = |name: &str, bytes| vec![(name.to_owned(), bytes)];
     assert_eq!(divided((0, 9), None, 5), all("nvme0n1", 9));
     assert_eq!(divided((0, 9), None, 10), all("?", 9));
@@ -180,7 +180,7 @@ fn without_counts_the_open_files_of_busy_processes_tell() {
 }
 
 #[test]
-fn open_files() {
+fn open_files_of_a_process_are_read() {
     let machine = Machine::new();
     let tree = machine.tree();
     let seen = |process| {

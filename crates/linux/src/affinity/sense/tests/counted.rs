@@ -64,7 +64,7 @@ fn machine() -> Machine {
 }
 
 #[test]
-fn threads_with_their_sockets_and_disks() {
+fn threads_have_their_sockets_and_disks() {
     let machine = machine();
     let directory = machine.root().join("sys/devices/sda");
     fs::create_dir_all(&directory).unwrap();
@@ -100,6 +100,7 @@ fn threads_with_their_sockets_and_disks() {
         allowed: cpus(&[0, 1, 2]),
         cpuset: cpus(&[0, 1, 2]),
         cpu_ns,
+        waited_ns: 0,
         disk: vec![],
         received: vec![],
         sent: vec![],
@@ -134,7 +135,7 @@ fn threads_with_their_sockets_and_disks() {
 }
 
 #[test]
-fn a_cpuset_is_learned_from_any_thread_in_it() {
+fn a_cpuset_is_read_from_any_of_its_threads() {
     let machine = machine();
     let mut sensor = machine.sensor();
     // 8 has no files any more, and 10 is asked in its place for the cpuset of both.
@@ -146,7 +147,7 @@ fn a_cpuset_is_learned_from_any_thread_in_it() {
 }
 
 #[test]
-fn whose_bytes_are_not_known() {
+fn threads_with_unknown_bytes_are_marked() {
     let unread = |files: &[&str]| -> Vec<bool> {
         let machine = machine();
         let mut sensor = machine.sensor();
@@ -164,7 +165,7 @@ fn whose_bytes_are_not_known() {
 }
 
 #[test]
-fn what_found_no_room_and_what_could_not_be_counted_is_told() {
+fn lost_and_uncounted_entries_are_reported() {
     let machine = machine();
     let mut sensor = machine.sensor();
     machine.counts("sockets", 4711, &[]);
@@ -177,14 +178,14 @@ fn what_found_no_room_and_what_could_not_be_counted_is_told() {
         whys.collect()
     };
     let [sockets] = &told("received and sent")[..] else {
-        panic!("one line")
+        panic!("expected one line")
     };
     assert!(sockets.starts_with("4711 more"), "{sockets}");
     assert_eq!(told("which disks"), ["the kernel is in a bad mood"]);
     for damaged in ["sockets", "disks"] {
         machine.file(&format!("proc/bpf/{damaged}"), "123");
     }
-    assert_eq!(told("which disks"), ["what is in proc/bpf/disks cannot be understood"]);
+    assert_eq!(told("which disks"), ["proc/bpf/disks cannot be understood"]);
     assert_eq!(told("received and sent").len(), 1);
 }
 
@@ -257,7 +258,7 @@ fn buffers_are_joined_by_number_and_start() {
 }
 
 #[test]
-fn counts_of_an_unknown_time_are_not_taken_for_the_periods() {
+fn counts_of_an_unknown_time_are_not_used() {
     let second = told(&[(8, 5, &[(0, 100)])]);
     let silent = PoolTasks {
         answered: false,
@@ -274,7 +275,7 @@ fn counts_of_an_unknown_time_are_not_taken_for_the_periods() {
 }
 
 #[test]
-fn periods_without_an_answer_or_news_have_their_part_of_what_is_known() {
+fn periods_without_an_answer_get_their_share_of_known_counts() {
     let machine = machine();
     let silent = PoolTasks {
         pool: (0, 45),
@@ -312,7 +313,7 @@ fn periods_without_an_answer_or_news_have_their_part_of_what_is_known() {
 
 /// A user's server may say so, and whoever asks it is root's.
 #[test]
-fn answers_with_homes_without_end_are_taken_in_at_once() {
+fn answers_with_very_many_homes_are_merged_quickly() {
     let homes: Vec<(u16, u64)> = (0..8).flat_map(|_| (0..=u16::MAX).map(|node| (node, 7))).collect();
     let answer = told(&[(8, 5, &homes)]);
     let start = std::time::Instant::now();

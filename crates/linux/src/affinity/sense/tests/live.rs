@@ -1,6 +1,8 @@
 //! This machine.
 
 use super::*;
+use crate::clock::thread_cpu_time;
+use crate::process::Stat;
 use std::io::Write as _;
 use std::process::Command;
 use std::sync::Arc;
@@ -93,7 +95,7 @@ fn first_period_begins_when_programs_are_loaded() {
 
 /// Whoever tells of threads, it is what /proc tells: plans are carried out by its numbers.
 #[test]
-fn threads_are_told_as_in_proc() {
+fn threads_match_proc() {
     let topology = topology::read(&topology::Source::Live).unwrap();
     let mut sensor = Sensor::new(Path::new("/"), Box::new(Vec::new)).unwrap();
     let busy = Busy::start();
@@ -119,11 +121,7 @@ fn is_as_in_proc(thread: &homenode_policy::affinity::Thread, online: &[CpuId]) -
     let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else {
         return false;
     };
-    assert_eq!(
-        thread_files::stat(&stat).unwrap().started,
-        thread.id.started,
-        "{thread:?}"
-    );
+    assert_eq!(Stat::parse(&stat).unwrap().started, thread.id.started, "{thread:?}");
     if thread.id.process != std::process::id() || thread.name != "busy (1)" {
         return false;
     }
@@ -159,7 +157,7 @@ fn processes_that_come_and_go_are_no_errors() {
 /// Bounds what a period takes of a core, by the sensor's own CPU time, which other programs do not add to; `--nocapture`
 /// shows it. Without programs in the kernel no bound is promised: files of each thread that ran are read then.
 #[test]
-fn cost_with_a_thousand_threads() {
+fn sensing_a_thousand_threads_stays_cheap() {
     const THREADS: usize = 1000;
     const PERIODS: u32 = 16;
     /// 1 % of a core at one period a second.
@@ -187,9 +185,9 @@ fn cost_with_a_thousand_threads() {
                 while turns.load(Ordering::Relaxed) < all_have_run {
                     thread::sleep(Duration::from_millis(1));
                 }
-                let before = cpu_time();
+                let before = thread_cpu_time();
                 let sensed = sensor.sense(&topology).unwrap();
-                cost += cpu_time() - before;
+                cost += thread_cpu_time() - before;
                 seen = sensed.snapshot.threads.len();
             }
             stop.store(true, Ordering::Relaxed);
@@ -202,16 +200,4 @@ fn cost_with_a_thousand_threads() {
             }
         });
     }
-}
-
-/// Returns the CPU time of the calling thread, to the nanosecond. In /proc, that of a running thread is as old as the last tick.
-fn cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for writing during the call.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    assert_eq!(result, 0);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap(),
-        u32::try_from(time.tv_nsec).unwrap(),
-    )
 }

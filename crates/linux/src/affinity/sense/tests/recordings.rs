@@ -21,7 +21,7 @@ fn recording() -> (tempfile::TempDir, Sensed) {
 }
 
 #[test]
-fn this_machine_reads_the_same_from_its_recording() {
+fn a_recording_of_this_machine_reads_the_same() {
     let (directory, sensed) = recording();
     let again = recorded(directory.path()).unwrap();
     assert_eq!(again, sensed);
@@ -81,7 +81,7 @@ fn a_damaged_file_is_named() {
 
 /// Changes single bytes all over some files, though each file still says something.
 #[test]
-fn changed_bytes_of_a_sample_do_not_go_unseen() {
+fn changed_bytes_of_a_sample_are_detected() {
     let (directory, _) = recording();
     for name in ["0.files", "1.files", "0/proc/uptime", "1/proc/interrupts"] {
         let path = directory.path().join(name);
@@ -104,7 +104,7 @@ fn changed_bytes_of_a_sample_do_not_go_unseen() {
 
 /// Cuts files as a full disk or a stopped copy leaves them: empty, anywhere, and after a line.
 #[test]
-fn a_recording_that_was_cut_short_is_refused() {
+fn a_truncated_recording_is_refused() {
     let (directory, _) = recording();
     for name in ["meta", "topology.xml", "0.files", "1.files"] {
         let path = directory.path().join(name);
@@ -129,7 +129,7 @@ fn a_recording_that_was_cut_short_is_refused() {
 
 /// Its checksum is right, so that hwloc is asked.
 #[test]
-fn hardware_that_is_not_understood_is_told_in_a_line() {
+fn unreadable_hardware_is_reported_on_one_line() {
     let (directory, _) = recording();
     let path = directory.path().join("topology.xml");
     let whole = fs::read_to_string(&path).unwrap();
@@ -156,7 +156,7 @@ fn hardware_that_is_not_understood_is_told_in_a_line() {
 }
 
 #[test]
-fn nothing_is_recorded_over() {
+fn recording_into_a_used_directory_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("precious"), "x").unwrap();
     let error = record(
@@ -234,7 +234,7 @@ fn ask() -> Ask {
 }
 
 #[test]
-fn recording_has_buffers_and_one_of_version_4_reads_without() {
+fn recordings_have_buffers_and_version_4_reads_without_them() {
     let directory = tempfile::tempdir().unwrap();
     let busy = live::Busy::start();
     let sensed = record(&topology::Source::Live, Path::new("/"), directory.path(), PERIOD, ask()).unwrap();

@@ -50,7 +50,27 @@ fn sense(sensor: &mut Sensor) -> Vec<Thread> {
 }
 
 #[test]
-fn those_that_ran() {
+fn wait_times_count_since_the_last_pass() {
+    const RUN: u64 = 150_000_000;
+    let machine = Machine::new();
+    let look = |sensor: &mut Sensor, run_ns: u64, waited_ns: u64| {
+        machine.thread(7, 7, "x", counts(run_ns, 0));
+        machine.file("proc/7/task/7/schedstat", &format!("{run_ns} {waited_ns} 5\n"));
+        sense(sensor).first().map(|thread| thread.waited_ns)
+    };
+    let mut sensor = machine.sensor();
+    assert_eq!(look(&mut sensor, RUN, 1000), None);
+    // The first time that it is asked tells nothing of the period.
+    assert_eq!(look(&mut sensor, 2 * RUN, 3000), Some(0));
+    assert_eq!(look(&mut sensor, 3 * RUN, 7000), Some(4000));
+    // It is not asked after a short run, and what it waited until then is of no period.
+    assert_eq!(look(&mut sensor, 3 * RUN + 1, 9000), Some(0));
+    assert_eq!(look(&mut sensor, 4 * RUN + 1, 9500), Some(0));
+    assert_eq!(look(&mut sensor, 5 * RUN + 1, 9600), Some(100));
+}
+
+#[test]
+fn only_threads_that_ran_are_reported() {
     let machine = Machine::new();
     machine
         .thread(7, 7, "server", counts(1000, 10))
@@ -71,6 +91,7 @@ fn those_that_ran() {
         allowed: cpus(&[0, 1, 2]),
         cpuset: cpus(&[0, 1, 2]),
         cpu_ns: 3000,
+        waited_ns: 0,
         disk: vec![DeviceBytes {
             device: None,
             bytes: 4096,
@@ -88,7 +109,7 @@ fn those_that_ran() {
 }
 
 #[test]
-fn new_ones_ended_ones_and_numbers_used_again() {
+fn new_ended_and_reused_thread_ids_are_distinguished() {
     let machine = Machine::new();
     let at = |started, run_ns| Counts {
         run_ns,
@@ -123,7 +144,7 @@ fn new_ones_ended_ones_and_numbers_used_again() {
 }
 
 #[test]
-fn masks_and_cpusets() {
+fn masks_and_cpusets_of_threads_are_read() {
     let machine = Machine::new();
     machine.file("sys/fs/cgroup/cgroup.controllers", "cpuset\n");
     machine.file("sys/fs/cgroup/a.service/cpuset.cpus.effective", "1-3\n");
@@ -150,7 +171,7 @@ fn masks_and_cpusets() {
 }
 
 #[test]
-fn those_of_the_kernel_are_left_out_until_their_number_is_anothers() {
+fn kernel_threads_are_left_out_until_their_id_is_reused() {
     let machine = Machine::new();
     let kernels = |run_ns| {
         machine.thread(2, 2, "kthreadd", counts(run_ns, 0));
@@ -175,7 +196,7 @@ fn those_of_the_kernel_are_left_out_until_their_number_is_anothers() {
 }
 
 #[test]
-fn kernels_without_statistics_of_the_scheduler_tell_ticks() {
+fn kernels_without_schedstat_report_ticks() {
     let machine = Machine::new();
     let set = |run_ns, schedstat: Option<&str>| {
         machine.thread(7, 7, "x", counts(run_ns, 0));
@@ -195,7 +216,7 @@ fn kernels_without_statistics_of_the_scheduler_tell_ticks() {
 
 /// A thread whose files go one by one, as when it ends while it is looked at.
 #[test]
-fn threads_that_end_while_they_are_looked_at() {
+fn threads_that_end_while_they_are_read_are_skipped() {
     for kept in ["", "schedstat", "schedstat stat", "schedstat stat io"] {
         let machine = Machine::new();
         machine
@@ -223,7 +244,7 @@ fn threads_that_end_while_they_are_looked_at() {
 }
 
 #[test]
-fn what_cannot_be_read_of_threads_is_told_once() {
+fn unreadable_thread_files_are_reported_once() {
     let machine = Machine::new();
     let unreadable = |path: &str| {
         let path = machine.root().join(path);

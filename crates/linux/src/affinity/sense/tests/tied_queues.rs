@@ -87,7 +87,7 @@ fn seen(machine: &Machine) -> Sensed {
 }
 
 #[test]
-fn devices_of_interrupts() {
+fn interrupts_are_matched_to_devices() {
     let seen = seen(&machine());
     let devices: Vec<_> = seen
         .snapshot
@@ -114,7 +114,7 @@ fn devices_of_interrupts() {
 }
 
 #[test]
-fn queues_with_their_interrupts_and_cpus() {
+fn queues_have_their_interrupts_and_cpus() {
     use QueueKind::{Block, Receive, Transmit};
     let queue = |device: &str, kind, index, interrupt, cpu_numbers: Option<&[u32]>| Queue {
         device: device.to_owned(),
@@ -143,7 +143,7 @@ fn queues_with_their_interrupts_and_cpus() {
 }
 
 #[test]
-fn cards_without_hardware() {
+fn virtual_cards_are_recognized() {
     let machine = machine();
     for (name, file, mask) in [
         ("veth0", "rx-0/rps_cpus", "2"),
@@ -220,7 +220,7 @@ fn managed_interrupts_by_drivers_by_mode_and_by_flags() {
 }
 
 #[test]
-fn what_has_vanished_is_left_out_and_what_is_unreadable_is_told() {
+fn vanished_files_are_skipped_and_unreadable_ones_reported() {
     let machine = machine();
     fs::remove_dir_all(machine.root().join("proc/irq/32")).unwrap();
     fs::remove_dir_all(machine.root().join("sys/devices/pci0000:00/0000:00:03.0")).unwrap();

@@ -23,7 +23,7 @@ fn prepare(member: &MemberFile) -> Result<(), MemberFileError> {
 }
 
 #[test]
-fn a_disk_is_one_programs_alone_and_anybody_may_look() {
+fn a_disk_is_exclusive_but_readable_by_others() {
     let Some(disk) = Played::new(BYTES + 512, "100%", &[]) else {
         return;
     };
@@ -59,7 +59,7 @@ fn a_disk_is_one_programs_alone_and_anybody_may_look() {
 }
 
 #[test]
-fn a_disk_that_is_mounted_or_of_which_a_part_is_used_is_refused_with_its_use() {
+fn a_disk_in_use_is_refused_with_its_use() {
     let Some(disk) = Played::new(2 * BYTES, "100%", &["--partscan"]) else {
         return;
     };
@@ -91,7 +91,7 @@ fn a_disk_that_is_mounted_or_of_which_a_part_is_used_is_refused_with_its_use() {
 }
 
 #[test]
-fn a_disk_that_takes_no_writes_is_refused_and_can_be_read() {
+fn a_read_only_disk_is_refused_but_readable() {
     let Some(disk) = Played::new(BYTES, "100%", &["--read-only", "--partscan"]) else {
         return;
     };
@@ -107,7 +107,7 @@ fn a_disk_that_takes_no_writes_is_refused_and_can_be_read() {
 }
 
 #[test]
-fn a_new_member_keeps_nothing_that_other_programs_know_it_by() {
+fn a_new_member_loses_foreign_signatures() {
     let Some(disk) = Played::new(BYTES, "100%", &[]) else {
         return;
     };
@@ -141,11 +141,15 @@ fn a_new_member_keeps_nothing_that_other_programs_know_it_by() {
             .chain(&all[all.len() - ends..])
             .all(|byte| *byte == 0)
     );
-    assert_eq!(&all[8 << 20..][..13], b"in the middle", "it was not asked for that");
+    assert_eq!(
+        &all[8 << 20..][..13],
+        b"in the middle",
+        "bytes outside the member changed"
+    );
 }
 
 #[test]
-fn bytes_that_begin_and_end_anywhere_are_read() {
+fn unaligned_reads_return_their_bytes() {
     for directory in [env!("CARGO_MANIFEST_DIR"), "/dev/shm"] {
         let (_directory, path) = file_under(directory.as_ref(), BYTES);
         let written: Vec<u8> = (0..BYTES / 8).flat_map(|at| at.to_le_bytes()).collect();
@@ -166,7 +170,7 @@ fn bytes_that_begin_and_end_anywhere_are_read() {
 }
 
 #[test]
-fn a_new_file_is_written_once_past_the_page_cache_too() {
+fn a_new_file_is_also_allocated_with_direct_io() {
     let (_directory, path) = file_under(env!("CARGO_MANIFEST_DIR").as_ref(), 3 << 20);
     let kept = fs::OpenOptions::new().write(true).open(&path).unwrap();
     kept.write_all_at(b"kept", 1 << 20).unwrap();
@@ -179,7 +183,7 @@ fn a_new_file_is_written_once_past_the_page_cache_too() {
 }
 
 #[test]
-fn what_cannot_be_reached_past_the_page_cache_is_refused() {
+fn files_without_direct_io_are_refused() {
     let refused = open_to_look("/proc/self/status").direct().unwrap_err().to_string();
     assert!(refused.contains("leave --direct out"), "{refused}");
 }
@@ -189,7 +193,7 @@ fn open_to_look(path: &str) -> MemberFile {
 }
 
 #[test]
-fn a_disk_of_large_blocks_is_refused() {
+fn a_disk_with_large_blocks_is_refused() {
     // Linux 6.15 and newer play them.
     let Some(disk) = Played::try_new(BYTES, "100%", &["--sector-size=8192"]) else {
         return;
@@ -202,22 +206,18 @@ fn a_disk_of_large_blocks_is_refused() {
 }
 
 #[test]
-fn no_other_process_has_the_witness_of_a_disk() {
+fn the_witness_of_a_disk_is_unique_to_a_process() {
     let (_directory, path) = file_under(env!("CARGO_MANIFEST_DIR").as_ref(), BYTES);
     let told = |member: &MemberFile| witness([(MemberId(0), member)]).unwrap();
     let mapped = [open(&path), MemberFile::look(&path).unwrap()];
     assert_eq!(told(&mapped[0]), told(&mapped[1]));
     let direct = mapped.map(|member| member.direct().unwrap());
     assert_eq!(told(&direct[0]), told(&direct[0]));
-    assert_ne!(
-        told(&direct[0]),
-        told(&direct[1]),
-        "as of two processes, one after the other"
-    );
+    assert_ne!(told(&direct[0]), told(&direct[1]), "two processes have one witness");
 }
 
 #[test]
-fn a_disk_that_a_file_plays_is_at_home_where_the_file_is() {
+fn a_loop_device_is_at_home_with_its_file() {
     let Some(disk) = Played::new(BYTES, "100%", &["--partscan"]) else {
         return;
     };
@@ -232,7 +232,7 @@ fn a_disk_that_a_file_plays_is_at_home_where_the_file_is() {
 }
 
 #[test]
-fn disks_without_superblocks_are_no_members() {
+fn disks_without_superblocks_are_not_members() {
     let Some(disk) = Played::new(BYTES, "100%", &[]) else {
         return;
     };

@@ -1,8 +1,7 @@
 //! Access of the program to the machine: to its kernel and its disk.
 
 use super::super::super::{Error, Kernel, Mask, Process, Store};
-use super::{ALL, At, Both, Cut, INIT, Listing, Machine, cpus, device, set_of};
-use crate::affinity::{QueueCounts, Table};
+use super::{ALL, At, Both, Cut, INIT, Listing, Machine, cpus, set_of};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
 use std::cell::{RefCell, RefMut};
@@ -77,7 +76,7 @@ impl Kernel for Handle {
             }
             Target::Interrupt(number) => machine.interrupts.get(number).map(|interrupt| interrupt.name.clone()),
             Target::Transmit { device, .. } | Target::Receive { device, .. } => {
-                machine.cards.get(device).map(|card| card.index.to_string())
+                machine.cards.get(device).map(u32::to_string)
             }
         })
     }
@@ -143,44 +142,6 @@ impl Kernel for Handle {
     fn process(&self, process: u32) -> io::Result<Process> {
         let machine = self.operate(At::Any);
         machine.processes.get(&process).copied().ok_or_else(|| no(libc::ENOENT))
-    }
-
-    fn card(&self, device: &str) -> io::Result<Option<String>> {
-        let machine = self.operate(At::First);
-        Ok(machine.cards.get(device).map(|card| card.index.to_string()))
-    }
-
-    fn queues(&self, name: &str) -> io::Result<Vec<Target>> {
-        let machine = self.operate(At::Any);
-        let targets = machine.targets().into_iter();
-        Ok(targets.filter(|target| device(target) == Some(name)).collect())
-    }
-
-    fn queue_counts(&self, device: &str) -> io::Result<QueueCounts> {
-        let machine = self.operate(At::Any);
-        let card = machine.cards.get(device).ok_or_else(|| no(libc::ENODEV))?;
-        Ok(card.counts())
-    }
-
-    fn set_queues(&self, device: &str, [combined, ..]: [u32; 3]) -> io::Result<()> {
-        let mut machine = self.operate(At::Any);
-        let card = machine.cards.get(device).ok_or_else(|| no(libc::ENODEV))?;
-        card.may_have(combined).map_err(no)?;
-        let wanted = card.queues.wanted;
-        machine.set_queues(device, Both { now: combined, wanted });
-        Ok(())
-    }
-
-    fn table(&self, device: &str) -> io::Result<Table> {
-        let machine = self.operate(At::Any);
-        let card = machine.cards.get(device).ok_or_else(|| no(libc::ENODEV))?;
-        Ok(card.table())
-    }
-
-    fn set_table(&self, device: &str, entries: &[u32]) -> io::Result<()> {
-        let mut machine = self.operate(At::Any);
-        let card = machine.cards.get_mut(device).ok_or_else(|| no(libc::ENODEV))?;
-        card.set_table(entries).map_err(no)
     }
 
     fn threads(&self) -> io::Result<Vec<ThreadId>> {

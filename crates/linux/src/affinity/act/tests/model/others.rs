@@ -1,8 +1,6 @@
 //! Changes that others make to the machine between any two operations of ours.
 
 use super::super::super::Process;
-use super::super::super::record::{self, Key, Record};
-use super::super::card::Card;
 use super::{ALL, At, Both, Cut, INIT, Machine, OTHERS, Thread, device};
 use homenode_policy::affinity::{Target, ThreadId};
 use std::panic::resume_unwind;
@@ -29,7 +27,6 @@ impl Machine {
                 4 => self.use_again(),
                 5 => self.plug(),
                 6 => self.narrow_cpuset(),
-                7 => self.rearrange(),
                 _ => {}
             }
         }
@@ -55,7 +52,7 @@ impl Machine {
             _ => self.processes[&parent.id.process].session,
         };
         self.add_process(number, parent.id.process, session, parent.group, ALL);
-        let started = self.threads.get_mut(&number).expect("it was just added");
+        let started = self.threads.get_mut(&number).expect("the thread was just added");
         started.asked = parent.asked;
     }
 
@@ -106,38 +103,13 @@ impl Machine {
                     interrupt.affinity = set;
                 }
             }
-            Some(queue) if self.is_told(&queue) => {
-                let clears = self.random.u8(0..4) == 0 && self.shows_clearing(&queue);
+            Some(queue) => {
+                let clears = self.random.u8(0..4) == 0;
                 let none = Both { now: 0, wanted: 0 };
                 self.queues.insert(queue, if clears { none } else { set });
             }
-            Some(_) | None => {}
+            None => {}
         }
-    }
-
-    /// Not while a change of the number of its queues has begun, and the journal does not tell yet what it has made: who has
-    /// set a mask cannot be known then.
-    fn is_told(&self, queue: &Target) -> bool {
-        self.last_change(queue).is_none_or(|record| record.made.is_some())
-    }
-
-    /// Not where there is nothing to clear, nor where somebody else has brought the queue back, to which the driver may have
-    /// given none.
-    fn shows_clearing(&self, queue: &Target) -> bool {
-        let is_known = |record: Record| {
-            record
-                .made
-                .is_some_and(|made| made.iter().any(|(key, _)| *key == Key::from(queue)))
-        };
-        self.has(queue) != Some(0) && self.last_change(queue).is_none_or(is_known)
-    }
-
-    /// Returns the journal's last record that changes the number of queues of the queue's card.
-    fn last_change(&self, queue: &Target) -> Option<Record> {
-        let read = record::read(self.file.as_deref()?).ok()?;
-        let changed = |key: &Key| matches!(key, Key::Queues { device: of } if device(queue) == Some(of));
-        let mut records = read.records.into_iter().rev().map(|(_, record)| record);
-        records.find(|record| changed(&record.target))
     }
 
     /// A thread's or an interrupt's number is used again.
@@ -161,24 +133,6 @@ impl Machine {
         self.cards.remove(name);
         if self.random.bool() {
             self.add_card(name);
-        }
-    }
-
-    /// Somebody else sets a card's number of queues or its table: to what is never asked for here.
-    fn rearrange(&mut self) {
-        let name = if self.random.bool() { "eth0" } else { "eth1" };
-        let Some(card) = self.cards.get_mut(name) else { return };
-        if self.random.bool() {
-            card.set_table_by_others();
-        } else {
-            let all = Card::QUEUES_MAX;
-            let changes = card.queues.now != all;
-            self.set_queues(name, Both { now: all, wanted: all });
-            // What the driver makes then is theirs, also where they would have changed nothing without us.
-            let sets = self.queues.iter_mut().filter(|(queue, _)| device(queue) == Some(name));
-            for (_, set) in sets.filter(|(queue, _)| changes && matches!(queue, Target::Transmit { .. })) {
-                set.wanted = set.now;
-            }
         }
     }
 

@@ -13,7 +13,7 @@ use std::thread;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn rights_to_load() {
+fn programs_load_with_sufficient_rights() {
     let status = |mask: &str| may_load(&format!("Name:\tx\nCapPrm:\t{mask}\nCapEff:\t{mask}\nCapBnd:\tffff\n"));
     assert!(status("000001ffffffffff") && status("0000000000200000") && status("000000c000000000"));
     assert!(!status("0000000000000000") && !status("0000008000000000") && !status("0000004000000000"));
@@ -56,7 +56,7 @@ fn read(programs: &mut Programs) -> (u64, HashMap<u32, decode::DiskCounts>) {
 }
 
 #[test]
-fn a_full_map_is_emptied_and_what_found_no_room_is_told() {
+fn a_full_map_is_emptied_and_lost_entries_are_reported() {
     /// Beyond all threads.
     const FIRST: u32 = 1 << 30;
     let (Some(mut programs), Some(directory)) = (disks(&["at_dirty"]), directory()) else {
@@ -95,7 +95,7 @@ fn a_full_map_is_emptied_and_what_found_no_room_is_told() {
 }
 
 #[test]
-fn bytes_made_dirty_and_bytes_written_directly() {
+fn dirtied_and_directly_written_bytes_are_counted() {
     const BYTES: u64 = 16 * MIB;
     let (Some(mut programs), Some(directory)) = (disks(&["at_request", "at_dirty"]), directory()) else {
         return;

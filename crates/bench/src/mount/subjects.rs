@@ -160,7 +160,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn names_tell_cases_apart() {
+    fn case_names_are_unique() {
         let cases = all();
         let names: BTreeSet<String> = cases.iter().map(Case::name).collect();
         assert_eq!(names.len(), cases.len());
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_run_only_where_they_differ() {
+    fn variants_run_only_in_cases_where_they_differ() {
         let concerned = |variant| -> Vec<String> {
             let cases = all();
             let concerned = cases.iter().filter(|case| case.concerns(variant));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_stays_within_its_file() {
+    fn a_pass_stays_within_the_files_size() {
         for case in all() {
             for (file_bytes, smoke) in [(4 << 20, true), (64 << 20, false)] {
                 let operations = case.work.operations(file_bytes, smoke);

@@ -174,12 +174,12 @@ impl Case {
         if self.is_stamped {
             return together(cpus, |index| {
                 let core = device.join_timed(index, StampClock::new());
-                let mut core = core.expect("each core comes once");
+                let mut core = core.expect("each core joins once");
                 move |clock| play(&mut core, clock, &load, index as u64)
             });
         }
         together(cpus, |index| {
-            let mut core = device.join(index).expect("each core comes once");
+            let mut core = device.join(index).expect("each core joins once");
             move |clock| play(&mut core, clock, &load, index as u64)
         })
     }

@@ -20,7 +20,7 @@ mod tags;
 mod words;
 
 #[cfg(not(any(loom, miri)))]
-pub use barrier::become_client;
+pub use barrier::{become_client, is_visited, note_visits};
 pub use block_map::{
     Allowance, Asker, BlockMap, Change, Extent, Found, Nodes, NodesExhausted, Places, RUN_BLOCKS, Taker,
 };
@@ -37,4 +37,4 @@ pub use slots::{Pass, Slot, SlotNumber, Slots};
 pub use tags::{TagSpace, Tags};
 #[cfg(not(loom))]
 pub use words::Words;
-pub use words::{Cut, LINES, Line, PIECE_BYTES, PIECE_WORDS, PIECES, Seen};
+pub use words::{Cut, LINES, Line, PIECE_BYTES, PIECE_WORDS, PIECES, Seen, VISITS_LINE};

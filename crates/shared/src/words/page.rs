@@ -1,7 +1,7 @@
 //! Lines in a file: mapped for writing by the server, for reading by clients.
 
 use super::Line;
-use crate::barrier::can_pass_in_clients;
+use crate::barrier::become_server;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -35,7 +35,7 @@ impl Words {
             true => libc::PROT_READ | libc::PROT_WRITE,
             false => libc::PROT_READ,
         };
-        if is_server && !can_pass_in_clients() {
+        if is_server && !become_server() {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }
         let bytes = count * Self::LINE_BYTES;

@@ -178,6 +178,10 @@ impl BackingStore for TestStore {
         kernel.model.capacity = blocks;
         Ok(())
     }
+
+    fn visit_cpus(&self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 #[derive(Debug)]

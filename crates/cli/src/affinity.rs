@@ -21,6 +21,8 @@ mod table;
 mod target;
 pub(crate) mod words;
 
+pub(crate) use metrics::METRICS_TYPE;
+
 use crate::failure::Result;
 use clap::Subcommand;
 

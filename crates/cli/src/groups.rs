@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// Verbs by heading; each verb that is not hidden is in one.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Pools", &["up", "down", "status", "pool", "fsck"]),
+    ("Pools", &["up", "down", "status", "top", "web", "pool", "fsck"]),
     ("Files", &["file", "run", "steer"]),
     ("Volumes and devices", &["volume", "blk"]),
     ("Machine", &["topology", "member", "doctor"]),

@@ -3,10 +3,12 @@
 mod exports;
 mod health;
 mod members;
+mod sampler;
 mod volumes;
 
 pub(crate) use exports::Exports;
 pub(crate) use members::Note;
+pub(crate) use sampler::Sampler;
 
 use crate::bodies;
 use crate::control::protocol::{
@@ -14,12 +16,15 @@ use crate::control::protocol::{
 };
 use crate::control::server::Handler;
 use crate::control::tasks::{owner, seen_by};
-use crate::failure::told;
+use crate::failure::{Failure, told};
 use crate::mountinfo::{Device, mounts};
-use homenode::{ChosenTransport, Error, MemberId, Mount, NewFile, NodeId, Pool, Size};
+use crate::report::{KindTimes, Span};
+use homenode::{
+    ChosenTransport, Error, MemberId, Mount, MountStatistics, NewFile, NodeId, Pool, RequestKind, RequestTimes, Size,
+};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A pool and its mount.
 pub(crate) struct PoolHandler {
@@ -30,6 +35,8 @@ pub(crate) struct PoolHandler {
     pub(crate) mount: Arc<Mount>,
     pub(crate) device: Device,
     pub(crate) exports: Arc<Exports>,
+    /// Samples of it, once it serves.
+    pub(crate) sampler: OnceLock<Sampler>,
 }
 
 impl PoolHandler {
@@ -135,6 +142,21 @@ impl PoolHandler {
         })
     }
 
+    /// Begins to sample the status.
+    pub(crate) fn sample(self: &Arc<Self>) -> Result<(), Failure> {
+        let pool = Arc::downgrade(self);
+        let sampler = Sampler::start(move || pool.upgrade().map(|handler| handler.status()))?;
+        // A second call would find one.
+        let _ = self.sampler.set(sampler);
+        Ok(())
+    }
+
+    fn live(&self, since_ms: u64) -> Result<Outcome, Refusal> {
+        let sampler = self.sampler.get();
+        let sampler = sampler.ok_or_else(|| Refusal::new("the server samples nothing yet: try again"))?;
+        Ok(Outcome::Live(Box::new(sampler.since(since_ms))))
+    }
+
     fn status(&self) -> StatusReport {
         let pool = self.pool.status();
         let (directory, mounted) = self.place();
@@ -148,8 +170,10 @@ impl PoolHandler {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             problems: health::problems(&pool, durable.as_ref(), &fuse),
             local_percent: self.mount.local_percent(&pool),
+            flows: self.mount.flows(&pool),
             durable,
             server_memory: health::server_memory(pool.metadata_used_bytes),
+            server_cpu_ns: health::server_cpu_ns(),
             pool,
             cache: self.pool.cache(),
             mover: self.mount.mover().unwrap_or_default(),
@@ -172,6 +196,7 @@ impl Handler for PoolHandler {
         }
         let done = match request {
             Request::Status => Ok(Outcome::Status(Box::new(self.status()))),
+            Request::Live { since_ms } => return self.live(since_ms),
             Request::Tasks => Ok(Outcome::Tasks(seen_by(self.mount.tasks(), user, owner))),
             Request::Down { lazy } => return self.down(lazy),
             Request::FileMove { inode, node } => self.move_file(inode, node, progress),
@@ -232,5 +257,24 @@ fn fuse(mount: &Mount) -> FuseReport {
         errors_by_errno: statistics.errors_by_errno.iter().copied().collect(),
         panics: statistics.panics,
         by_operation: statistics.requests.iter().map(named).collect(),
+        times: times(&statistics),
     }
+}
+
+/// Times of requests, those kinds and spans that have some.
+fn times(statistics: &MountStatistics) -> Vec<KindTimes> {
+    let all = RequestKind::ALL.iter().zip(&statistics.times);
+    let of_kind = all.map(|(kind, times)| {
+        let spans = times.counts.iter().enumerate().filter(|(_, requests)| **requests > 0);
+        let spans = spans.map(|(span, requests)| Span {
+            below_ns: RequestTimes::span_end(span).map(|end| u64::try_from(end.as_nanos()).unwrap_or(u64::MAX)),
+            requests: *requests,
+        });
+        KindTimes {
+            kind: kind.name().to_owned(),
+            sum_ns: times.sum_ns,
+            spans: spans.collect(),
+        }
+    });
+    of_kind.filter(|times| !times.spans.is_empty()).collect()
 }

@@ -29,6 +29,8 @@ mod generate;
 mod groups;
 mod handler;
 mod holders;
+mod http;
+mod live;
 mod logging;
 mod member_list;
 mod mkfs;
@@ -36,14 +38,17 @@ mod mount_helper;
 mod mountinfo;
 mod pool;
 mod progress;
+mod report;
 mod run;
 mod serve;
 mod status;
 mod steer;
+mod top;
 mod topology;
 mod up;
 mod volume;
 mod waiting;
+mod web;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::{Failure, Result, fail};
@@ -64,6 +69,8 @@ enum Verb {
     Up(up::UpArgs),
     Down(down::DownArgs),
     Status(status::StatusArgs),
+    Top(top::TopArgs),
+    Web(web::WebArgs),
     #[command(subcommand)]
     File(file::FileCommand),
     #[command(subcommand)]
@@ -144,6 +151,8 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::Up(args) => up::run(args),
         Verb::Down(args) => down::run(args),
         Verb::Status(args) => status::run(args),
+        Verb::Top(args) => top::run(args),
+        Verb::Web(args) => web::run(args),
         Verb::File(command) => file::run(command),
         Verb::Pool(command) => pool::run(command),
         Verb::Volume(command) => volume::run(command),

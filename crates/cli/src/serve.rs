@@ -26,8 +26,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -166,15 +166,17 @@ impl Serving {
         let exports = Exported(Arc::default());
         exports.0.take_up_all(&pool, &directory.path, notice);
         let kept = pool.clone();
-        let handler = PoolHandler {
+        let handler = Arc::new(PoolHandler {
             pool,
             note,
             options: mount_helper::options_of(args),
             mount: Arc::clone(&mount.0),
             device,
             exports: Arc::clone(&exports.0),
-        };
-        let socket = Socket::open(device, Arc::new(handler))?;
+            sampler: OnceLock::new(),
+        });
+        handler.sample()?;
+        let socket = Socket::open(device, handler)?;
         Ok(Self {
             directory: directory.path.clone(),
             device,

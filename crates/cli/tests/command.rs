@@ -16,6 +16,7 @@ mod command {
     mod mounting;
     mod running;
     mod sockets;
+    mod top;
     mod up_and_down;
     mod volumes;
 }

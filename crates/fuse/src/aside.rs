@@ -10,6 +10,7 @@ use crate::responder::{Answer, Responder};
 use homenode_engine::{Clock, Memory};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Most bytes of requests that wait in one lane, besides the entries of rings. Each thread of a user's can have one of 1 MiB under way.
 const BYTES_MAX: usize = 16 << 20;
@@ -29,6 +30,9 @@ pub(crate) trait Errand: Send + Sized + 'static {
 
     /// Number of the user who asks.
     fn user(&self) -> u32;
+
+    /// Its operation's number, and when it came; `None` where whoever answers it counts its time.
+    fn begun(&self) -> Option<(u32, Instant)>;
 
     /// Carries the request out; an fsync up to where the log is to be forced.
     fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, responder: &Responder<M, C, H>) -> Answer;
@@ -146,6 +150,9 @@ impl<E: Errand> Lane<E> {
             if are_syncs {
                 responder.force(answered.iter_mut().map(|(_, answer)| answer));
             }
+            for (number, begun) in answered.iter().filter_map(|(errand, _)| errand.begun()) {
+                responder.counters.count_time(number, begun.elapsed());
+            }
             E::give_back(&mut answered);
         }
     }
@@ -248,6 +255,10 @@ mod tests {
 
         fn user(&self) -> u32 {
             self.2
+        }
+
+        fn begun(&self) -> Option<(u32, Instant)> {
+            None
         }
 
         fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, _: &Responder<M, C, H>) -> Answer {

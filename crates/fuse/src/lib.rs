@@ -35,5 +35,5 @@ pub use error::{Error, RingError};
 pub use host::Host;
 pub use options::{Chosen, ChosenData, Data, Options, Transport, UnknownData, UnknownTransport};
 pub use server::Server;
-pub use statistics::Statistics;
+pub use statistics::{Kind, SPANS, Statistics, Times};
 pub use tasks::{FILES_MAX, TaskCount, TaskCounts};

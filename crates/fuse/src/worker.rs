@@ -14,7 +14,7 @@ use homenode_engine::{Clock, Memory};
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Pause after a FORGET, which nobody waits for: the next ones come together, and cost one wake-up instead of one each.
 const FORGET_PAUSE: Duration = Duration::from_micros(500);
@@ -37,17 +37,20 @@ pub(crate) struct Asked {
     buffer: Buffer,
     request_bytes: usize,
     device: Arc<Device>,
+    /// When the request came.
+    begun: Instant,
 }
 
 impl Asked {
     /// `None` when the process may map no more.
-    fn new(request: &[u8], message_bytes: usize, device: &Arc<Device>) -> Option<Self> {
+    fn new(request: &[u8], message_bytes: usize, device: &Arc<Device>, begun: Instant) -> Option<Self> {
         let mut buffer = Buffer::new(request.len(), message_bytes).ok()?;
         buffer.bytes()[..request.len()].copy_from_slice(request);
         Some(Self {
             buffer,
             request_bytes: request.len(),
             device: Arc::clone(device),
+            begun,
         })
     }
 
@@ -82,6 +85,10 @@ impl Errand for Asked {
         InHeader::take(&mut self.request()).map_or(0, |header| header.uid)
     }
 
+    fn begun(&self) -> Option<(u32, Instant)> {
+        Some((opcode_in(self.request()), self.begun))
+    }
+
     fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, responder: &Responder<M, C, H>) -> Answer {
         let (request, message) = self.buffer.bytes().split_at_mut(self.request_bytes);
         responder.answer(request, true, message)
@@ -92,6 +99,10 @@ impl Errand for Asked {
             send(&asked.device, answer, &mut asked.buffer.bytes()[asked.request_bytes..]);
         }
     }
+}
+
+fn opcode_in(mut request: &[u8]) -> u32 {
+    InHeader::take(&mut request).map_or(u32::MAX, |header| header.opcode)
 }
 
 /// Whether a request ends with what an fsync does.
@@ -132,13 +143,14 @@ impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
                 Received::Request(bytes) => bytes,
                 Received::Unmounted => return Ok(()),
             };
+            let begun = Instant::now();
             let request = requests.bytes().get(..bytes).unwrap_or_default();
             let mut answer = self.responder.answer(request, false, replies.bytes());
             if let Answer::Later(Later::Disk(way)) = answer {
                 let message_bytes = aside_message_bytes(&Incoming::parse(request));
                 let has_room = |aside: &&Arc<Aside<Asked>>| aside.has_room(Buffer::bytes_of(bytes, message_bytes), way);
                 let aside = self.aside.as_ref().filter(has_room);
-                if let Some((aside, asked)) = aside.zip(Asked::new(request, message_bytes, &self.device)) {
+                if let Some((aside, asked)) = aside.zip(Asked::new(request, message_bytes, &self.device, begun)) {
                     aside.send(asked, way);
                     continue;
                 }
@@ -147,6 +159,9 @@ impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
                 if sync_in(request) {
                     self.responder.force(std::iter::once(&mut answer));
                 }
+            }
+            if matches!(answer, Answer::Due(_)) {
+                self.responder.counters.count_time(opcode_in(request), begun.elapsed());
             }
             if !send(&self.device, answer, replies.bytes()) && self.is_beside_rings {
                 thread::sleep(FORGET_PAUSE);

@@ -57,8 +57,8 @@ pub use homenode_engine::log::{Damage, NotAName, PoolName};
 pub use homenode_engine::pool::{Access, MemberKind, PoolError, Spill};
 pub use homenode_engine::{BLOCK_BYTES, CpuId, MemberId, NodeId};
 pub use homenode_fuse::{
-    Chosen as ChosenTransport, ChosenData, Data, Error as MountError, Options as MountOptions,
-    Statistics as MountStatistics, Transport, UnknownTransport,
+    Chosen as ChosenTransport, ChosenData, Data, Error as MountError, Kind as RequestKind, Options as MountOptions,
+    Statistics as MountStatistics, Times as RequestTimes, Transport, UnknownTransport,
 };
 pub use homenode_linux::memory::Error as MemoryError;
 pub use homenode_linux::memory::{Health, Lent};
@@ -72,7 +72,7 @@ pub use options::{MEMBER_BYTES_MIN, Owner, PoolOptions};
 pub use pool::Pool;
 pub use read_dir::{DirEntry, ReadDir};
 pub use size::{Size, SizeError};
-pub use status::{MemberState, MemberStatus, NodeStatus, Status, UserBytes};
+pub use status::{Flow, MemberState, MemberStatus, NodeStatus, Status, UserBytes};
 pub use volume::{
     Claim, Export, LastingExport, Volume, VolumeDriver, VolumeQueue, clear_dead_exports, lasting_exports,
 };

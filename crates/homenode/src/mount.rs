@@ -8,6 +8,7 @@ use crate::machine::Machine;
 use crate::mover::{self, Files, MoverMode, MoverStatus, Watch};
 use crate::periodic::Periodic;
 use crate::pool::{EngineFs, Inner, Pool};
+use crate::status::Flow;
 use crate::tasks::{Ledger, Places, PoolTasks, Reach, divide, now_ms};
 use crate::{CpuId, Error, NodeId, Status};
 use homenode_engine::BLOCK_BYTES;
@@ -160,18 +161,24 @@ impl Mount {
             let has_any = status.kernel_bytes > 0 || !status.accesses.is_empty();
             return has_any.then_some(100.0);
         }
-        let (mut local, mut all) = match self.transport().transport {
-            Transport::Classic => (0, 0),
-            _ => status.local_and_all_bytes(),
+        Flow::local_percent(&self.flows(status)?)
+    }
+
+    /// Bytes read and written since the mount, by node of the CPUs and home of the bytes; `None` where that is not seen: the CPUs of callers by the
+    /// classic transport, and files of the kernel without the mover. `status` is that of the pool.
+    #[must_use]
+    pub fn flows(&self, status: &Status) -> Option<Vec<Flow>> {
+        let is_classic = self.transport().transport == Transport::Classic;
+        let of_kernel = match self.data().data {
+            Data::Kernel => Some(self.mover().filter(|mover| mover.not_seen.is_none())?.located),
+            _ => None,
         };
-        if self.data().data == Data::Kernel {
-            let mover = self.mover().filter(|mover| mover.not_seen.is_none())?;
-            local += mover.local_bytes;
-            all += mover.located_bytes;
-        } else if self.transport().transport == Transport::Classic {
+        if of_kernel.is_none() && is_classic && !self.pool.machine.has_one_node() {
             return None;
         }
-        (all > 0).then(|| (u128::from(local) * 1000 / u128::from(all)) as f64 / 10.0)
+        let accesses = status.accesses.iter().filter(|_| !is_classic || of_kernel.is_none());
+        let accesses: Vec<Flow> = accesses.map(Flow::from).collect();
+        Some(Flow::sum(accesses.iter().chain(of_kernel.iter().flatten())))
     }
 
     /// Bytes that threads move with the pool, by home, and where their busy files lie: those of the library, and of callers of the mount since
@@ -383,7 +390,7 @@ impl Files for OfMount<'_> {
         self.fs.note_written(written);
     }
 
-    fn note_reached(&self, reached: &[Reached]) -> (u64, u64) {
+    fn note_reached(&self, reached: &[Reached]) -> Vec<Flow> {
         let counted_ms = now_ms();
         let bytes = |entry: &Reached| entry.read_bytes + entry.written_bytes;
         let map = |file| {
@@ -396,14 +403,16 @@ impl Files for OfMount<'_> {
         self.tasks.reach.lock().note(counted_ms, divided);
         let of_nodes = reached.iter();
         let of_nodes = of_nodes.map(|entry| (u32::from(entry.node.0), entry.file, bytes(entry)));
-        let (mut local, mut all) = (0, 0);
-        for count in divide(of_nodes, map).0 {
-            for (home, bytes) in count.homes {
-                all += bytes;
-                local += if u32::from(home.0) == count.thread { bytes } else { 0 };
-            }
-        }
-        (local, all)
+        let (of_nodes, _) = divide(of_nodes, map);
+        let flows = of_nodes.iter().flat_map(|count| {
+            let from = NodeId(u16::try_from(count.thread).expect("it is a node's number: see above"));
+            count.homes.iter().map(move |(home, bytes)| Flow {
+                from,
+                home: *home,
+                bytes: *bytes,
+            })
+        });
+        Flow::sum(flows.collect::<Vec<_>>().iter())
     }
 }
 

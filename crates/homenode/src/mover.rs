@@ -5,6 +5,7 @@
 //!
 //! Cost: a read of the counts a second, and a look where each file lies of which 1 MiB/s or more is reached.
 
+use crate::status::Flow;
 use homenode_engine::NodeId;
 use homenode_linux::reach::{Filesystem, Reach, Reached};
 use homenode_policy::mover::{Decision, Mover, Rates, Reason};
@@ -82,9 +83,9 @@ pub trait Files {
     /// Hears the bytes written since the last call, by node of the CPUs.
     fn note_written(&self, _written: &BTreeMap<NodeId, u64>) {}
 
-    /// Hears what was reached since the last call; returns the bytes of it that CPUs reached on their own node, and those whose place is known.
-    fn note_reached(&self, _reached: &[Reached]) -> (u64, u64) {
-        (0, 0)
+    /// Hears what was reached since the last call; returns the bytes of it whose place is known.
+    fn note_reached(&self, _reached: &[Reached]) -> Vec<Flow> {
+        Vec::new()
     }
 }
 
@@ -161,6 +162,8 @@ pub struct MoverStatus {
     pub local_bytes: u64,
     /// Reached bytes whose place is known: of files of which 1 MiB or more was reached between two looks.
     pub located_bytes: u64,
+    /// Bytes of `located_bytes` by node of the CPUs and node of the file's pages.
+    pub located: Vec<Flow>,
     /// Bytes that found no room among the counts.
     pub missed_bytes: u64,
     /// Files moved.
@@ -301,9 +304,13 @@ impl Watch {
         }
     }
 
-    fn note_located(&mut self, local: u64, located: u64) {
-        self.status.local_bytes += local;
-        self.status.located_bytes += located;
+    fn note_located(&mut self, located: &[Flow]) {
+        let status = &mut self.status;
+        for flow in located {
+            status.located_bytes += flow.bytes;
+            status.local_bytes += if flow.is_local() { flow.bytes } else { 0 };
+        }
+        status.located = Flow::sum(status.located.iter().chain(located));
     }
 
     fn now_s(&self) -> u64 {
@@ -331,8 +338,8 @@ pub fn look(watch: &Mutex<Watch>, files: &dyn Files) {
     let (reached, busy, written) = watch.lock().count();
     // Before files are located: that takes long, and files grow meanwhile.
     files.note_written(&written);
-    let (local, located) = files.note_reached(&reached);
-    watch.lock().note_located(local, located);
+    let located = files.note_reached(&reached);
+    watch.lock().note_located(&located);
     decide(watch, files, busy);
 }
 

@@ -55,6 +55,57 @@ pub struct Status {
     pub spills: Vec<Spill>,
 }
 
+/// Bytes that CPUs of a node read and wrote at a home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Node of the CPUs.
+    pub from: NodeId,
+    /// Home of the bytes.
+    pub home: NodeId,
+    /// How many.
+    pub bytes: u64,
+}
+
+impl Flow {
+    /// Whether CPUs and bytes are on the same node.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.from == self.home
+    }
+
+    /// Adds up what goes the same way; ascending.
+    #[must_use]
+    pub fn sum<'a>(flows: impl Iterator<Item = &'a Self>) -> Vec<Self> {
+        let mut sums: BTreeMap<(NodeId, NodeId), u64> = BTreeMap::new();
+        for flow in flows {
+            *sums.entry((flow.from, flow.home)).or_default() += flow.bytes;
+        }
+        let flow = |((from, home), bytes)| Self { from, home, bytes };
+        sums.into_iter().map(flow).collect()
+    }
+
+    /// Percent of the bytes that are local, in tenths; `None` when there are none.
+    #[must_use]
+    pub fn local_percent(flows: &[Self]) -> Option<f64> {
+        let sum = |is_one: &dyn Fn(&Self) -> bool| {
+            let some = flows.iter().filter(|flow| is_one(flow));
+            some.map(|flow| u128::from(flow.bytes)).sum::<u128>()
+        };
+        let all = sum(&|_| true);
+        (all > 0).then(|| (sum(&Self::is_local) * 1000 / all) as f64 / 10.0)
+    }
+}
+
+impl From<&Access> for Flow {
+    fn from(access: &Access) -> Self {
+        Self {
+            from: access.from,
+            home: access.home,
+            bytes: access.read_bytes + access.written_bytes,
+        }
+    }
+}
+
 /// Memory of names, attributes and block maps that a user owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserBytes {

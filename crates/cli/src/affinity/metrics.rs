@@ -1,17 +1,17 @@
 //! Metrics of `homenode affinity run`: what it sees, decides and does, and what it costs. No names of processes or threads.
 
-pub(super) mod address;
-mod server;
-
 use super::plan::codes::of_outcome;
+use crate::failure::Result;
+use crate::http::{Address, Asked, Page, Pages, Server};
 use homenode_linux::affinity::Sensed;
 use homenode_linux::affinity::act::{Applied, Standing};
 use homenode_policy::affinity::{Class, Config, Plan, Snapshot, Target, Thread};
+use hyper::StatusCode;
+use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
-pub(super) use server::Server;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -31,8 +31,30 @@ pub(super) struct Metrics {
     cpu_seconds: Counter<f64, AtomicU64>,
 }
 
+/// The page of the metrics of a process.
+struct MetricsPage(Registry);
+
+impl Pages for MetricsPage {
+    fn get(&self, asked: &Asked<'_>) -> Page {
+        if asked.path != "/metrics" {
+            return Page::refused(StatusCode::NOT_FOUND, "there is /metrics alone");
+        }
+        let mut text = String::new();
+        encode(&mut text, &self.0).expect("writing to a string cannot fail");
+        Page::new(METRICS_TYPE, text)
+    }
+}
+
+/// Content type of metrics as text.
+pub(crate) const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
 impl Metrics {
-    fn registry(&self) -> Arc<Registry> {
+    /// Serves them at an address, to whoever can reach it: there are no names in them.
+    pub(super) fn serve(&self, address: &Address) -> Result<Server> {
+        Server::start(address, 0o666, "metrics", Arc::new(MetricsPage(self.registry())))
+    }
+
+    fn registry(&self) -> Registry {
         let mut registry = Registry::with_prefix("homenode_affinity");
         registry.register("periods", "Observed periods, by outcome", self.periods.clone());
         registry.register("actions", "Changes, by target and outcome", self.actions.clone());
@@ -66,7 +88,7 @@ impl Metrics {
             Unit::Seconds,
             self.cpu_seconds.clone(),
         );
-        Arc::new(registry)
+        registry
     }
 
     pub(super) fn looked(&self, result: &'static str) {

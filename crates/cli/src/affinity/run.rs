@@ -7,12 +7,12 @@
 mod daemon;
 
 use super::known::{JournalArgs, failure, unopened};
-use super::metrics::address::Address;
-use super::metrics::{Metrics, Server};
+use super::metrics::Metrics;
 use super::revert::{end, lines, summary};
 use super::settings::{Settings, SettingsArgs, period};
 use super::signals;
 use crate::failure::Result;
+use crate::http::{Address, Server};
 use clap::Args;
 use daemon::Daemon;
 use homenode_linux::affinity::act::{Actor, Live};
@@ -129,8 +129,8 @@ fn serve(settings: &Settings, metrics: &Metrics) -> Result<Option<Server>> {
     let Some(address) = &settings.metrics else {
         return Ok(None);
     };
-    let server = Server::start(address, metrics)?;
-    tracing::info!("metrics at {address}");
+    let server = metrics.serve(address)?;
+    tracing::info!("metrics at {}", address.page("metrics"));
     Ok(Some(server))
 }
 

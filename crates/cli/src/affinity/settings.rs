@@ -4,8 +4,8 @@
 
 mod file;
 
-use super::metrics::address::Address;
 use crate::failure::{Failure, Result, fail};
+use crate::http::Address;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use file::File;

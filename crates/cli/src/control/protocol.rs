@@ -1,9 +1,10 @@
 //! The lines between a command and a server.
 
 use crate::bodies::Answers;
+use crate::report::{KindTimes, LiveReport};
 use homenode::mover::MoverStatus;
 use homenode::tasks::PoolTasks;
-use homenode::{CacheStatus, Status};
+use homenode::{CacheStatus, Flow, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -21,6 +22,10 @@ pub(crate) const REQUEST_BYTES_MAX: u64 = 64 << 10;
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
     Status,
+    /// Asks for the last status that was sampled, and samples that ended later than this.
+    Live {
+        since_ms: u64,
+    },
     /// Unmount and end.
     Down {
         lazy: bool,
@@ -81,14 +86,14 @@ pub(crate) enum Request {
 impl Request {
     /// Whether anything is other than before when it was carried out.
     pub(crate) fn changes_something(&self) -> bool {
-        !matches!(self, Self::Status | Self::VolumeList | Self::Tasks)
+        !matches!(self, Self::Status | Self::Live { .. } | Self::VolumeList | Self::Tasks)
     }
 
     /// Whether a running server has the answer at once.
     pub(crate) fn is_quick(&self) -> bool {
         matches!(
             self,
-            Self::Status | Self::VolumeList | Self::Tasks | Self::VolumeCreate { .. }
+            Self::Status | Self::Live { .. } | Self::VolumeList | Self::Tasks | Self::VolumeCreate { .. }
         )
     }
 }
@@ -107,6 +112,7 @@ pub(crate) enum Reply {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {
     Status(Box<StatusReport>),
+    Live(Box<LiveReport>),
     Tasks(PoolTasks),
     Down,
     Moved {
@@ -164,7 +170,7 @@ impl Refusal {
 }
 
 /// A pool and its mount, as `homenode status --json` prints it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StatusReport {
     pub(crate) output_version: u32,
     /// Where it is mounted, or was.
@@ -183,11 +189,17 @@ pub(crate) struct StatusReport {
     /// Percent of the bytes read and written that were on the node of the CPU; null where that is not seen, or nothing was read or written yet.
     #[serde(default)]
     pub(crate) local_percent: Option<f64>,
+    /// Bytes read and written since the mount, by node of the CPUs and home; null where that is not seen.
+    #[serde(default)]
+    pub(crate) flows: Option<Vec<Flow>>,
     /// Set for a durable pool.
     #[serde(default)]
     pub(crate) durable: Option<DurableReport>,
     #[serde(default)]
     pub(crate) server_memory: ServerMemory,
+    /// CPU time that the server has taken.
+    #[serde(default)]
+    pub(crate) server_cpu_ns: u64,
     #[serde(flatten)]
     pub(crate) pool: Status,
     /// Cache that a pool with disks has.
@@ -292,6 +304,9 @@ pub(crate) struct FuseReport {
     pub(crate) panics: u64,
     /// Requests by operation, those that were made.
     pub(crate) by_operation: BTreeMap<String, u64>,
+    /// Times of requests by kind, those that were made.
+    #[serde(default)]
+    pub(crate) times: Vec<KindTimes>,
 }
 
 #[cfg(test)]
@@ -306,6 +321,7 @@ mod tests {
         let requests = [
             (Request::Status, r#"{"request":"status"}"#),
             (Request::Tasks, r#"{"request":"tasks"}"#),
+            (Request::Live { since_ms: 5 }, r#"{"request":"live","since_ms":5}"#),
             (Request::Down { lazy: true }, r#"{"request":"down","lazy":true}"#),
             (
                 Request::FileMove { inode: 7, node: 1 },
@@ -459,6 +475,8 @@ mod tests {
             options: vec!["nosuid".to_owned()],
             problems: vec!["node 1 is full".to_owned()],
             local_percent: Some(99.5),
+            flows: None,
+            server_cpu_ns: 7,
             durable: None,
             server_memory: ServerMemory::default(),
             pool: Status {

@@ -3,6 +3,7 @@
 use crate::control::protocol::{Access, DurableReport, FuseReport, ServerMemory};
 use crate::status::size;
 use homenode::{MemberState, Status};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Says what is wrong with a pool, the gravest first; nothing where all is well.
 pub(super) fn problems(pool: &Status, durable: Option<&DurableReport>, fuse: &FuseReport) -> Vec<String> {
@@ -56,6 +57,13 @@ pub(super) fn server_memory(metadata_bytes: u64) -> ServerMemory {
         own_bytes: told("RssAnon:").unwrap_or(0),
         metadata_bytes,
     }
+}
+
+/// CPU time of this process, threads that have ended included.
+pub(super) fn server_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let ns = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+    u64::try_from(ns).unwrap_or(0)
 }
 
 #[cfg(test)]

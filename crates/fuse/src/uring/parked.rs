@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Number that is added to an eventfd, in the machine's order of bytes.
 const ONE: [u8; 8] = if cfg!(target_endian = "little") {
@@ -78,6 +79,10 @@ impl Errand for Parked {
 
     fn user(&self) -> u32 {
         self.header.request().uid
+    }
+
+    fn begun(&self) -> Option<(u32, Instant)> {
+        None
     }
 
     fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, responder: &Responder<M, C, H>) -> Answer {

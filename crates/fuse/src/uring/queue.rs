@@ -273,18 +273,16 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             is_reading: self.fetching.iter().any(Option::is_some),
         };
         self.choose_cpu(&header);
+        let begun = since.unwrap_or_else(Instant::now);
         let payload = self.buffers.payload(index);
         let answer = carry_out(&self.responder, &header, payload, &mut self.scratch, origin);
-        self.conclude(ready, header, answer)
+        self.conclude(ready, header, answer, begun)
     }
 
-    /// Prepares the answer to a request that was carried out, or keeps it for later.
-    fn conclude(&mut self, ready: Ready, mut header: RingHeader, answer: Answer) -> u32 {
+    /// Prepares the answer to a request that was first carried out at the time `begun`, or keeps it for later.
+    fn conclude(&mut self, ready: Ready, mut header: RingHeader, answer: Answer, begun: Instant) -> u32 {
         let Ready {
-            index,
-            since,
-            done,
-            fetched,
+            index, done, fetched, ..
         } = ready;
         let entry = header.entry();
         let out = match answer {
@@ -296,11 +294,9 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 unique: entry.commit_id,
             },
             Answer::Later(why) => {
-                let now = Instant::now();
-                let since = since.or(Some(now));
                 let ready = |done| Ready {
                     index,
-                    since,
+                    since: Some(begun),
                     done,
                     fetched,
                 };
@@ -311,7 +307,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                         ..ready(done)
                     }),
                     Later::Room => {
-                        self.waited.get_or_insert(now);
+                        self.waited.get_or_insert_with(Instant::now);
                         self.waiting.push(ready(done));
                     }
                     Later::Disk(way) => self.send_aside(ready(done), header, way),
@@ -319,6 +315,9 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 return 0;
             }
         };
+        self.responder
+            .counters
+            .count_time(header.request().opcode, begun.elapsed());
         let payload_bytes = out.len - OUT_HEADER_BYTES;
         header.answer(out, payload_bytes);
         self.buffers.set_header(index, &header);
@@ -403,7 +402,8 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         desk.back.take(&mut answered);
         for (parked, answer) in answered.drain(..) {
             self.buffers.return_lent(parked.lent);
-            self.conclude(parked.ready, parked.header, answer);
+            let begun = parked.ready.since.expect("it was carried out before");
+            self.conclude(parked.ready, parked.header, answer, begun);
         }
         if let Some(desk) = &mut self.aside {
             desk.answered = answered;

@@ -4,7 +4,7 @@
 //! written there, and what to write instead.
 
 use super::{PERIOD, RUN_PERIOD, Settings, period_of};
-use crate::affinity::metrics::address::{self, Address};
+use crate::http::{Address, EXPECTED};
 use homenode_policy::affinity::{Config, Cost, Policy};
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -186,7 +186,7 @@ impl Written for Duration {
 
 impl Written for Address {
     fn of(value: &Value) -> Result<Self, String> {
-        let none = || format!("this is no address: {}", address::EXPECTED);
+        let none = || format!("this is no address: {}", EXPECTED);
         value.as_str().ok_or_else(none)?.parse()
     }
 }

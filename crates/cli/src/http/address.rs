@@ -1,23 +1,38 @@
-//! Where metrics are served: this machine alone can reach it.
+//! Where pages are served.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A socket that no other machine can reach.
+pub(crate) const EXPECTED: &str = "write unix:/PATH, 127.0.0.1:PORT or [::1]:PORT";
+
+/// A port or a socket's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Unix(PathBuf),
-    Loopback(SocketAddr),
+    Tcp(SocketAddr),
 }
 
-pub(crate) const EXPECTED: &str = "write unix:/PATH, 127.0.0.1:PORT or [::1]:PORT";
+impl Address {
+    /// Whether other machines can reach it.
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self, Self::Tcp(address) if !address.ip().is_loopback())
+    }
 
-impl FromStr for Address {
-    type Err = String;
+    /// Where one of its pages is, for people.
+    pub(crate) fn page(&self, name: &str) -> String {
+        match self {
+            Self::Unix(_) => self.to_string(),
+            Self::Tcp(_) => format!("{self}{name}"),
+        }
+    }
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    /// Any address, that of another machine's reach too.
+    ///
+    /// # Errors
+    /// In words that say what to write.
+    pub(crate) fn any(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return match PathBuf::from(path) {
                 path if path.is_absolute() => Ok(Self::Unix(path)),
@@ -26,12 +41,23 @@ impl FromStr for Address {
         }
         match text.parse::<SocketAddr>() {
             Ok(address) if address.port() == 0 => Err(format!("port 0 means an unknown free port: {EXPECTED}")),
-            Ok(address) if address.ip().is_loopback() => Ok(Self::Loopback(address)),
-            Ok(address) => Err(format!(
+            Ok(address) => Ok(Self::Tcp(address)),
+            Err(_) => Err(format!("\"{text}\" is no address: {EXPECTED}")),
+        }
+    }
+}
+
+/// Reads an address that no other machine can reach.
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match Self::any(text)? {
+            Self::Tcp(address) if !address.ip().is_loopback() => Err(format!(
                 "{} can be reached from other machines: {EXPECTED}",
                 address.ip()
             )),
-            Err(_) => Err(format!("\"{text}\" is no address: {EXPECTED}")),
+            address => Ok(address),
         }
     }
 }
@@ -40,7 +66,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Loopback(address) => write!(f, "http://{address}/metrics"),
+            Self::Tcp(address) => write!(f, "http://{address}/"),
         }
     }
 }
@@ -54,10 +80,11 @@ mod tests {
         let of = |text: &str| text.parse::<Address>();
         assert_eq!(of("unix:/run/a b"), Ok(Address::Unix("/run/a b".into())));
         for text in ["127.0.0.1:9101", "127.9.9.9:1", "[::1]:9101"] {
-            assert_eq!(of(text), Ok(Address::Loopback(text.parse().unwrap())));
+            assert_eq!(of(text), Ok(Address::Tcp(text.parse().unwrap())));
         }
         for text in ["0.0.0.0:80", "[::]:80", "10.0.0.1:80", "192.0.2.1:9101"] {
             assert!(of(text).unwrap_err().contains("other machines"), "{text}");
+            assert!(Address::any(text).unwrap().is_remote());
         }
         assert!(of("[::1]:0").unwrap_err().contains("[::1]:PORT"));
         for text in [

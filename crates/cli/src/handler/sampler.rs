@@ -1,0 +1,145 @@
+//! Samples a pool's status once a second, for viewers: they read what was sampled and ask the pool nothing.
+//!
+//! Cost: a status a second, and some kilobytes for each of [`KEPT`] samples.
+
+use crate::control::protocol::StatusReport;
+use crate::failure::{Result, fail};
+use crate::report::{KEPT, LiveReport, Sample};
+use std::collections::VecDeque;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The samples of a pool. The thread that takes them ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    kept: Arc<Mutex<Kept>>,
+    _alive: Sender<()>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    latest: Arc<StatusReport>,
+    samples: VecDeque<Arc<Sample>>,
+}
+
+impl Sampler {
+    /// Samples what `status` tells, from now on and until it tells nothing.
+    pub(crate) fn start(status: impl Fn() -> Option<StatusReport> + Send + 'static) -> Result<Self> {
+        let Some(first) = status() else {
+            fail!("the pool has no status to sample");
+        };
+        let kept = Arc::new(Mutex::new(Kept {
+            latest: Arc::new(first),
+            samples: VecDeque::new(),
+        }));
+        let (alive, is_over) = channel::<()>();
+        let shared = Arc::clone(&kept);
+        let run = move || {
+            let mut looked = Instant::now();
+            while let Err(RecvTimeoutError::Timeout) = is_over.recv_timeout(PERIOD) {
+                let Some(report) = status() else { return };
+                let span = looked.elapsed();
+                looked += span;
+                lock(&shared).add(report, span);
+            }
+        };
+        match thread::Builder::new().name("sampler".into()).spawn(run) {
+            Ok(_) => Ok(Self { kept, _alive: alive }),
+            Err(error) => fail!("cannot start the thread that samples the pool: {error}"),
+        }
+    }
+
+    /// The latest status, and samples that ended after `since_ms`.
+    pub(crate) fn since(&self, since_ms: u64) -> LiveReport {
+        let (latest, samples) = {
+            let kept = lock(&self.kept);
+            let after = kept.samples.partition_point(|sample| sample.at_ms <= since_ms);
+            (
+                Arc::clone(&kept.latest),
+                kept.samples.range(after..).cloned().collect::<Vec<_>>(),
+            )
+        };
+        LiveReport {
+            report: (*latest).clone(),
+            samples: samples.iter().map(|sample| (**sample).clone()).collect(),
+        }
+    }
+}
+
+impl Kept {
+    fn add(&mut self, report: StatusReport, span: Duration) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        // Ascending, whoever sets the clock.
+        let last_ms = self.samples.back().map_or(0, |sample| sample.at_ms);
+        let sample = Sample::between(&self.latest, &report, span, now_ms.max(last_ms + 1));
+        self.latest = Arc::new(report);
+        self.samples.push_back(Arc::new(sample));
+        if self.samples.len() > KEPT {
+            self.samples.pop_front();
+        }
+    }
+}
+
+fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    // Nothing panics under the lock.
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_minutes_are_kept_and_viewers_get_what_is_new() {
+        let report = |requests| {
+            let mut report = StatusReport::default();
+            report.fuse.requests = requests;
+            report
+        };
+        let mut kept = Kept {
+            latest: Arc::new(report(0)),
+            samples: VecDeque::new(),
+        };
+        (1..=KEPT as u64 + 5).for_each(|second| kept.add(report(second * second), PERIOD));
+        assert_eq!(kept.samples.len(), KEPT);
+        let sampler = Sampler {
+            kept: Arc::new(Mutex::new(kept)),
+            _alive: channel().0,
+        };
+        let all = sampler.since(0);
+        assert_eq!(all.report.fuse.requests, 605 * 605);
+        assert_eq!(
+            all.samples.last().expect("there are samples").requests,
+            605 * 605 - 604 * 604
+        );
+        assert!(all.samples.is_sorted_by(|one, next| one.at_ms < next.at_ms));
+        let last_ms = all.samples[KEPT - 3].at_ms;
+        assert_eq!(sampler.since(last_ms).samples.len(), 2);
+        assert!(sampler.since(u64::MAX).samples.is_empty());
+    }
+
+    #[test]
+    fn a_pool_is_sampled_until_it_has_no_status() {
+        let looks = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&looks);
+        let sampler = Sampler::start(move || {
+            let mut looks = counted.lock().unwrap();
+            *looks += 1;
+            (*looks < 3).then(StatusReport::default)
+        });
+        let sampler = sampler.unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        while *looks.lock().unwrap() < 3 && Instant::now() < end {
+            thread::sleep(Duration::from_millis(50));
+        }
+        let told = sampler.since(0);
+        assert_eq!((told.samples.len(), *looks.lock().unwrap()), (1, 3));
+        assert!(told.samples[0].span_ms >= 1000, "{told:?}");
+        assert!(Sampler::start(|| None).is_err());
+    }
+}

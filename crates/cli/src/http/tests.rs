@@ -1,0 +1,137 @@
+use super::*;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+/// Tells the path, and panics on `/bug`.
+struct Paths;
+
+impl Pages for Paths {
+    fn get(&self, asked: &Asked<'_>) -> Page {
+        assert_ne!(asked.path, "/bug");
+        Page::new(
+            "text/plain",
+            format!("{} {}", asked.path, asked.field("a").unwrap_or("none")),
+        )
+    }
+}
+
+fn serve(address: &Address) -> Result<Server> {
+    Server::start(address, 0o600, "pages", Arc::new(Paths))
+}
+
+/// A server at a free port of loopback.
+fn serve_on_loopback() -> (Server, std::net::SocketAddr) {
+    let free = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    (serve(&Address::Tcp(free)).unwrap(), free)
+}
+
+fn ask(mut stream: impl Read + Write, request: &[u8]) -> String {
+    stream.write_all(request).unwrap();
+    let mut answer = Vec::new();
+    // It may be reset behind an answer to a request that was not read whole.
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn close(method: &str, path: &str) -> Vec<u8> {
+    format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").into_bytes()
+}
+
+#[test]
+fn pages_are_read_over_sockets_and_ports_until_the_server_is_dropped() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    // As a killed server leaves it.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let server = serve(&Address::Unix(path.clone())).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let answer = ask(UnixStream::connect(&path).unwrap(), &close("GET", "/x?b=1&a=2"));
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("/x 2"),
+        "{answer}"
+    );
+    let second = serve(&Address::Unix(path.clone())).unwrap_err().to_string();
+    assert!(second.contains("another process serves there"), "{second}");
+    drop(server);
+    assert!(!path.exists());
+    let (server, address) = serve_on_loopback();
+    assert!(ask(TcpStream::connect(address).unwrap(), &close("GET", "/")).ends_with("/ none"));
+    drop(server);
+    assert!(TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn wrong_requests_are_refused_and_bugs_cost_one_request() {
+    let (_server, address) = serve_on_loopback();
+    let ask = |request: &[u8]| ask(TcpStream::connect(address).unwrap(), request);
+    assert!(ask(&close("POST", "/")).starts_with("HTTP/1.1 405 "));
+    assert!(ask(&close("DELETE", "/")).starts_with("HTTP/1.1 405 "));
+    assert!(ask(b"\x01\x02\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    let long = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(2 * HEADER_BYTES_MAX));
+    assert!(ask(long.as_bytes()).starts_with("HTTP/1.1 431 "));
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(300));
+    assert!(ask(many.as_bytes()).starts_with("HTTP/1.1 431 "));
+    assert!(ask(&close("GET", "/bug")).starts_with("HTTP/1.1 500 "));
+    assert!(ask(&close("GET", "/")).ends_with("/ none"));
+    assert!(!ask(&close("HEAD", "/")).contains("none"));
+}
+
+#[test]
+fn any_bytes_leave_a_server_that_answers() {
+    let (_server, address) = serve_on_loopback();
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..300 {
+        let mut bytes = close("GET", "/");
+        for _ in 0..random.usize(1..8) {
+            let at = random.usize(..bytes.len());
+            match random.u8(..3) {
+                0 => bytes[at] = random.u8(..),
+                1 => bytes.truncate(at.max(1)),
+                _ => bytes.insert(at, random.u8(..)),
+            }
+        }
+        let mut stream = TcpStream::connect(address).unwrap();
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+    }
+    assert!(ask(TcpStream::connect(address).unwrap(), &close("GET", "/")).ends_with("/ none"));
+}
+
+#[test]
+fn silent_clients_are_let_go_and_others_wait_for_their_places() {
+    let (_server, address) = serve_on_loopback();
+    let silent: Vec<_> = (0..CONNECTIONS_MAX + 8)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    let begun = Instant::now();
+    // Behind all of them; the first ones are let go for it.
+    assert!(ask(TcpStream::connect(address).unwrap(), &close("GET", "/")).ends_with("/ none"));
+    assert!(begun.elapsed() < 4 * PATIENCE, "{:?}", begun.elapsed());
+    drop(silent);
+}
+
+#[test]
+fn places_that_cannot_be_served_come_with_a_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let told = |address: &Address| serve(address).unwrap_err().to_string();
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    let long = directory.path().join("x".repeat(120));
+    let table = [
+        (file.clone(), "the file is no socket: remove it"),
+        (directory.path().join("none/socket"), "create its directory first"),
+        (file.join("socket"), "create its directory first"),
+        (long, "name a shorter path"),
+    ];
+    for (path, remedy) in table {
+        let told = told(&Address::Unix(path));
+        assert!(told.contains(remedy), "{told}");
+    }
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let told = told(&Address::Tcp(taken.local_addr().unwrap()));
+    assert!(told.contains("name another one"), "{told}");
+}

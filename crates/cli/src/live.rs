@@ -1,0 +1,330 @@
+//! The pools of this machine as viewers see them: each server is asked once a second for what it has sampled.
+//!
+//! A thread for each server, so that one that is stopped holds up no other.
+
+use crate::control::client::{ConnectError, Connection, RequestError, pool_of, unexpected};
+use crate::control::protocol::{Outcome, Request, StatusReport};
+use crate::control::{self, root_hint, socket_path};
+use crate::failure::{Failure, Result, fail};
+use crate::mountinfo::{Device, shown};
+use crate::report::{KEPT, LiveReport, Sample};
+use crate::status;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// A pool, as far as it was seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool {
+    pub(crate) device: Device,
+    /// The directory, or the socket where none is known.
+    pub(crate) name: String,
+    /// The last status; `None` before the first answer.
+    pub(crate) report: Option<Arc<StatusReport>>,
+    /// Up to ten minutes, the latest at the end.
+    pub(crate) samples: VecDeque<Arc<Sample>>,
+    /// Why nothing new is known.
+    pub(crate) silent: Option<String>,
+}
+
+/// All pools of a moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pools {
+    pub(crate) pools: Vec<Pool>,
+    /// Directories of mounts whose servers were killed.
+    pub(crate) dead: Vec<String>,
+}
+
+/// Pools that are looked at until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watch(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    known: Mutex<Known>,
+    /// Somebody has seen something new.
+    changed: Condvar,
+    is_over: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    pools: BTreeMap<(u32, u32), Pool>,
+    dead: Vec<String>,
+    /// How often something was seen.
+    looks: u64,
+}
+
+/// A server, and what it was asked for.
+#[derive(Debug)]
+struct Server {
+    device: Device,
+    connection: Option<Connection>,
+    since_ms: u64,
+}
+
+/// Result of asking a server.
+enum Answer {
+    Live(Box<LiveReport>),
+    Silent(String),
+    /// Nobody listens any more.
+    Gone,
+}
+
+impl Server {
+    fn new(device: Device) -> Self {
+        Self {
+            device,
+            connection: None,
+            since_ms: 0,
+        }
+    }
+
+    fn ask(&mut self) -> Answer {
+        let mut connection = match self.connection.take().map_or_else(|| Connection::open(self.device), Ok) {
+            Ok(connection) => connection,
+            Err(ConnectError::Dead) => return Answer::Gone,
+            Err(ConnectError::Other(error)) => return Answer::Silent(format!("{error}{}", root_hint(&error))),
+        };
+        let since_ms = self.since_ms;
+        match connection.request(&Request::Live { since_ms }, &mut |_, _| {}) {
+            Ok(Outcome::Live(live)) => {
+                self.since_ms = live.samples.last().map_or(since_ms, |sample| sample.at_ms);
+                self.connection = Some(connection);
+                Answer::Live(live)
+            }
+            Ok(other) => Answer::Silent(unexpected(&other).to_string()),
+            Err(RequestError::Refused(refusal)) => {
+                self.connection = Some(connection);
+                Answer::Silent(refusal.message)
+            }
+            Err(RequestError::Broken(failure)) => match Connection::open(self.device) {
+                Err(ConnectError::Dead) => Answer::Gone,
+                _ => Answer::Silent(failure.to_string()),
+            },
+        }
+    }
+}
+
+impl Pool {
+    fn new(device: Device) -> Self {
+        Self {
+            device,
+            name: pool_of(device),
+            report: None,
+            samples: VecDeque::new(),
+            silent: None,
+        }
+    }
+
+    fn add(&mut self, live: LiveReport) {
+        self.name = shown(Path::new(&live.report.directory));
+        self.report = Some(Arc::new(live.report));
+        self.samples.extend(live.samples.into_iter().map(Arc::new));
+        let old = self.samples.len().saturating_sub(KEPT);
+        self.samples.drain(..old);
+        self.silent = None;
+    }
+
+    /// The last second; `None` while nothing is known of it.
+    pub(crate) fn latest(&self) -> Option<&Sample> {
+        self.samples.back().map(Arc::as_ref)
+    }
+
+    /// `ok`, or what is wrong.
+    pub(crate) fn health(&self) -> String {
+        match (&self.silent, &self.report) {
+            (Some(why), _) => format!("gives no status: {why}"),
+            (None, Some(report)) if !report.problems.is_empty() => report.problems.join(", "),
+            _ => "ok".to_owned(),
+        }
+    }
+}
+
+impl Pools {
+    /// `ok`, or what is wrong with each pool.
+    pub(crate) fn health(&self) -> String {
+        let dead = self.dead.iter().map(|dead| format!("{dead}: its server was killed"));
+        let pools = self.pools.iter().filter_map(|pool| match pool.health() {
+            health if health == "ok" => None,
+            health => Some(format!("{}: {health}", pool.name)),
+        });
+        let all: Vec<String> = dead.chain(pools).collect();
+        match all.is_empty() {
+            true => "ok".to_owned(),
+            false => all.join("; "),
+        }
+    }
+}
+
+/// Asks all servers once.
+///
+/// # Errors
+/// When they cannot be listed, and when none may be asked.
+pub(crate) fn look() -> Result<Pools> {
+    let answers: Vec<(Device, Answer)> = thread::scope(|scope| {
+        let devices = control::devices()?;
+        let ask = |device| (device, scope.spawn(move || Server::new(device).ask()));
+        let asked: Vec<_> = devices.into_iter().map(ask).collect();
+        let answer = |(device, asked): (Device, thread::ScopedJoinHandle<'_, Answer>)| {
+            (
+                device,
+                asked.join().expect("the thread that asks a server does not panic"),
+            )
+        };
+        Ok::<_, Failure>(asked.into_iter().map(answer).collect())
+    })?;
+    let mut known = Known::default();
+    answers
+        .into_iter()
+        .for_each(|(device, answer)| known.note(device, answer));
+    known.find_dead();
+    Ok(known.pools())
+}
+
+/// Says early why nothing can be seen.
+///
+/// # Errors
+/// When this user may not ask servers.
+pub(crate) fn check() -> Result<()> {
+    for device in control::devices()? {
+        if let Err(ConnectError::Other(error)) = Connection::open(device) {
+            let socket = socket_path(device);
+            fail!(
+                "cannot talk to the server behind {}: {error}{}",
+                socket.display(),
+                root_hint(&error)
+            );
+        }
+    }
+    Ok(())
+}
+
+impl Known {
+    fn note(&mut self, device: Device, answer: Answer) {
+        let key = (device.major, device.minor);
+        self.looks += 1;
+        match answer {
+            Answer::Gone => drop(self.pools.remove(&key)),
+            Answer::Live(live) => self.pools.entry(key).or_insert_with(|| Pool::new(device)).add(*live),
+            Answer::Silent(why) => {
+                self.pools.entry(key).or_insert_with(|| Pool::new(device)).silent = Some(why);
+            }
+        }
+    }
+
+    /// Looks for mounts of dead servers.
+    fn find_dead(&mut self) {
+        let listening = self.pools.keys().map(|&(major, minor)| Device { major, minor });
+        let dead = status::dead(&listening.collect::<Vec<_>>());
+        self.dead = dead.iter().map(|mount| shown(&mount.mount_point)).collect();
+    }
+
+    fn pools(&self) -> Pools {
+        Pools {
+            pools: self.pools.values().cloned().collect(),
+            dead: self.dead.clone(),
+        }
+    }
+}
+
+impl Watch {
+    /// Begins to look.
+    ///
+    /// # Errors
+    /// When there is no thread for it.
+    pub(crate) fn start() -> Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let scanned = Arc::clone(&shared);
+        match thread::Builder::new()
+            .name("watch".into())
+            .spawn(move || scanned.scan())
+        {
+            Ok(_) => Ok(Self(shared)),
+            Err(error) => fail!("cannot start the thread that looks for pools: {error}"),
+        }
+    }
+
+    /// Returns what is known after more than `seen` looks, or after a while; and how many there were.
+    pub(crate) fn wait(&self, seen: u64, timeout: Duration) -> (Pools, u64) {
+        let known = self.0.lock();
+        let waited = self
+            .0
+            .changed
+            .wait_timeout_while(known, timeout, |known| known.looks <= seen);
+        let known = waited.unwrap_or_else(PoisonError::into_inner).0;
+        (known.pools(), known.looks)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // The threads see it within a period; one that waits for a server that is stopped, later.
+        self.0.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        // Nothing panics under the lock.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, device: Device, answer: Answer) {
+        self.lock().note(device, answer);
+        self.changed.notify_all();
+    }
+
+    /// Looks for servers, and starts a thread for each new one.
+    fn scan(self: Arc<Self>) {
+        while !self.is_over.load(Ordering::Relaxed) {
+            let devices = control::devices().unwrap_or_default();
+            let known: Vec<_> = self.lock().pools.keys().copied().collect();
+            for device in devices {
+                // Sockets of killed servers stay.
+                let is_listening = || !matches!(Connection::open(device), Err(ConnectError::Dead));
+                if !known.contains(&(device.major, device.minor)) && is_listening() {
+                    self.follow(device);
+                }
+            }
+            // Not under the lock: a mount may be slow to answer.
+            let mut found = Known {
+                pools: self.lock().pools.clone(),
+                ..Known::default()
+            };
+            found.find_dead();
+            let mut all = self.lock();
+            all.looks += u64::from(all.looks == 0 || all.dead != found.dead);
+            all.dead = found.dead;
+            drop(all);
+            self.changed.notify_all();
+            thread::sleep(PERIOD);
+        }
+    }
+
+    fn follow(self: &Arc<Self>, device: Device) {
+        let key = (device.major, device.minor);
+        self.lock().pools.insert(key, Pool::new(device));
+        let shared = Arc::clone(self);
+        let follow = move || {
+            let mut server = Server::new(device);
+            while !shared.is_over.load(Ordering::Relaxed) {
+                let answer = server.ask();
+                let is_gone = matches!(answer, Answer::Gone);
+                shared.note(device, answer);
+                if is_gone {
+                    return;
+                }
+                thread::sleep(PERIOD);
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("follow".into()).spawn(follow) {
+            self.note(device, Answer::Silent(format!("no thread can ask its server: {error}")));
+        }
+    }
+}

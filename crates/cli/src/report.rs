@@ -1,0 +1,258 @@
+//! A second of a pool as viewers see it: the difference of two statuses, which the server takes once a second and keeps.
+
+use crate::control::protocol::StatusReport;
+use homenode::{Flow, NodeId, SliceStatus, Spill};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Seconds that a server keeps.
+pub(crate) const KEPT: usize = 600;
+
+/// Times of requests of a kind: from when the server had them to when it answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KindTimes {
+    /// `read`, `write`, `sync` or `other`.
+    pub(crate) kind: String,
+    /// Nanoseconds in all.
+    pub(crate) sum_ns: u64,
+    /// Requests by time, ascending; spans without any are left out.
+    pub(crate) spans: Vec<Span>,
+}
+
+/// Requests that took less than a time, and not less than half of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Span {
+    /// The time; null for the longest ones.
+    pub(crate) below_ns: Option<u64>,
+    pub(crate) requests: u64,
+}
+
+impl KindTimes {
+    pub(crate) fn requests(&self) -> u64 {
+        self.spans.iter().map(|span| span.requests).sum()
+    }
+
+    /// The time below which so many percent of the requests lie, up to a factor of 2; `None` without requests, and for the longest ones.
+    pub(crate) fn below(&self, percent: f64) -> Option<Duration> {
+        let wanted = self.requests() as f64 * percent / 100.0;
+        let mut sum = 0;
+        let span = self.spans.iter().find(|span| {
+            sum += span.requests;
+            sum as f64 >= wanted
+        })?;
+        span.below_ns.map(Duration::from_nanos)
+    }
+
+    fn since(&self, before: Option<&Self>) -> Self {
+        let earlier = |span: &Span| {
+            let same = before.and_then(|before| before.spans.iter().find(|other| other.below_ns == span.below_ns));
+            same.map_or(0, |span| span.requests)
+        };
+        let spans = self.spans.iter().map(|span| Span {
+            requests: span.requests.saturating_sub(earlier(span)),
+            ..*span
+        });
+        Self {
+            kind: self.kind.clone(),
+            sum_ns: self.sum_ns.saturating_sub(before.map_or(0, |before| before.sum_ns)),
+            spans: spans.filter(|span| span.requests > 0).collect(),
+        }
+    }
+}
+
+/// Activity between two looks, about a second. Bytes and counts of that time, not a rate.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Sample {
+    /// When it ended, in milliseconds since 1970.
+    pub(crate) at_ms: u64,
+    /// How long it was.
+    pub(crate) span_ms: u64,
+    /// Bytes by node of the CPUs and home; null where that is not seen.
+    pub(crate) flows: Option<Vec<Flow>>,
+    /// Bytes that went to another node than the writer's, because nearer members were full.
+    pub(crate) spills: Vec<Spill>,
+    pub(crate) requests: u64,
+    pub(crate) errors: u64,
+    /// Times of its requests; kinds without any are left out.
+    pub(crate) times: Vec<KindTimes>,
+    /// Bytes by which each slice of the cache was fetched from and saved to disks.
+    pub(crate) cache: Vec<SliceSample>,
+    /// Bytes of files that moved to their users.
+    pub(crate) moved_bytes: u64,
+    /// Held at its end.
+    pub(crate) used_bytes: u64,
+    /// Memory of the server's own at its end.
+    pub(crate) server_bytes: u64,
+    /// CPU time of the server.
+    pub(crate) server_cpu_ns: u64,
+}
+
+/// A slice of the cache in that time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SliceSample {
+    pub(crate) node: NodeId,
+    pub(crate) copies: u64,
+    pub(crate) fetched_bytes: u64,
+    pub(crate) saved_bytes: u64,
+}
+
+/// The last status that was sampled, and samples, the latest at the end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LiveReport {
+    pub(crate) report: StatusReport,
+    pub(crate) samples: Vec<Sample>,
+}
+
+impl Sample {
+    /// The difference of two statuses, taken `span` apart.
+    pub(crate) fn between(before: &StatusReport, after: &StatusReport, span: Duration, at_ms: u64) -> Self {
+        let flows = after.flows.as_ref().map(|flows| {
+            let earlier = |flow: &Flow| {
+                let flows = before.flows.iter().flatten();
+                let mut same = flows.filter(|other| (other.from, other.home) == (flow.from, flow.home));
+                same.next().map_or(0, |flow| flow.bytes)
+            };
+            let flows = flows.iter().map(|flow| Flow {
+                bytes: flow.bytes.saturating_sub(earlier(flow)),
+                ..*flow
+            });
+            flows.filter(|flow| flow.bytes > 0).collect()
+        });
+        let spills = after.pool.spills.iter().map(|spill| {
+            let mut same = before.pool.spills.iter();
+            let same = same.find(|other| (other.from, other.home) == (spill.from, spill.home));
+            Spill {
+                bytes: spill.bytes.saturating_sub(same.map_or(0, |spill| spill.bytes)),
+                ..*spill
+            }
+        });
+        let times = after.fuse.times.iter().map(|times| {
+            let mut same = before.fuse.times.iter();
+            times.since(same.find(|other| other.kind == times.kind))
+        });
+        let cache = after.cache.slices.iter().map(|slice| {
+            let same = before.cache.slices.iter().find(|other| other.node == slice.node);
+            let more = |count: fn(&SliceStatus) -> u64| count(slice).saturating_sub(same.map_or(0, count));
+            SliceSample {
+                node: slice.node,
+                copies: more(|slice| slice.copies),
+                fetched_bytes: more(|slice| slice.fetched_bytes),
+                saved_bytes: more(|slice| slice.saved_bytes),
+            }
+        });
+        Self {
+            at_ms,
+            span_ms: u64::try_from(span.as_millis()).unwrap_or(u64::MAX),
+            flows,
+            spills: spills.filter(|spill| spill.bytes > 0).collect(),
+            requests: after.fuse.requests.saturating_sub(before.fuse.requests),
+            errors: after.fuse.errors.saturating_sub(before.fuse.errors),
+            times: times.filter(|times| times.requests() > 0).collect(),
+            cache: cache.collect(),
+            moved_bytes: after.mover.moved_bytes.saturating_sub(before.mover.moved_bytes),
+            used_bytes: after.pool.used_bytes,
+            server_bytes: after.server_memory.own_bytes,
+            server_cpu_ns: after.server_cpu_ns.saturating_sub(before.server_cpu_ns),
+        }
+    }
+
+    /// Makes a count of its time one of a second.
+    pub(crate) fn rate(&self, count: u64) -> u64 {
+        let rate = u128::from(count) * 1000 / u128::from(self.span_ms.max(1));
+        u64::try_from(rate).unwrap_or(u64::MAX)
+    }
+
+    /// Percent of its bytes that were local; `None` where that is not seen, or none moved.
+    pub(crate) fn local_percent(&self) -> Option<f64> {
+        Flow::local_percent(self.flows.as_ref()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use homenode::Status;
+
+    fn report(bytes: u64, requests: u64) -> StatusReport {
+        let flow = |from, home, bytes| Flow {
+            from: NodeId(from),
+            home: NodeId(home),
+            bytes,
+        };
+        let spans = [(256, requests / 2), (512, requests - requests / 2)];
+        let spans = spans.map(|(below, requests)| Span {
+            below_ns: Some(below),
+            requests,
+        });
+        let mut report = StatusReport {
+            flows: Some(vec![flow(0, 0, 3 * bytes), flow(1, 0, bytes), flow(1, 1, 7)]),
+            pool: Status {
+                spills: vec![Spill {
+                    from: NodeId(1),
+                    home: NodeId(0),
+                    bytes,
+                }],
+                used_bytes: bytes,
+                ..Status::default()
+            },
+            ..StatusReport::default()
+        };
+        report.fuse.requests = requests;
+        report.fuse.times = vec![KindTimes {
+            kind: "read".to_owned(),
+            sum_ns: 300 * requests,
+            spans: spans.to_vec(),
+        }];
+        report
+    }
+
+    #[test]
+    fn a_sample_is_what_came_between_two_reports() {
+        let (before, after) = (report(1000, 10), report(3000, 30));
+        let sample = Sample::between(&before, &after, Duration::from_millis(2000), 5);
+        let flows = sample.flows.as_ref().expect("flows are seen");
+        let told: Vec<_> = flows
+            .iter()
+            .map(|flow| (flow.from.0, flow.home.0, flow.bytes))
+            .collect();
+        assert_eq!(told, [(0, 0, 6000), (1, 0, 2000)]);
+        assert_eq!(sample.local_percent(), Some(75.0));
+        assert_eq!(
+            sample.spills.iter().map(|spill| spill.bytes).collect::<Vec<_>>(),
+            [2000]
+        );
+        assert_eq!(
+            (sample.requests, sample.rate(sample.requests), sample.used_bytes),
+            (20, 10, 3000)
+        );
+        assert_eq!((sample.times[0].requests(), sample.times[0].sum_ns), (20, 6000));
+        let same = Sample::between(&after, &after, Duration::from_secs(1), 6);
+        assert_eq!(
+            (same.flows, same.times.len(), same.spills.len()),
+            (Some(Vec::new()), 0, 0)
+        );
+        assert_eq!(same.requests, 0);
+        let unseen = StatusReport { flows: None, ..after };
+        assert_eq!(
+            Sample::between(&before, &unseen, Duration::from_secs(1), 7).local_percent(),
+            None
+        );
+    }
+
+    #[test]
+    fn percentiles_are_ends_of_spans() {
+        let span = |below_ns, requests| Span { below_ns, requests };
+        let times = KindTimes {
+            spans: vec![span(Some(256), 98), span(Some(1024), 1), span(None, 1)],
+            ..KindTimes::default()
+        };
+        let below = |percent| times.below(percent).map(|time| time.as_nanos());
+        assert_eq!(
+            (below(50.0), below(98.0), below(99.0)),
+            (Some(256), Some(256), Some(1024))
+        );
+        assert_eq!(below(99.9), None);
+        assert_eq!(KindTimes::default().below(50.0), None);
+    }
+}

@@ -1,0 +1,340 @@
+//! Metrics of all pools, as OpenMetrics text. Names of files, users and threads are in none.
+
+use crate::control::protocol::StatusReport;
+use crate::live::{Pool, Pools};
+use homenode::{RequestTimes, SliceStatus};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+
+/// Labels besides the pool's name, and a value.
+type Tell<'a> = dyn FnMut(&[(&'static str, String)], u64) + 'a;
+
+struct Metric {
+    name: &'static str,
+    help: &'static str,
+    is_bytes: bool,
+    is_counter: bool,
+    tell: fn(&StatusReport, &mut Tell<'_>),
+}
+
+const fn gauge(
+    name: &'static str,
+    is_bytes: bool,
+    help: &'static str,
+    tell: fn(&StatusReport, &mut Tell<'_>),
+) -> Metric {
+    Metric {
+        name,
+        help,
+        is_bytes,
+        is_counter: false,
+        tell,
+    }
+}
+
+const fn counter(
+    name: &'static str,
+    is_bytes: bool,
+    help: &'static str,
+    tell: fn(&StatusReport, &mut Tell<'_>),
+) -> Metric {
+    Metric {
+        is_counter: true,
+        ..gauge(name, is_bytes, help, tell)
+    }
+}
+
+const BYTES: bool = true;
+const NONE: bool = false;
+
+const METRICS: &[Metric] = &[
+    gauge(
+        "capacity",
+        BYTES,
+        "Space of all members that take data",
+        |report, tell| {
+            tell(&[], report.pool.capacity_bytes);
+        },
+    ),
+    gauge(
+        "used",
+        BYTES,
+        "Bytes that hold data, those in files of the kernel included",
+        |report, tell| {
+            tell(&[], report.pool.used_bytes);
+        },
+    ),
+    gauge(
+        "free",
+        BYTES,
+        "Bytes that can still be written or promised",
+        |report, tell| {
+            tell(&[], report.pool.free_bytes);
+        },
+    ),
+    gauge(
+        "reserved",
+        BYTES,
+        "Bytes promised to files and not placed yet",
+        |report, tell| {
+            tell(&[], report.pool.reserved_bytes);
+        },
+    ),
+    gauge(
+        "metadata",
+        BYTES,
+        "Memory of names, attributes and block maps",
+        |report, tell| {
+            tell(&[], report.pool.metadata_used_bytes);
+        },
+    ),
+    gauge("metadata_limit", BYTES, "Limit of that memory", |report, tell| {
+        tell(&[], report.pool.metadata_limit_bytes);
+    }),
+    gauge(
+        "problems",
+        NONE,
+        "Faults of the pool that homenode status names",
+        |report, tell| {
+            tell(&[], report.problems.len() as u64);
+        },
+    ),
+    gauge(
+        "open_files",
+        NONE,
+        "Opens of files that are not closed yet",
+        |report, tell| {
+            tell(&[], report.fuse.open_files);
+        },
+    ),
+    gauge(
+        "node_capacity",
+        BYTES,
+        "Size of the members of a node",
+        |report, tell| {
+            let nodes = report.pool.nodes.iter();
+            nodes.for_each(|node| tell(&[("node", node.node.0.to_string())], node.capacity_bytes));
+        },
+    ),
+    gauge("node_used", BYTES, "Bytes that hold data on a node", |report, tell| {
+        let nodes = report.pool.nodes.iter();
+        nodes.for_each(|node| tell(&[("node", node.node.0.to_string())], node.used_bytes));
+    }),
+    counter(
+        "flow",
+        BYTES,
+        "Bytes read and written, by node of the CPUs and home of the bytes; none where that is not seen",
+        |report, tell| {
+            for flow in report.flows.iter().flatten() {
+                tell(
+                    &[("from", flow.from.0.to_string()), ("home", flow.home.0.to_string())],
+                    flow.bytes,
+                );
+            }
+        },
+    ),
+    counter(
+        "spilled",
+        BYTES,
+        "Bytes that went to another node than the writer's because nearer members were full",
+        |report, tell| {
+            for spill in &report.pool.spills {
+                tell(
+                    &[("from", spill.from.0.to_string()), ("home", spill.home.0.to_string())],
+                    spill.bytes,
+                );
+            }
+        },
+    ),
+    counter(
+        "requests",
+        NONE,
+        "Requests that reached the server, by operation",
+        |report, tell| {
+            for (operation, count) in &report.fuse.by_operation {
+                tell(&[("operation", operation.clone())], *count);
+            }
+        },
+    ),
+    counter(
+        "errors",
+        NONE,
+        "Requests answered with an errno that is not ordinary, by errno",
+        |report, tell| {
+            for (errno, count) in &report.fuse.errors_by_errno {
+                tell(&[("errno", errno.to_string())], *count);
+            }
+        },
+    ),
+    counter(
+        "panics",
+        NONE,
+        "Requests that met a bug of the server",
+        |report, tell| {
+            tell(&[], report.fuse.panics);
+        },
+    ),
+    counter(
+        "refused",
+        NONE,
+        "Requests refused because the memory of metadata was full",
+        |report, tell| {
+            tell(&[], report.pool.metadata_refused);
+        },
+    ),
+    counter(
+        "member_errors",
+        NONE,
+        "Requests to a disk that failed",
+        |report, tell| {
+            for member in &report.pool.members {
+                tell(&[("member", member.id.0.to_string())], member.errors);
+            }
+        },
+    ),
+    counter(
+        "moved",
+        BYTES,
+        "Bytes of files that moved to their users",
+        |report, tell| {
+            tell(&[], report.mover.moved_bytes);
+        },
+    ),
+    gauge("cache", BYTES, "Frames of a slice of the cache", |report, tell| {
+        slices(report, tell, |slice| slice.bytes)
+    }),
+    gauge("cache_free", BYTES, "Frames that hold no block", |report, tell| {
+        slices(report, tell, |slice| slice.free_bytes)
+    }),
+    gauge(
+        "cache_dirty",
+        BYTES,
+        "Frames that are newer than their disks",
+        |report, tell| {
+            slices(report, tell, |slice| slice.dirty_bytes);
+        },
+    ),
+    counter("cache_copies", NONE, "Copies to and from frames", |report, tell| {
+        slices(report, tell, |slice| slice.copies)
+    }),
+    counter("cache_fetched", BYTES, "Bytes read from disks", |report, tell| {
+        slices(report, tell, |slice| slice.fetched_bytes)
+    }),
+    counter("cache_saved", BYTES, "Bytes written to disks", |report, tell| {
+        slices(report, tell, |slice| slice.saved_bytes)
+    }),
+    gauge(
+        "server_resident",
+        BYTES,
+        "Memory of the server's process",
+        |report, tell| {
+            tell(&[], report.server_memory.resident_bytes);
+        },
+    ),
+    gauge(
+        "server_own",
+        BYTES,
+        "Memory of its own: neither members nor mapped files",
+        |report, tell| {
+            tell(&[], report.server_memory.own_bytes);
+        },
+    ),
+];
+
+fn slices(report: &StatusReport, tell: &mut Tell<'_>, of: fn(&SliceStatus) -> u64) {
+    for slice in &report.cache.slices {
+        tell(&[("node", slice.node.0.to_string())], of(slice));
+    }
+}
+
+#[derive(Debug)]
+struct Told(Pools);
+
+impl Told {
+    fn reports(&self) -> impl Iterator<Item = (&Pool, &StatusReport)> {
+        let pools = self.0.pools.iter();
+        pools.filter_map(|pool| Some((pool, &**pool.report.as_ref()?)))
+    }
+}
+
+impl Collector for Told {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut up = encoder.encode_descriptor(
+            "up",
+            "1 where the server answers, 0 where it does not",
+            None,
+            MetricType::Gauge,
+        )?;
+        for pool in &self.0.pools {
+            let value = ConstGauge::new(u64::from(pool.silent.is_none()));
+            value.encode(up.encode_family(&[("pool", &*pool.name)])?)?;
+        }
+        for dead in &self.0.dead {
+            ConstGauge::new(0_u64).encode(up.encode_family(&[("pool", &**dead)])?)?;
+        }
+        for metric in METRICS {
+            let kind = if metric.is_counter {
+                MetricType::Counter
+            } else {
+                MetricType::Gauge
+            };
+            let mut encoder =
+                encoder.encode_descriptor(metric.name, metric.help, metric.is_bytes.then_some(&Unit::Bytes), kind)?;
+            for (pool, report) in self.reports() {
+                let mut result = Ok(());
+                let mut tell = |labels: &[(&'static str, String)], value| {
+                    let mut all = vec![("pool", &*pool.name)];
+                    all.extend(labels.iter().map(|(label, value)| (*label, &**value)));
+                    let encoded = encoder.encode_family(&all).and_then(|encoder| match metric.is_counter {
+                        true => ConstCounter::new(value).encode(encoder),
+                        false => ConstGauge::new(value).encode(encoder),
+                    });
+                    result = result.and(encoded);
+                };
+                (metric.tell)(report, &mut tell);
+                result?;
+            }
+        }
+        let help = "CPU time of the server";
+        let mut cpu = encoder.encode_descriptor("server_cpu", help, Some(&Unit::Seconds), MetricType::Counter)?;
+        for (pool, report) in self.reports() {
+            let seconds = ConstCounter::new(report.server_cpu_ns as f64 / 1e9);
+            seconds.encode(cpu.encode_family(&[("pool", &*pool.name)])?)?;
+        }
+        let help = "Time from when the server had a request to when it answered, by kind";
+        let mut times = encoder.encode_descriptor("request", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        for (pool, report) in self.reports() {
+            for of_kind in &report.fuse.times {
+                let labels = [("pool", &*pool.name), ("kind", &*of_kind.kind)];
+                // All of them each time: buckets that come later would break the quantiles of those that look back.
+                let spans: Vec<_> = RequestTimes::ends()
+                    .map(|end| {
+                        let below_ns = end.map(|end| u64::try_from(end.as_nanos()).unwrap_or(u64::MAX));
+                        let span = of_kind.spans.iter().find(|span| span.below_ns == below_ns);
+                        let seconds = end.map_or(f64::INFINITY, |end| end.as_secs_f64());
+                        (seconds, span.map_or(0, |span| span.requests))
+                    })
+                    .collect();
+                let sum = of_kind.sum_ns as f64 / 1e9;
+                let mut encoder = times.encode_family(&labels)?;
+                encoder.encode_histogram::<NoLabelSet>(sum, of_kind.requests(), &spans, None)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The text of what is known of all pools.
+pub(super) fn text(pools: Pools) -> String {
+    let mut registry = Registry::with_prefix("homenode");
+    registry.register_collector(Box::new(Told(pools)));
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("writing to a string cannot fail");
+    text
+}

@@ -26,6 +26,10 @@ util-linux       mount, umount, setpriv
 procps           the tests look at processes
 iproute2         the tests make network namespaces with it
 strace           gives the server errors of the kernel, in the tests of faults
+bsdutils         script, a terminal for the tests of "homenode top"
+curl             asks "homenode web" in the tests
+chromium         a browser, for the tests of its page
+prometheus       promtool, which checks metrics and alerts
 '
 
 if ! command -v cargo >/dev/null; then

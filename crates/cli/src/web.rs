@@ -263,7 +263,14 @@ impl Pages for OfPools {
                 let text = serde_json::to_vec(&live).expect("a report always serializes to JSON");
                 Page::new(JSON, text)
             }
-            "/metrics" => Page::new(METRICS_TYPE, metrics::text(known())),
+            "/metrics"
+                if asked
+                    .header("accept")
+                    .is_some_and(|accept| accept.contains("openmetrics")) =>
+            {
+                Page::new(METRICS_TYPE, metrics::text(known()))
+            }
+            "/metrics" => Page::new(metrics::CLASSIC_TYPE, metrics::classic(&metrics::text(known()))),
             "/doctor" => self.look(&["doctor"]),
             "/plan" => self.look(&["affinity", "plan"]),
             "/favicon.ico" => Page::new("image/x-icon", Bytes::new()),

@@ -19,4 +19,5 @@ mod command {
     mod top;
     mod up_and_down;
     mod volumes;
+    mod web;
 }

@@ -10,7 +10,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
-use std::fmt;
+use std::collections::BTreeSet;
+use std::fmt::{self, Write};
 
 /// Labels besides the pool's name, and a value.
 type Tell<'a> = dyn FnMut(&[(&'static str, String)], u64) + 'a;
@@ -337,4 +338,27 @@ pub(super) fn text(pools: Pools) -> String {
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string cannot fail");
     text
+}
+
+/// Content type of [`classic`].
+pub(super) const CLASSIC_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The same in the text format before OpenMetrics, which collectors of text files read: descriptions name counters as their values do, and there are
+/// neither units nor an end.
+pub(super) fn classic(text: &str) -> String {
+    let counter = |line: &str| Some(line.strip_prefix("# TYPE ")?.strip_suffix(" counter")?.to_owned());
+    let counters: BTreeSet<String> = text.lines().filter_map(counter).collect();
+    let mut lines = String::new();
+    for line in text
+        .lines()
+        .filter(|line| !line.starts_with("# UNIT ") && *line != "# EOF")
+    {
+        let words: Vec<&str> = line.splitn(4, ' ').collect();
+        match words[..] {
+            ["#", what, name, rest] if counters.contains(name) => writeln!(lines, "# {what} {name}_total {rest}"),
+            _ => writeln!(lines, "{line}"),
+        }
+        .expect("writing to a string cannot fail");
+    }
+    lines
 }

@@ -1,0 +1,388 @@
+//! `web`: its page in a browser, its metrics, and who may read them.
+
+use super::harness::*;
+use rustix::process::{Pid, Signal};
+use serde_json::{Value, json};
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::Duration;
+use tungstenite::stream::MaybeTlsStream;
+use tungstenite::{Message, WebSocket};
+
+/// A running `homenode web`.
+struct Web {
+    child: Child,
+    /// Where the page is, with the token if there is one.
+    address: String,
+}
+
+impl Web {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = homenode(["web"]);
+        command.args(arguments).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let address = line.split(';').next().unwrap().split(" with ").next().unwrap();
+        Self {
+            child,
+            address: address.to_owned(),
+        }
+    }
+
+    fn on_loopback() -> Self {
+        Self::start(&["--listen", &free_port()])
+    }
+
+    /// Port and token.
+    fn parts(&self) -> (&str, &str) {
+        let (port, token) = self.address.split_once("?token=").unwrap();
+        (port.trim_end_matches('/'), token)
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Web {
+    fn drop(&mut self) {
+        // Ended already, perhaps.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> String {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string()
+}
+
+fn curl(arguments: &[&str]) -> Output {
+    let output = Command::new("curl").args(["-s", "-m", "20"]).args(arguments).output();
+    output.unwrap()
+}
+
+fn text_of(arguments: &[&str]) -> String {
+    let output = curl(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", describe(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn code_of(arguments: &[&str]) -> String {
+    text_of(&[&["-o", "/dev/null", "-w", "%{http_code}"], arguments].concat())
+}
+
+/// A browser with one page, told what to do by its DevTools protocol.
+struct Browser {
+    child: Child,
+    socket: WebSocket<MaybeTlsStream<TcpStream>>,
+    session: String,
+    last: u64,
+}
+
+impl Browser {
+    fn open(scratch: &Scratch, url: &str) -> Self {
+        let mut child = Command::new("chromium")
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--remote-debugging-port=0",
+                "--window-size=390,844",
+            ])
+            .arg(format!("--user-data-dir={}", scratch.path().join("browser").display()))
+            .arg("about:blank")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let endpoint = endpoint(child.stderr.take().unwrap());
+        let (socket, _) = tungstenite::connect(endpoint).unwrap();
+        if let MaybeTlsStream::Plain(stream) = socket.get_ref() {
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        }
+        let mut browser = Self {
+            child,
+            socket,
+            session: String::new(),
+            last: 0,
+        };
+        let made = browser.call("Target.createTarget", &json!({"url": "about:blank"}));
+        let attach = json!({"targetId": made["targetId"], "flatten": true});
+        let attached = browser.call("Target.attachToTarget", &attach);
+        browser.session = attached["sessionId"].as_str().unwrap().to_owned();
+        browser.call("Page.enable", &json!({}));
+        browser.call("Page.navigate", &json!({"url": url}));
+        browser
+    }
+
+    fn call(&mut self, method: &str, parameters: &Value) -> Value {
+        self.last += 1;
+        let mut message = json!({"id": self.last, "method": method, "params": parameters});
+        if !self.session.is_empty() {
+            message["sessionId"] = json!(self.session);
+        }
+        self.socket.send(Message::text(message.to_string())).unwrap();
+        loop {
+            let Message::Text(text) = self.socket.read().unwrap() else {
+                continue;
+            };
+            let mut answer: Value = serde_json::from_str(&text).unwrap();
+            if answer["id"] == self.last {
+                assert_eq!(answer["error"], Value::Null, "{method}");
+                return answer["result"].take();
+            }
+        }
+    }
+
+    /// The value of an expression of JavaScript.
+    fn value(&mut self, expression: &str) -> Value {
+        let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let mut told = self.call("Runtime.evaluate", &parameters);
+        assert_eq!(told["exceptionDetails"], Value::Null, "{expression}");
+        told["result"]["value"].take()
+    }
+
+    fn text(&mut self) -> String {
+        self.value("document.body?.innerText ?? ''")
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    fn wait_for(&mut self, what: &str, is_done: impl Fn(&str) -> bool) {
+        let end = std::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let text = self.text();
+            if is_done(&text) {
+                return;
+            }
+            assert!(std::time::Instant::now() < end, "waited too long until {what}:\n{text}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn updates(&mut self) -> u64 {
+        let updates = self.value("document.body?.dataset.updates ?? '0'");
+        updates.as_str().unwrap().parse().unwrap()
+    }
+
+    /// Bytes of JavaScript's heap, and nodes of the document, after a collection.
+    fn memory(&mut self) -> (f64, f64) {
+        self.call("HeapProfiler.collectGarbage", &json!({}));
+        let bytes = self.call("Runtime.getHeapUsage", &json!({}))["usedSize"].as_f64();
+        let nodes = self.call("Memory.getDOMCounters", &json!({}))["nodes"].as_f64();
+        (bytes.unwrap(), nodes.unwrap())
+    }
+
+    /// Lets the page's clock go on by an hour, as fast as its requests are answered.
+    fn hurry(&mut self) {
+        let policy = json!({"policy": "pauseIfNetworkFetchesPending", "budget": 3_600_000});
+        self.call("Emulation.setVirtualTimePolicy", &policy);
+    }
+
+    fn wait_for_updates(&mut self, updates: u64) {
+        let end = std::time::Instant::now() + Duration::from_secs(100);
+        while self.updates() < updates {
+            assert!(
+                std::time::Instant::now() < end,
+                "{} updates of {updates}",
+                self.updates()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where a browser listens, which it tells on standard error.
+fn endpoint(errors: ChildStderr) -> String {
+    let mut lines = BufReader::new(errors).lines();
+    let endpoint = lines.by_ref().find_map(|line| {
+        let line = line.unwrap();
+        line.strip_prefix("DevTools listening on ").map(ToOwned::to_owned)
+    });
+    // What it says later is for nobody; a full pipe would stop it.
+    std::thread::spawn(move || lines.for_each(drop));
+    endpoint.expect("the browser says where it listens")
+}
+
+#[test]
+fn a_browser_shows_pools_live_and_does_not_grow() {
+    need_mounts!();
+    let scratch = Scratch::new("web");
+    let (one, other) = (scratch.dir("one"), scratch.dir("other"));
+    up(&one);
+    let mut web = Web::on_loopback();
+    let name = |dir: &Path| dir.to_str().unwrap().to_owned();
+    // Others may have pools here as well.
+    let mut browser = Browser::open(&scratch, &format!("{}#{}", web.address, name(&one)));
+    browser.wait_for("the pool is shown", |text| {
+        text.contains(&name(&one)) && text.contains("node 0")
+    });
+    assert!(browser.text().contains("health:"), "{}", browser.text());
+    up(&other);
+    browser.wait_for("the new pool is shown", |text| text.contains(&name(&other)));
+    let click = format!(
+        "[...document.querySelectorAll('nav button')].find(one => one.textContent === {:?}).click()",
+        name(&other)
+    );
+    browser.value(&click);
+    fs::write(other.join("file"), vec![1; 3 << 20]).unwrap();
+    browser.wait_for("its bytes are shown", |text| text.contains("3.00 MiB"));
+    down(&other);
+    browser.wait_for("the pool that went is gone", |text| !text.contains(&name(&other)));
+    browser.wait_for("another one is chosen", |text| text.contains("node 0"));
+    // At 390 pixels nothing makes the page wider than the screen.
+    assert_eq!(
+        browser.value("document.documentElement.scrollWidth <= innerWidth"),
+        json!(true)
+    );
+    let unnamed = "[...document.querySelectorAll('button, svg')].filter(one => !one.textContent.trim()).length";
+    assert_eq!(browser.value(unnamed), json!(0), "buttons and pictures have names");
+    browser.value("document.getElementById('ask-plan').click()");
+    browser.wait_for("the plan is shown", |text| {
+        !text.contains("looking …") && text.contains("doctor find")
+    });
+    let answer = browser.value("document.getElementById('look').innerText");
+    assert!(!answer.as_str().unwrap().is_empty(), "{answer}");
+    let before = browser.updates();
+    browser.hurry();
+    // Ten minutes of history are what it keeps.
+    browser.wait_for_updates(before + 650);
+    let (bytes, nodes) = browser.memory();
+    browser.wait_for_updates(before + 1650);
+    let (later_bytes, later_nodes) = browser.memory();
+    assert!(later_bytes < 1.2 * bytes + 300_000.0, "{bytes} B, then {later_bytes} B");
+    assert!(later_nodes < 1.2 * nodes + 100.0, "{nodes} nodes, then {later_nodes}");
+    signal(web.pid(), Signal::TERM);
+    assert!(web.child.wait().unwrap().success());
+    browser.value("ask()");
+    browser.wait_for("the page says that nobody answers", |text| {
+        text.contains("homenode web does not answer")
+    });
+    drop(browser);
+    down(&one);
+}
+
+#[test]
+fn the_page_and_metrics_need_the_token() {
+    need_mounts!();
+    let scratch = Scratch::new("web-token");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    let web = Web::on_loopback();
+    let (port, token) = web.parts();
+    for page in ["", "live", "metrics", "doctor", "plan", "other"] {
+        assert_eq!(code_of(&[&format!("{port}/{page}")]), "401", "{page}");
+    }
+    let bearer = format!("Authorization: Bearer {token}");
+    assert_eq!(code_of(&["-H", &bearer, &format!("{port}/")]), "200");
+    assert_eq!(code_of(&["-H", &bearer, &format!("{port}/other")]), "404");
+    assert_eq!(code_of(&["-H", &bearer, "-X", "POST", &format!("{port}/")]), "405");
+    let metrics = text_of(&["-H", &bearer, &format!("{port}/metrics")]);
+    let of_pool = format!("homenode_up{{pool=\"{}\"}} 1", dir.display());
+    assert!(metrics.lines().any(|line| line == of_pool), "{metrics}");
+    // The judge of what others load.
+    let check = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut check = check.unwrap();
+    check.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
+    let output = check.wait_with_output().unwrap();
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert_eq!(complaints, "");
+    let accept = "Accept: application/openmetrics-text; version=1.0.0";
+    let later = text_of(&["-H", &bearer, "-H", accept, &format!("{port}/metrics")]);
+    assert!(later.ends_with("# EOF\n") && !metrics.contains("# EOF"), "{later}");
+    drop(web);
+    down(&dir);
+}
+
+#[test]
+fn the_socket_is_roots_and_the_file_of_a_token_is_private() {
+    need_mounts!();
+    let scratch = Scratch::new("web-socket");
+    let socket = scratch.path().join("socket");
+    let listen = format!("unix:{}", socket.display());
+    let web = Web::start(&["--listen", &listen]);
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let path = socket.to_str().unwrap();
+    assert_eq!(code_of(&["--unix-socket", path, "http://pools/live"]), "200");
+    refused(
+        &mut homenode(["web", "--listen", &listen]),
+        &["another process serves there"],
+    );
+    signal(web.pid(), Signal::INT);
+    wait_until("it ends and removes its socket", || !socket.exists());
+    drop(web);
+    let file = scratch.path().join("token");
+    fs::write(&file, "0123456789abcdef").unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+    let token_file = file.to_str().unwrap();
+    let port = free_port();
+    let arguments = ["web", "--listen", &port, "--token-file", token_file];
+    refused(&mut homenode(arguments), &["chmod 600"]);
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    let web = Web::start(&arguments[1..]);
+    assert!(!web.address.contains("0123456789abcdef"), "{}", web.address);
+    assert_eq!(
+        code_of(&["-H", "Authorization: Bearer 0123456789abcdef", &web.address]),
+        "200"
+    );
+    let taken = port.clone();
+    refused(&mut homenode(["web", "--listen", &taken]), &["name another one"]);
+    drop(web);
+    refused(
+        &mut homenode(["web", "--listen", "0.0.0.0:7099"]),
+        &["--token-file", "other machines"],
+    );
+    let message = fail(2, &mut homenode(["web", "--listen", "nowhere"]));
+    assert!(message.contains("127.0.0.1:PORT"), "{message}");
+}
+
+#[test]
+fn ten_thousand_connections_are_bounded() {
+    need_mounts!();
+    let web = Web::on_loopback();
+    let (port, token) = web.parts();
+    let address = port.strip_prefix("http://").unwrap();
+    let threads = || fs::read_dir(format!("/proc/{}/task", web.child.id())).unwrap().count();
+    let memory = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", web.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let before = (threads(), memory());
+    for round in 0..10_000 {
+        // Each goes at once, as a port scanner's.
+        if let Ok(mut stream) = TcpStream::connect(address) {
+            let _ = stream.write_all(b"GET /live HTTP/1.1\r\n");
+        }
+        if round % 1000 == 0 {
+            assert!(threads() < before.0 + 10, "{} threads", threads());
+        }
+    }
+    let bearer = format!("Authorization: Bearer {token}");
+    assert_eq!(code_of(&["-H", &bearer, &format!("{port}/live")]), "200");
+    assert!(memory() < before.1 + 32_000, "{} kB, then {} kB", before.1, memory());
+}

@@ -1,7 +1,8 @@
 //! How commands talk to the server of a mount: a unix socket per mount, one JSON line there, JSON lines back.
 //!
 //! The socket is named by the device number of the mounted filesystem, so any path on the mount leads to it; the kernel
-//! gives a number to one filesystem at a time. Directory and sockets belong to root alone.
+//! gives a number to one filesystem at a time. Directory and sockets belong to root alone. Where the machine has a group `homenode`, each server has a
+//! second socket, on which the group's members may look and change nothing.
 
 pub(crate) mod client;
 pub(crate) mod protocol;
@@ -13,15 +14,52 @@ use crate::mountinfo::Device;
 use rustix::fs::FlockOperation;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 const DIRECTORY: &str = "/run/homenode";
+/// Sockets for readers.
+const READERS: &str = "/run/homenode-read";
+/// Group of readers.
+const GROUP: &str = "homenode";
 const SOCKET_SUFFIX: &str = ".sock";
 
 /// Where the server of `device` listens.
 pub(crate) fn socket_path(device: Device) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{device}{SOCKET_SUFFIX}"))
+}
+
+/// Where the server of `device` listens for readers.
+pub(crate) fn readers_path(device: Device) -> PathBuf {
+    Path::new(READERS).join(format!("{device}{SOCKET_SUFFIX}"))
+}
+
+/// The number of the group of readers, where the machine has one.
+fn readers_group() -> Option<u32> {
+    let groups = fs::read_to_string("/etc/group").ok()?;
+    let number = |line: &str| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(GROUP))
+            .then(|| fields.nth(1)?.parse().ok())
+            .flatten()
+    };
+    groups.lines().find_map(number)
+}
+
+/// Makes the directory of readers' sockets; the number of their group. `None` where there is no such group.
+pub(crate) fn make_readers_directory() -> io::Result<Option<u32>> {
+    let Some(group) = readers_group() else { return Ok(None) };
+    DirBuilder::new().recursive(true).mode(0o700).create(READERS)?;
+    let found = fs::symlink_metadata(READERS)?;
+    if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("{READERS} is not a directory of this user"),
+        ));
+    }
+    chown(READERS, None, Some(group))?;
+    fs::set_permissions(READERS, Permissions::from_mode(0o750))?;
+    Ok(Some(group))
 }
 
 /// Where the server of `device` writes its log.
@@ -31,7 +69,8 @@ pub(crate) fn log_path(device: Device) -> PathBuf {
 
 /// The devices that sockets are named for, dead servers' too.
 pub(crate) fn devices() -> Result<Vec<Device>> {
-    let entries = match fs::read_dir(DIRECTORY) {
+    // Whoever may not see root's sockets may perhaps see those of readers.
+    let entries = match fs::read_dir(DIRECTORY).or_else(|error| fs::read_dir(READERS).map_err(|_| error)) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => fail!("cannot list the servers in {DIRECTORY}: {error}{}", root_hint(&error)),

@@ -129,7 +129,11 @@ pub(crate) fn fate(mount: &MountEntry) -> String {
                 "the pool {name} keeps all written data (on disks all synced data), and `homenode up {name} DIR` mounts it"
             )
         }
-        _ => "the contents of a pool of memory are lost".to_owned(),
+        Some(name) => format!(
+            "it was the durable pool {name}, which this machine does not know now: its members keep all written data (on disks all synced data), \
+             and `homenode pool import` records it again"
+        ),
+        None => "the contents of a pool of memory are lost".to_owned(),
     }
 }
 

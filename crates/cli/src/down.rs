@@ -2,7 +2,7 @@
 
 use crate::control::client::{ConnectError, Connection, RequestError, Unserved, cannot_talk, unexpected, unserved};
 use crate::control::log_path;
-use crate::control::protocol::{Outcome, Request};
+use crate::control::protocol::{Outcome, Request, StatusReport};
 use crate::directory::clear_dead;
 use crate::failure::{Failure, Result, fail};
 use crate::holders;
@@ -10,8 +10,11 @@ use crate::mountinfo::{Located, MountEntry, locate, mounts, shown};
 use crate::progress::Progress;
 use crate::waiting;
 use clap::Args;
+use homenode::{MemberKind, MemberState, MemberStatus};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -37,6 +40,9 @@ pub(crate) struct DownArgs {
     /// (SIGTERM ends the server at once; calls on open files then fail.)
     #[arg(long)]
     lazy: bool,
+    /// Also where a member's file has lost its name, so that its bytes go with the server.
+    #[arg(long)]
+    force: bool,
 }
 
 pub(crate) fn run(args: &DownArgs) -> Result<()> {
@@ -71,16 +77,17 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
         );
     }
     match Connection::open(located.mount.device) {
-        Ok(connection) => ask_server(connection, &located, args.lazy),
+        Ok(connection) => ask_server(connection, &located, args),
         // Its socket is out of reach (another /run, say). The server ends by itself when it is unmounted.
         Err(ConnectError::Dead) => unless_gone(unmount(&located, args.lazy), &located),
         Err(ConnectError::Other(error)) => Err(cannot_talk(&name, &error)),
     }
 }
 
-fn ask_server(mut connection: Connection, located: &Located, lazy: bool) -> Result<()> {
+fn ask_server(mut connection: Connection, located: &Located, args: &DownArgs) -> Result<()> {
+    let lazy = args.lazy;
     let progress = Progress::new(format!("taking {} down", shown(&located.path)));
-    let lost = unless_gone(have_it_unmounted(&mut connection, located, lazy), located)?;
+    let lost = unless_gone(have_it_unmounted(&mut connection, located, args), located)?;
     // A server whose mount was detached from under open files lives on until they are closed.
     if !lazy && !connection.wait_for_end(END_TIMEOUT) {
         still_there(&mut connection, located)?;
@@ -90,8 +97,12 @@ fn ask_server(mut connection: Connection, located: &Located, lazy: bool) -> Resu
 }
 
 /// Returns a failure to put the pool away, when it is unmounted all the same.
-fn have_it_unmounted(connection: &mut Connection, located: &Located, lazy: bool) -> Result<Option<Failure>> {
-    refuse_other(&connection.status()?.directory, located)?;
+fn have_it_unmounted(connection: &mut Connection, located: &Located, args: &DownArgs) -> Result<Option<Failure>> {
+    let (lazy, report) = (args.lazy, connection.status()?);
+    refuse_other(&report.directory, located)?;
+    if !args.force {
+        refuse_loss(&report, located)?;
+    }
     let mut attempts = 1;
     loop {
         match connection.request(&Request::Down { lazy }, &mut |_, _| {}) {
@@ -132,6 +143,24 @@ fn unless_gone<T: Default>(done: Result<T>, located: &Located) -> Result<T> {
         return Ok(T::default());
     }
     done
+}
+
+/// Refuses to end the server of a durable pool that alone holds a member's bytes, because somebody has removed its file's name.
+fn refuse_loss(report: &StatusReport, located: &Located) -> Result<()> {
+    let is_unnamed = |member: &&MemberStatus| {
+        let is_gone = || fs::symlink_metadata(&member.backing).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        member.kind != MemberKind::Dram && member.state != MemberState::Missing && is_gone()
+    };
+    match report.pool.members.iter().find(is_unnamed) {
+        Some(member) if report.durable.is_some() => fail!(
+            "{} stays up: {} has lost its file's name, {}: its bytes are lost when the pool goes down, so copy them first; --force takes it \
+             down all the same",
+            shown(&located.path),
+            member.id,
+            member.backing
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// The server unmounts `directory`, and nothing else.

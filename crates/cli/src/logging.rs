@@ -1,7 +1,10 @@
-//! Log lines on standard error, which of the server is its log file: from `info` on, or as HOMENODE_LOG says.
+//! Log lines on standard error, which of the server is its log file: from `info` on, or as HOMENODE_LOG says. A service of systemd writes to the journal,
+//! with fields: who has asked for a change, by which process, and for which.
 
 use std::io;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 const VARIABLE: &str = "HOMENODE_LOG";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -24,11 +27,25 @@ pub(crate) fn start(tell: bool) {
     let filter = EnvFilter::builder()
         .with_default_directive(tracing::Level::INFO.into())
         .parse_lossy(filter);
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(false)
+    let journal = is_journal().then(tracing_journald::layer).and_then(Result::ok);
+    let lines = journal.is_none().then(|| {
+        tracing_subscriber::fmt::layer()
+            .with_writer(io::stderr)
+            .with_ansi(false)
+    });
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(journal)
+        .with(lines)
         .init();
+}
+
+/// Whether standard error is the journal, as systemd tells: by its device and inode.
+fn is_journal() -> bool {
+    let Ok(told) = std::env::var("JOURNAL_STREAM") else {
+        return false;
+    };
+    rustix::fs::fstat(io::stderr()).is_ok_and(|found| told == format!("{}:{}", found.st_dev, found.st_ino))
 }
 
 /// Levels, and levels of our modules. The filter itself takes any word for a module, which then silences all others.

@@ -11,6 +11,7 @@ use crate::handler::{Exports, Note, PoolHandler};
 use crate::mount_helper;
 use crate::mountinfo::{Device, locate, mounts, shown};
 use crate::pool::known;
+use crate::status::size;
 use crate::up::UpArgs;
 use crate::waiting;
 use homenode::mover::MoverMode;
@@ -202,6 +203,19 @@ impl Serving {
         ]
     }
 
+    /// Says how large the pool is, and where its log is.
+    pub(crate) fn summary(&self) -> String {
+        let status = self.pool.status();
+        let nodes = status.nodes.iter().filter(|node| node.capacity_bytes > 0).count();
+        format!(
+            "{} is up: {} on {nodes} node{}; its log is {}",
+            shown(&self.directory),
+            size(status.capacity_bytes),
+            if nodes == 1 { "" } else { "s" },
+            control::log_path(self.device).display()
+        )
+    }
+
     pub(crate) fn device(&self) -> Device {
         self.device
     }
@@ -282,7 +296,7 @@ fn open(members: &[PathBuf], uuid: Option<u128>, options: &PoolOptions) -> Resul
             _ => false,
         };
         let mut message = Failure::from(error).to_string();
-        if is_missing && !options.degraded {
+        if is_missing && !options.degraded && members.len() > 1 {
             message.push_str("; --degraded (`-o degraded`) reads the other members, if the log is on them");
         }
         for device in &waiting {

@@ -310,7 +310,8 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
         }
     };
     serve::leave_the_terminal(serving.device())?;
-    let mut choices = serving.choices().into_iter().map(Message::Choice);
+    let choices = serving.choices().into_iter().chain([serving.summary()]);
+    let mut choices = choices.map(Message::Choice);
     if let Err(error) = choices
         .try_for_each(|choice| tell(&choice))
         .and_then(|()| tell(&Message::Ready))

@@ -1,7 +1,7 @@
 //! A command's end of the socket.
 
 use super::protocol::{Outcome, Refusal, Reply, Request, StatusReport};
-use super::{log_path, root_hint, socket_path};
+use super::{log_path, readers_path, root_hint, socket_path};
 use crate::directory::{fate, is_dead};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{Device, Located, MountEntry, first_homenode_mount, locate, mounts, shown};
@@ -45,7 +45,11 @@ pub(crate) enum ConnectError {
 impl Connection {
     /// Connects to the server of `device`.
     pub(crate) fn open(device: Device) -> std::result::Result<Self, ConnectError> {
-        match UnixStream::connect(socket_path(device)) {
+        let stream = UnixStream::connect(socket_path(device)).or_else(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => UnixStream::connect(readers_path(device)).map_err(|_| error),
+            _ => Err(error),
+        });
+        match stream {
             Ok(stream) => Ok(Self {
                 device,
                 stream: BufReader::new(stream),

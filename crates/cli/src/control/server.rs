@@ -1,14 +1,14 @@
 //! The server's end of the socket: a thread per connection, requests of one connection one after the other.
 
 use super::protocol::{Outcome, REQUEST_BYTES_MAX, Refusal, Reply, Request};
-use super::socket_path;
+use super::{readers_path, socket_path};
 use crate::failure::{Result, fail};
 use crate::mountinfo::Device;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::any::Any;
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -38,10 +38,24 @@ pub(crate) trait Handler: Send + Sync + 'static {
 /// The open socket. Dropping it removes the name.
 #[derive(Debug)]
 pub(crate) struct Socket {
+    names: Vec<Name>,
+    activity: Arc<Activity>,
+}
+
+/// A socket's name.
+#[derive(Debug)]
+struct Name {
     path: PathBuf,
     /// The file behind the name: once the mount is gone its device number may be another server's, and the name too.
     inode: u64,
-    activity: Arc<Activity>,
+}
+
+/// Requests that a socket's users may make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rights {
+    All,
+    /// Those that change nothing.
+    Reading,
 }
 
 /// Connections and the requests being answered.
@@ -61,22 +75,41 @@ impl Socket {
     /// Listens for requests about the mount `device`.
     pub(crate) fn open(device: Device, handler: Arc<dyn Handler>) -> Result<Self> {
         super::make_directory()?;
-        let path = socket_path(device);
+        let activity = Arc::new(Activity::default());
+        let mut socket = Self {
+            names: Vec::new(),
+            activity: Arc::clone(&activity),
+        };
+        socket.listen(socket_path(device), None, &handler, &activity)?;
+        match super::make_readers_directory() {
+            Ok(None) => {}
+            // Connections of their own, so that they take no places of root's.
+            Ok(group) => socket.listen(readers_path(device), group, &handler, &Arc::default())?,
+            Err(error) => tracing::warn!("members of the group homenode cannot look at this pool: {error}"),
+        }
+        Ok(socket)
+    }
+
+    /// Listens at a path: for readers of a group, or for root.
+    fn listen(
+        &mut self,
+        path: PathBuf,
+        readers: Option<u32>,
+        handler: &Arc<dyn Handler>,
+        activity: &Arc<Activity>,
+    ) -> Result<()> {
         let (listener, inode) = {
             // Whoever finds a name that nobody listens on takes this lock, too, before removing it.
             let _alone = super::lock()?;
-            listen(&path).or_else(|error| fail!("cannot listen on {}: {error}", path.display()))?
+            listen(&path, readers).or_else(|error| fail!("cannot listen on {}: {error}", path.display()))?
         };
-        let activity = Arc::new(Activity::default());
-        let socket = Self {
-            path,
-            inode,
-            activity: Arc::clone(&activity),
-        };
+        self.names.push(Name { path, inode });
+        let rights = readers.map_or(Rights::All, |_| Rights::Reading);
+        let (handler, activity) = (Arc::clone(handler), Arc::clone(activity));
         let accept = move || {
             for stream in listener.incoming() {
                 match stream {
-                    Ok(stream) => serve(stream, &handler, &activity),
+                    Ok(stream) => serve(stream, &handler, &activity, rights),
                     Err(error) => {
                         tracing::warn!("a command could not connect: {error}");
                         // Out of descriptors or memory: do not spin until there are some.
@@ -86,7 +119,7 @@ impl Socket {
             }
         };
         match thread::Builder::new().name("control".into()).spawn(accept) {
-            Ok(_) => Ok(socket),
+            Ok(_) => Ok(()),
             Err(error) => fail!("cannot start the thread that answers commands: {error}"),
         }
     }
@@ -108,14 +141,16 @@ impl Drop for Socket {
         if let Err(failure) = &lock {
             tracing::warn!("{failure}");
         }
-        let removed = match inode_of(&self.path) {
-            Ok(inode) if inode == self.inode => fs::remove_file(&self.path),
-            // Another server's by now.
-            Ok(_) => Ok(()),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = removed {
-            tracing::warn!("cannot remove {}: {error}", self.path.display());
+        for name in &self.names {
+            let removed = match inode_of(&name.path) {
+                Ok(inode) if inode == name.inode => fs::remove_file(&name.path),
+                // Another server's by now.
+                Ok(_) => Ok(()),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = removed {
+                tracing::warn!("cannot remove {}: {error}", name.path.display());
+            }
         }
     }
 }
@@ -158,25 +193,30 @@ fn inode_of(path: &Path) -> io::Result<u64> {
     Ok(fs::symlink_metadata(path)?.ino())
 }
 
-fn listen(path: &Path) -> io::Result<(UnixListener, u64)> {
+fn listen(path: &Path, readers: Option<u32>) -> io::Result<(UnixListener, u64)> {
     // A socket of this name is of a server that was killed: the device number is ours now.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    // Nobody else can reach the name in between: the directories are closed.
+    if readers.is_some() {
+        chown(path, None, readers)?;
+    }
+    let mode = if readers.is_some() { 0o660 } else { 0o600 };
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
     Ok((listener, inode_of(path)?))
 }
 
-fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity>) {
+fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity>, rights: Rights) {
     let connection = Counted::new(activity, |counts| &mut counts.connections);
     if activity.counts().connections > CONNECTIONS_MAX {
         return;
     }
     let handler = Arc::clone(handler);
     let spawned = thread::Builder::new().name("command".into()).spawn(move || {
-        if let Err(error) = converse(&stream, &*handler, &connection.activity, FIRST_TIMEOUT) {
+        if let Err(error) = converse(&stream, &*handler, &connection.activity, (FIRST_TIMEOUT, rights)) {
             tracing::debug!("a command went away: {error}");
         }
     });
@@ -186,7 +226,12 @@ fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity
 }
 
 /// Answers the requests of a connection, which must begin the first one within `first`: later pauses may be long.
-fn converse(stream: &UnixStream, handler: &dyn Handler, activity: &Arc<Activity>, first: Duration) -> io::Result<()> {
+fn converse(
+    stream: &UnixStream,
+    handler: &dyn Handler,
+    activity: &Arc<Activity>,
+    (first, rights): (Duration, Rights),
+) -> io::Result<()> {
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     stream.set_read_timeout(Some(first))?;
     let mut input = BufReader::new(stream);
@@ -197,11 +242,11 @@ fn converse(stream: &UnixStream, handler: &dyn Handler, activity: &Arc<Activity>
         }
         stream.set_read_timeout(None)?;
         let _request = Counted::new(activity, |counts| &mut counts.requests);
-        answer(stream, &line, handler)?;
+        answer(stream, &line, handler, rights)?;
     }
 }
 
-fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler) -> io::Result<()> {
+fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler, rights: Rights) -> io::Result<()> {
     let request = match serde_json::from_str::<Request>(line) {
         Ok(request) => request,
         Err(error) => {
@@ -211,9 +256,19 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler) -> io::Result<
         }
     };
     tracing::debug!("asked: {request:?}");
-    let user = rustix::net::sockopt::socket_peercred(stream)
-        .map(|peer| peer.uid.as_raw())
-        .ok();
+    let peer = rustix::net::sockopt::socket_peercred(stream).ok();
+    let user = peer.map(|peer| peer.uid.as_raw());
+    let process = peer.map(|peer| peer.pid.as_raw_nonzero().get());
+    let audited = request.changes_something().then(|| format!("{request:?}"));
+    if rights == Rights::Reading
+        && let Some(request) = &audited
+    {
+        tracing::warn!(user, process, request, "refused: only root may change a pool");
+        return send(
+            stream,
+            &Reply::Failed(Refusal::new("only root may change a pool: run as root")),
+        );
+    }
     // This process may have been stopped for long.
     if has_gone(stream) {
         tracing::info!("dropped a request, because its command has ended: {request:?}");
@@ -236,6 +291,12 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler) -> io::Result<
     // A bug costs one request, as on the mount. The locks of the pool do not poison.
     let result = catch_unwind(AssertUnwindSafe(|| handler.handle(request, user, &mut progress)));
     let result = result.unwrap_or_else(|panic| Err(refusal_of(&*panic)));
+    if let Some(request) = &audited {
+        match &result {
+            Ok(_) => tracing::info!(user, process, request, "carried out"),
+            Err(refusal) => tracing::info!(user, process, request, "failed: {}", refusal.message),
+        }
+    }
     send(stream, &result.map_or_else(Reply::Failed, Reply::Done))
 }
 

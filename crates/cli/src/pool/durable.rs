@@ -147,7 +147,7 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
         if !is_there {
             made.make(path, args.size)?;
         } else if let Some(size) = args.size {
-            complain_of_size(path, size);
+            check_size(path, size, args.force)?;
         }
     }
     let members = args
@@ -251,19 +251,25 @@ pub(crate) fn to_be_added(path: &Path, force: bool) -> Result<String> {
     })
 }
 
-/// Says where `--size` changes nothing.
-fn complain_of_size(path: &Path, size: u64) {
+/// Refuses a `--size` that is not that of a file, unless the user insists; says where it changes nothing.
+fn check_size(path: &Path, size: u64, is_forced: bool) -> Result<()> {
     let name = shown(path);
     match fs::metadata(path) {
         Ok(found) if !found.is_file() => {
             complain!("homenode: {name} is a device: the pool takes all of it and ignores --size");
         }
         Ok(found) if found.len() != size => {
-            let bytes = human_bytes(found.len());
+            let (bytes, asked) = (human_bytes(found.len()), human_bytes(size));
+            if !is_forced {
+                fail!(
+                    "{name} exists and has {bytes}, where --size asks for {asked}: leave --size out to take it as it is, or remove it"
+                );
+            }
             complain!("homenode: {name} exists and keeps its {bytes}; --size is ignored");
         }
         _ => {}
     }
+    Ok(())
 }
 
 /// Files that go again unless their pool is made.
@@ -605,7 +611,15 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
         waiting::end(&waiting::of_pool(uuid), args.force)?;
     }
     drop(opened);
+    let members = known::members_of(&args.name).unwrap_or_default();
     known::forget(&args.name)?;
+    if let Some(lost) = members.iter().find(|member| !member.exists()) {
+        return crate::print_line(&format!(
+            "forgot the name {}; {} is not there, and `homenode pool import` needs the files of all members",
+            args.name,
+            shown(lost)
+        ));
+    }
     crate::print_line(&format!(
         "exported pool {}; `homenode pool import` records it again, on this or another machine",
         args.name

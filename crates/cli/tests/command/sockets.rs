@@ -4,8 +4,9 @@ use super::harness::*;
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use serde_json::{Value, json};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -83,4 +84,54 @@ fn the_server_reports_use_by_thread() {
         fs::write(dir.join("file"), vec![7; 300_000]).unwrap();
     }
     down(&dir);
+}
+
+/// In a mount namespace with groups of its own.
+#[test]
+fn members_of_the_group_look_and_change_nothing() {
+    need_mounts!(alone);
+    let scratch = Scratch::new("readers");
+    fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
+    succeed(
+        std::process::Command::new("cp")
+            .arg(BINARY)
+            .arg(scratch.path().join("homenode")),
+    );
+    let groups = fs::read_to_string("/etc/group").unwrap();
+    let others = groups.lines().filter(|line| !line.starts_with("homenode:"));
+    let groups: String = others.map(|line| line.to_owned() + "\n").collect();
+    fs::write(scratch.path().join("group"), groups + "homenode:x:64999:\n").unwrap();
+    fs::set_permissions(scratch.path().join("group"), Permissions::from_mode(0o644)).unwrap();
+    scratch.dir("pool");
+    let script = r#"
+        set -eu
+        mount --bind "$1/group" /etc/group
+        homenode=$1/homenode
+        "$homenode" up --size-per-node=16M "$1/pool" 2>/dev/null
+        trap '"$homenode" down "$1/pool"' EXIT
+        reader() { setpriv --reuid 65534 --regid 65534 --groups 64999 "$@"; }
+        nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+        reader "$homenode" status "$1/pool" | grep '^health: '
+        reader "$homenode" status --json | grep -q "$1/pool"
+        reader "$homenode" top --once | grep -q "pools by name"
+        reader "$homenode" top --json | grep -q "$1/pool"
+        if reader "$homenode" down "$1/pool"; then exit 11; fi
+        if reader "$homenode" pool add "$1/pool" --node 0 --size 16M; then exit 12; fi
+        if nobody "$homenode" status "$1/pool"; then exit 13; fi
+        if nobody "$homenode" top --once; then exit 14; fi
+        mountpoint "$1/pool"
+        stat -c '%a %g' /run/homenode-read /run/homenode-read/*.sock /run/homenode
+    "#;
+    let output = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "readers"])
+        .arg(scratch.path())
+        .output()
+        .unwrap();
+    let said = describe(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("only root may change a pool") && said.contains("750 64999\n660 64999\n"),
+        "{said}"
+    );
+    assert!(said.contains("\n700 0\n"), "{said}");
 }

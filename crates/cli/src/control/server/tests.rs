@@ -32,7 +32,7 @@ fn talk(lines: &[u8]) -> Vec<Reply> {
     let (client, server) = UnixStream::pair().unwrap();
     let activity = Arc::new(Activity::default());
     let thread_activity = Arc::clone(&activity);
-    let thread = thread::spawn(move || converse(&server, &Echo, &thread_activity, FIRST_TIMEOUT));
+    let thread = thread::spawn(move || converse(&server, &Echo, &thread_activity, (FIRST_TIMEOUT, Rights::All)));
     (&client).write_all(lines).unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
     let replies = BufReader::new(&client)
@@ -52,14 +52,32 @@ fn a_panic_is_answered_and_the_connection_stays_open() {
 }
 
 #[test]
+fn readers_change_nothing() {
+    let (mut client, server) = UnixStream::pair().unwrap();
+    let thread = thread::spawn(move || converse(&server, &Echo, &Arc::default(), (FIRST_TIMEOUT, Rights::Reading)));
+    client
+        .write_all(b"{\"request\":\"pool_drain\",\"member\":1}\n{\"request\":\"down\",\"lazy\":true}\n{\"request\":\"status\"}\n")
+        .unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let replies: Vec<String> = BufReader::new(&client).lines().map(|line| line.unwrap()).collect();
+    assert!(
+        replies[..2].iter().all(|reply| reply.contains("only root may change")),
+        "{replies:?}"
+    );
+    // The handler's own answer.
+    assert!(replies[2].contains("\"no\""), "{replies:?}");
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
 fn a_silent_connection_is_closed_but_a_client_that_has_asked_may_pause() {
     const FIRST: Duration = Duration::from_millis(50);
     let (silent, server) = UnixStream::pair().unwrap();
-    let end = converse(&server, &Echo, &Arc::default(), FIRST).unwrap_err();
+    let end = converse(&server, &Echo, &Arc::default(), (FIRST, Rights::All)).unwrap_err();
     assert_eq!(end.kind(), io::ErrorKind::WouldBlock, "{end}");
     drop(silent);
     let (mut client, server) = UnixStream::pair().unwrap();
-    let thread = thread::spawn(move || converse(&server, &Echo, &Arc::default(), FIRST));
+    let thread = thread::spawn(move || converse(&server, &Echo, &Arc::default(), (FIRST, Rights::All)));
     for _ in 0..2 {
         client.write_all(b"{\"request\":\"status\"}\n").unwrap();
         let mut answer = String::new();
@@ -88,7 +106,7 @@ fn a_queued_request_is_dropped_when_its_client_has_gone() {
     let lines = b"{\"request\":\"pool_remove\",\"member\":1}\n{\"request\":\"status\"}\n";
     client.write_all(lines).unwrap();
     drop(client);
-    converse(&server, &Never, &Arc::default(), FIRST_TIMEOUT).unwrap();
+    converse(&server, &Never, &Arc::default(), (FIRST_TIMEOUT, Rights::All)).unwrap();
 }
 
 #[test]
@@ -120,7 +138,7 @@ fn a_request_in_progress_finishes_when_its_client_has_gone() {
         is_done: AtomicBool::new(false),
     };
     assert!(
-        converse(&server, &slow, &Arc::default(), FIRST_TIMEOUT).is_err(),
+        converse(&server, &slow, &Arc::default(), (FIRST_TIMEOUT, Rights::All)).is_err(),
         "the answer reaches nobody"
     );
     assert!(slow.is_done.into_inner());

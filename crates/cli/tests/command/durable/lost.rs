@@ -206,3 +206,57 @@ fn a_dying_disk_is_reported_to_all_callers_in_time_and_to_down() {
     assert!(succeed(&mut lost.pools.homenode("fsck tank")).contains("sound"));
     down(&lost.below);
 }
+
+#[test]
+fn down_does_not_end_a_pool_whose_file_has_no_name() {
+    need_mounts!();
+    let pools = Pools::new("unnamed");
+    succeed(&mut pools.homenode("pool create tank a --size 32M"));
+    let mount = pools.0.dir("mount");
+    succeed(&mut pools.homenode("up tank mount"));
+    fs::write(mount.join("file"), "precious").unwrap();
+    fs::remove_file(pools.path("a")).unwrap();
+    refused(
+        &mut pools.homenode("down mount"),
+        &["member 0", "lost its file's name", "copy", "--force"],
+    );
+    assert_eq!(fs::read(mount.join("file")).unwrap(), b"precious");
+    succeed(&mut pools.homenode("down mount --force"));
+    assert_nothing_mounted(pools.0.path());
+    // Nothing is promised of a pool whose file is gone.
+    let forgot = succeed(&mut pools.homenode("pool export tank --force"));
+    assert!(
+        forgot.contains("forgot the name tank") && forgot.contains("needs the files"),
+        "{forgot}"
+    );
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_refused() {
+    need_mounts!();
+    let pools = Pools::new("sizes");
+    fs::File::create(pools.path("a")).unwrap().set_len(32 << 20).unwrap();
+    let told = fail(1, &mut pools.homenode("pool create tank a --size 64M"));
+    assert!(told.contains("has 32 MiB, where --size asks for 64 MiB"), "{told}");
+    succeed(&mut pools.homenode("pool create tank a --size 32M"));
+}
+
+#[test]
+fn an_exported_pool_of_a_killed_server_is_no_pool_of_memory() {
+    need_mounts!();
+    let pools = Pools::new("exported");
+    succeed(&mut pools.homenode("pool create tank a --size 32M"));
+    let mount = pools.0.dir("mount");
+    succeed(&mut pools.homenode("up tank mount"));
+    kill_server(&mount, Signal::KILL);
+    succeed(&mut pools.homenode("pool export tank"));
+    let output = pools.homenode("down mount").output().unwrap();
+    let said = describe(&output);
+    assert!(
+        said.contains("durable pool tank")
+            && said.contains("keep all written data")
+            && !said.contains("memory are lost"),
+        "{said}"
+    );
+    succeed(&mut pools.homenode("pool import a"));
+}

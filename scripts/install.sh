@@ -23,6 +23,7 @@ bin=$prefix/bin
 lib=$prefix/lib/homenode
 man=$prefix/share/man
 units=$prefix/lib/systemd/system
+sysusers=$prefix/lib/sysusers.d
 bash=$prefix/share/bash-completion/completions
 zsh=${ZSH_COMPLETIONS:-$prefix/share/zsh/site-functions}
 fish=$prefix/share/fish/vendor_completions.d
@@ -30,7 +31,7 @@ defaults=/etc/default/homenode
 documentation=$prefix/share/doc/homenode
 example=$documentation/affinity.toml
 # Below the documentation's directory, in the places that their links name.
-guides='README.md CHANGELOG.md docs/*.md docs/report.png docs/guide/*.md docs/decisions/*.md packaging/modprobe.conf'
+guides='README.md CHANGELOG.md docs/*.md docs/report.png docs/guide/*.md docs/decisions/*.md packaging/modprobe.conf packaging/grafana.json packaging/prometheus-alerts.yml'
 # mount(8) looks for helpers in /sbin only; below /usr that is the same directory.
 case $prefix in
 /usr) sbin=/usr/sbin helped_by=../bin/homenode ;;
@@ -76,10 +77,11 @@ install_all() {
     put 644 "$generated/completions/homenode.bash" "$bash/homenode"
     put 644 "$generated/completions/_homenode" "$zsh/_homenode"
     put 644 "$generated/completions/homenode.fish" "$fish/homenode.fish"
-    for unit in homenode@.service homenode-durable@.service homenode-steer@.service homenode-affinity.service; do
+    for unit in homenode@.service homenode-durable@.service homenode-steer@.service homenode-affinity.service homenode-web.service; do
         sed "s|^ExecStart=/usr/bin/|ExecStart=$bin/|" "packaging/$unit" >"$generated/unit"
         put 644 "$generated/unit" "$units/$unit"
     done
+    put 644 packaging/sysusers.conf "$sysusers/homenode.conf"
     put 644 packaging/affinity.toml "$example"
     # The pattern's expansion is meant.
     # shellcheck disable=SC2086
@@ -98,7 +100,8 @@ uninstall_all() {
         "$destination$man"/man8/mount.fuse.homenode.8 "$destination$man"/man8/mkfs.homenode.8 "$destination$man"/man8/fsck.homenode.8
     rm -f "$destination$bash/homenode" "$destination$zsh/_homenode" "$destination$fish/homenode.fish"
     rm -f "$destination$units/homenode@.service" "$destination$units/homenode-durable@.service" "$destination$units/homenode-steer@.service" \
-        "$destination$units/homenode-affinity.service" "$destination$example"
+        "$destination$units/homenode-affinity.service" "$destination$units/homenode-web.service" "$destination$sysusers/homenode.conf" \
+        "$destination$example"
     # The pattern's expansion is meant.
     # shellcheck disable=SC2086
     for guide in $guides; do

@@ -22,8 +22,12 @@ lib/systemd/system/homenode@.service
 lib/systemd/system/homenode-durable@.service
 lib/systemd/system/homenode-affinity.service
 lib/systemd/system/homenode-steer@.service
+lib/systemd/system/homenode-web.service
+lib/sysusers.d/homenode.conf
 share/doc/homenode/affinity.toml
 share/doc/homenode/packaging/modprobe.conf
+share/doc/homenode/packaging/grafana.json
+share/doc/homenode/packaging/prometheus-alerts.yml
 share/doc/homenode/README.md
 share/doc/homenode/docs/claims.md
 share/doc/homenode/docs/limits.md
@@ -32,6 +36,8 @@ share/bash-completion/completions/homenode
 share/fish/vendor_completions.d/homenode.fish
 share/man/man1/homenode.1
 share/man/man1/homenode-up.1
+share/man/man1/homenode-top.1
+share/man/man1/homenode-web.1
 share/man/man1/homenode-file-map.1
 share/man/man1/homenode-affinity-run.1
 share/man/man8/mount.homenode.8
@@ -63,7 +69,7 @@ test_make_install() {
         fail "a relative PREFIX is taken"
     fi
     grep -q 'relative/path is relative' "$work/said" || fail "a relative PREFIX is refused without saying so"
-    for unit in homenode@.service homenode-durable@.service homenode-steer@.service homenode-affinity.service; do
+    for unit in homenode@.service homenode-durable@.service homenode-steer@.service homenode-affinity.service homenode-web.service; do
         grep -q '^ExecStart=/usr/local/bin/homenode ' "$work/stage/usr/local/lib/systemd/system/$unit" ||
             fail "$unit starts another command"
     done
@@ -91,6 +97,22 @@ test_package_list() {
     else
         echo "SKIPPED: needs lintian (rules of Debian packages)"
     fi
+}
+
+test_rpm_list() {
+    if ! command -v rpmbuild >/dev/null; then
+        echo "SKIPPED: needs rpmbuild (package rpm): no RPM is made"
+        return
+    fi
+    rpm=$(scripts/rpm.sh "$work/rpm")
+    echo "test-package: files of $rpm"
+    list=$(rpm --query --list --package "$rpm")
+    for file in $files; do
+        case $file in share/man/*) file=$file* ;; esac
+        # The pattern of a compressed page is meant.
+        echo "$list" | grep -qx "/usr/${file%\*}\(\.gz\)\?" || fail "the RPM has no /usr/$file"
+    done
+    rpm --query --configfiles --package "$rpm" | grep -qx /etc/default/homenode || fail "the RPM would overwrite /etc/default/homenode"
 }
 
 # In a mount namespace of its own: a copy of / in memory, of which only what is changed takes room.
@@ -190,6 +212,7 @@ trap 'rm -rf --one-file-system "$work"' EXIT
 test_make_install
 package=$(scripts/deb.sh "$work")
 test_package_list
+test_rpm_list
 if [ "$(id -u)" -ne 0 ] || ! [ -c /dev/fuse ]; then
     echo "SKIPPED: needs root and /dev/fuse: the package is not installed"
     exit

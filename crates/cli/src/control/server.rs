@@ -54,7 +54,7 @@ struct Name {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rights {
     All,
-    /// Those that change nothing.
+    /// Requests that change nothing.
     Reading,
 }
 

@@ -23,11 +23,15 @@ const ENVIRONMENT: [(&str, &str); 2] = [
         "Directory of the durable pools that are known, in place of /etc/homenode/pools.",
     ),
 ];
-const FILES: [(&str, &str); 9] = [
+const FILES: [(&str, &str); 10] = [
     (
         "/run/homenode/MAJOR-MINOR.sock, .log",
         "The server's socket, which the other commands talk to, and its log; named by the mount's device number. Both go \
          when the server ends well.",
+    ),
+    (
+        "/run/homenode-read/MAJOR-MINOR.sock",
+        "A socket on which members of the group homenode may look and change nothing; where the group was there when the server started.",
     ),
     (
         "/etc/homenode/pools/NAME.toml",

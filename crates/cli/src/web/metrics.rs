@@ -133,10 +133,13 @@ const METRICS: &[Metric] = &[
         "Bytes read and written, by node of the CPUs and home of the bytes; none where that is not seen",
         |report, tell| {
             for flow in report.flows.iter().flatten() {
-                tell(
-                    &[("from", flow.from.0.to_string()), ("home", flow.home.0.to_string())],
-                    flow.bytes,
-                );
+                let place = if flow.is_local() { "local" } else { "remote" };
+                let labels = [
+                    ("from", flow.from.0.to_string()),
+                    ("home", flow.home.0.to_string()),
+                    ("place", place.to_owned()),
+                ];
+                tell(&labels, flow.bytes);
             }
         },
     ),
@@ -343,7 +346,7 @@ pub(super) fn text(pools: Pools) -> String {
 /// Content type of [`classic`].
 pub(super) const CLASSIC_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The same in the text format before OpenMetrics, which collectors of text files read: descriptions name counters as their values do, and there are
+/// Rewrites metrics in the text format before OpenMetrics, which collectors of text files read: descriptions name counters as their values do, and there are
 /// neither units nor an end.
 pub(super) fn classic(text: &str) -> String {
     let counter = |line: &str| Some(line.strip_prefix("# TYPE ")?.strip_suffix(" counter")?.to_owned());

@@ -171,7 +171,7 @@ fn metrics_have_units_help_and_labels() {
         "# HELP homenode_flow_bytes Bytes read and written, by node of the CPUs and home of the bytes; none where that is not seen",
         "# TYPE homenode_flow_bytes counter",
         "# UNIT homenode_flow_bytes bytes",
-        "homenode_flow_bytes_total{pool=\"/mnt/\\\"a\\\"\",from=\"1\",home=\"0\"} 2147483648",
+        "homenode_flow_bytes_total{pool=\"/mnt/\\\"a\\\"\",from=\"1\",home=\"0\",place=\"remote\"} 2147483648",
         "homenode_up{pool=\"/mnt/\\\"a\\\"\"} 1",
         "homenode_up{pool=\"/mnt/dead\"} 0",
         "homenode_requests_total{pool=\"/mnt/\\\"a\\\"\",operation=\"Read\"} 7",
@@ -204,4 +204,35 @@ fn the_page_gets_the_history_once_and_then_what_is_new() {
     assert_eq!(of(598_000)["pools"][0]["history"].as_array().unwrap().len(), 2);
     let text = serde_json::to_string(&of(598_000)).unwrap();
     assert!(text.len() < 10_000, "{}", text.len());
+}
+
+/// Alerts and the dashboard name metrics that there are.
+#[test]
+fn alerts_and_the_dashboard_name_metrics_that_there_are() {
+    let text = metrics::classic(&metrics::text(large(2)));
+    let described: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next())
+        .collect();
+    let dashboard = include_str!("../../../../packaging/grafana.json");
+    let alerts = include_str!("../../../../packaging/prometheus-alerts.yml");
+    let parsed: serde_json::Value = serde_json::from_str(dashboard).unwrap();
+    let panels = parsed["panels"].as_array().unwrap();
+    assert!(
+        panels.iter().all(|panel| panel["targets"][0]["expr"].is_string()),
+        "{panels:?}"
+    );
+    let mut named = 0;
+    for file in [dashboard, alerts] {
+        for (at, _) in file.match_indices("homenode_") {
+            let rest = &file[at..];
+            let end = rest
+                .find(|one: char| !one.is_ascii_alphanumeric() && one != '_')
+                .unwrap_or(rest.len());
+            let name = rest[..end].trim_end_matches("_bucket");
+            assert!(described.contains(&name), "{name}: {described:?}");
+            named += 1;
+        }
+    }
+    assert!(named > 20, "{named}");
 }

@@ -153,8 +153,8 @@ fn refuse_loss(report: &StatusReport, located: &Located) -> Result<()> {
     };
     match report.pool.members.iter().find(is_unnamed) {
         Some(member) if report.durable.is_some() => fail!(
-            "{} stays up: {} has lost its file's name, {}: its bytes are lost when the pool goes down, so copy them first; --force takes it \
-             down all the same",
+            "{} stays up: the file of {} is no longer at {}. If it was removed, its bytes are lost when the pool goes down, so copy them first; if \
+             it has another name, --force takes the pool down, and `homenode pool import` records that one",
             shown(&located.path),
             member.id,
             member.backing

@@ -21,10 +21,16 @@ use crate::mountinfo::{Device, mounts};
 use crate::report::{KindTimes, Span};
 use homenode::{
     ChosenTransport, Error, MemberId, Mount, MountStatistics, NewFile, NodeId, Pool, RequestKind, RequestTimes, Size,
+    Status,
 };
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How often it is looked for viewers where files of the kernel lie, and for how long.
+const LOOK_PERIOD: Duration = Duration::from_secs(10);
+const LOOK_TIME: Duration = Duration::from_millis(50);
 
 /// A pool and its mount.
 pub(crate) struct PoolHandler {
@@ -145,7 +151,17 @@ impl PoolHandler {
     /// Begins to sample the status.
     pub(crate) fn sample(self: &Arc<Self>) -> Result<(), Failure> {
         let pool = Arc::downgrade(self);
-        let sampler = Sampler::start(move || pool.upgrade().map(|handler| handler.status()))?;
+        let (mut known, mut looked) = (Vec::new(), None::<Instant>);
+        let status = move |is_watched: bool| {
+            let handler = pool.upgrade()?;
+            // A look at all inodes: for viewers, and not each second.
+            if is_watched && looked.is_none_or(|looked| looked.elapsed() >= LOOK_PERIOD) {
+                known = handler.pool.kernel_by_node(LOOK_TIME);
+                looked = Some(Instant::now());
+            }
+            Some(handler.report(handler.pool.status_with(&known)))
+        };
+        let sampler = Sampler::start(status)?;
         // A second call would find one.
         let _ = self.sampler.set(sampler);
         Ok(())
@@ -157,8 +173,16 @@ impl PoolHandler {
         Ok(Outcome::Live(Box::new(sampler.since(since_ms))))
     }
 
-    fn status(&self) -> StatusReport {
-        let pool = self.pool.status();
+    /// Status for a user. Those who may only look get the last one that was sampled: it costs nothing.
+    fn status_for(&self, user: Option<u32>) -> StatusReport {
+        let is_reader = user.is_some_and(|user| ![0, rustix::process::geteuid().as_raw()].contains(&user));
+        match self.sampler.get().filter(|_| is_reader) {
+            Some(sampler) => sampler.latest(),
+            None => self.report(self.pool.status()),
+        }
+    }
+
+    fn report(&self, pool: Status) -> StatusReport {
         let (directory, mounted) = self.place();
         let (durable, fuse) = (self.durable(), fuse(&self.mount));
         StatusReport {
@@ -195,7 +219,7 @@ impl Handler for PoolHandler {
             self.refuse_unknown(member)?;
         }
         let done = match request {
-            Request::Status => Ok(Outcome::Status(Box::new(self.status()))),
+            Request::Status => Ok(Outcome::Status(Box::new(self.status_for(user)))),
             Request::Live { since_ms } => return self.live(since_ms),
             Request::Tasks => Ok(Outcome::Tasks(seen_by(self.mount.tasks(), user, owner))),
             Request::Down { lazy } => return self.down(lazy),

@@ -1,8 +1,8 @@
 //! A small HTTP server for `homenode web` and metrics: pages that are read, over loopback or a unix socket.
 //!
 //! One thread, and others for pages that take long. Bounds: [`CONNECTIONS_MAX`] connections at a time, others wait; a header must be there within
-//! [`PATIENCE`] and fit [`HEADER_BYTES_MAX`]; a connection ends after [`CONNECTION_TIME`], whether or not its answers were read; bodies of requests are
-//! not read.
+//! [`PATIENCE`] and fit [`HEADER_BYTES_MAX`]; a connection ends after [`CONNECTION_TIME`] with the answer that is under way, and [`LAST_TIME`] later whether or
+//! not that was read; bodies of requests are not read.
 
 mod address;
 
@@ -22,16 +22,20 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
 
 const CONNECTIONS_MAX: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 const CONNECTION_TIME: Duration = Duration::from_secs(60);
+/// Further time for the answer that is under way then.
+const LAST_TIME: Duration = Duration::from_secs(70);
 const HEADER_BYTES_MAX: usize = 16 << 10;
 /// Threads of pages that take long; further requests for such wait.
 const SLOW_MAX: usize = 4;
@@ -194,8 +198,7 @@ impl Listener {
                 Ok(stream) => {
                     let pages = Arc::clone(pages);
                     tokio::spawn(async move {
-                        // Over or broken: nobody is left to be told.
-                        let _ = tokio::time::timeout(CONNECTION_TIME, converse(stream, pages)).await;
+                        converse(stream, pages).await;
                         drop(place);
                     });
                 }
@@ -208,17 +211,23 @@ impl Listener {
     }
 }
 
-async fn converse(stream: Box<dyn Stream>, pages: Arc<dyn Pages>) -> hyper::Result<()> {
+async fn converse(stream: Box<dyn Stream>, pages: Arc<dyn Pages>) {
     let service = service_fn(move |request| {
         let pages = Arc::clone(&pages);
         async move { Ok::<_, Infallible>(response(answer(request, pages).await)) }
     });
-    http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
-        .max_buf_size(HEADER_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), service)
-        .await
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(PATIENCE)
+            .max_buf_size(HEADER_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    // Over or broken: nobody is left to be told.
+    if timeout(CONNECTION_TIME, connection.as_mut()).await.is_err() {
+        connection.as_mut().graceful_shutdown();
+        let _ = timeout(LAST_TIME, connection).await;
+    }
 }
 
 async fn answer(request: Request<Incoming>, pages: Arc<dyn Pages>) -> Page {

@@ -103,10 +103,12 @@ impl Server {
                 self.connection = Some(connection);
                 Answer::Silent(refusal.message)
             }
-            Err(RequestError::Broken(failure)) => match Connection::open(self.device) {
-                Err(ConnectError::Dead) => Answer::Gone,
-                _ => Answer::Silent(failure.to_string()),
-            },
+            Err(RequestError::Broken(_)) if connection.has_ended() => Answer::Gone,
+            Err(RequestError::Broken(failure)) => {
+                // Kept: a new one each time would fill the queue of a server that is stopped. A late answer is taken for the next one.
+                self.connection = Some(connection);
+                Answer::Silent(failure.to_string())
+            }
         }
     }
 }
@@ -125,7 +127,9 @@ impl Pool {
     fn add(&mut self, live: LiveReport) {
         self.name = shown(Path::new(&live.report.directory));
         self.report = Some(Arc::new(live.report));
-        self.samples.extend(live.samples.into_iter().map(Arc::new));
+        let last_ms = self.samples.back().map_or(0, |sample| sample.at_ms);
+        let new = live.samples.into_iter().filter(|sample| sample.at_ms > last_ms);
+        self.samples.extend(new.map(Arc::new));
         let old = self.samples.len().saturating_sub(KEPT);
         self.samples.drain(..old);
         self.silent = None;
@@ -141,6 +145,7 @@ impl Pool {
         match (&self.silent, &self.report) {
             (Some(why), _) => format!("gives no status: {why}"),
             (None, Some(report)) if !report.problems.is_empty() => report.problems.join(", "),
+            (None, None) => "is asked".to_owned(),
             _ => "ok".to_owned(),
         }
     }
@@ -323,8 +328,9 @@ impl Shared {
                 thread::sleep(PERIOD);
             }
         };
-        if let Err(error) = thread::Builder::new().name("follow".into()).spawn(follow) {
-            self.note(device, Answer::Silent(format!("no thread can ask its server: {error}")));
+        if thread::Builder::new().name("follow".into()).spawn(follow).is_err() {
+            // The next scan tries again.
+            self.note(device, Answer::Gone);
         }
     }
 }

@@ -27,7 +27,11 @@ pub(crate) fn start(tell: bool) {
     let filter = EnvFilter::builder()
         .with_default_directive(tracing::Level::INFO.into())
         .parse_lossy(filter);
-    let journal = is_journal().then(tracing_journald::layer).and_then(Result::ok);
+    // A server in the background has a log file of its own.
+    let is_detached = std::env::args_os().any(|argument| argument == "--detached");
+    let journal = (!is_detached && is_journal())
+        .then(tracing_journald::layer)
+        .and_then(Result::ok);
     let lines = journal.is_none().then(|| {
         tracing_subscriber::fmt::layer()
             .with_writer(io::stderr)

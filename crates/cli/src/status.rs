@@ -213,6 +213,8 @@ pub(crate) fn dead(answering: &[Device]) -> Vec<MountEntry> {
     let mounts = mounts().unwrap_or_default().into_iter();
     mounts
         .filter(|mount| mount.is_homenode() && !answering.contains(&mount.device))
+        // A server that is there may be stopped, and a look at its mount would not come back. So it is with those that this user may not ask.
+        .filter(|mount| matches!(Connection::open(mount.device), Err(ConnectError::Dead)))
         // What another mount covers cannot be looked at, nor cleared.
         .filter(|mount| locate(&mount.mount_point).is_ok_and(|top| top.mount.id == mount.id && is_dead(&top)))
         .collect()
@@ -226,6 +228,7 @@ fn clear_away(device: Device) -> std::result::Result<Connection, ConnectError> {
     if lock.is_ok() && matches!(opened, Err(ConnectError::Dead)) {
         // Gone already, or not ours to remove.
         let _ = fs::remove_file(socket_path(device));
+        let _ = fs::remove_file(control::readers_path(device));
     }
     opened
 }

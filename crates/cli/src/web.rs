@@ -10,7 +10,7 @@ use crate::live::Watch;
 use clap::Args;
 use hyper::StatusCode;
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_SECURITY_POLICY, HeaderValue, SET_COOKIE};
+use hyper::header::{CONTENT_SECURITY_POLICY, HeaderValue};
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -32,7 +32,6 @@ const TOKEN_BYTES_MAX: u64 = 4096;
 const LOOK_TIME: Duration = Duration::from_secs(60);
 /// Longest output of such a command.
 const LOOK_BYTES_MAX: u64 = 8 << 20;
-const COOKIE: &str = "homenode_token";
 
 /// Show the pools of this machine on a web page: where their bytes go, live.
 ///
@@ -86,7 +85,7 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
     let server = Server::start(&args.listen, 0o600, "the page", Arc::new(pages))?;
     let address = server.address();
     crate::print_line(&match (&args.token_file, token) {
-        (None, Some(token)) => format!("{}; ends by Ctrl-C", address.page(&format!("?token={token}"))),
+        (None, Some(token)) => format!("{}; ends by Ctrl-C", address.page(&format!("#token={token}"))),
         (Some(file), _) => format!("{address} with the token in {}; ends by Ctrl-C", file.display()),
         (None, None) => format!("{address}; ends by Ctrl-C"),
     })?;
@@ -150,15 +149,11 @@ impl OfPools {
         let bearer = asked
             .header("authorization")
             .and_then(|value| value.strip_prefix("Bearer "));
-        let cookies = asked.header("cookie").unwrap_or_default().split(';');
-        let cookie = cookies
-            .filter_map(|cookie| cookie.trim().split_once('='))
-            .find(|(name, _)| *name == COOKIE);
-        let given = [bearer, cookie.map(|(_, value)| value), asked.field("token")];
-        given.into_iter().flatten().any(|given| is_same(given, token))
+        bearer.is_some_and(|given| is_same(given, token))
     }
 
-    fn page(&self, asked: &Asked<'_>) -> Page {
+    /// The page, which has no figures itself: its script asks for them with the token that is behind the `#` of its address.
+    fn page() -> Page {
         let Ok(nonce) = random() else {
             return Page::refused(StatusCode::INTERNAL_SERVER_ERROR, "no random bytes for the page");
         };
@@ -169,12 +164,6 @@ impl OfPools {
         );
         let policy = HeaderValue::try_from(policy).expect("it has no control characters");
         page.headers.push((CONTENT_SECURITY_POLICY, policy));
-        // So that further requests need no token in their addresses.
-        if let Some(token) = asked.field("token")
-            && let Ok(cookie) = HeaderValue::try_from(format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"))
-        {
-            page.headers.push((SET_COOKIE, cookie));
-        }
         page
     }
 
@@ -250,13 +239,17 @@ fn output_of(arguments: &[&str]) -> std::result::Result<Vec<u8>, String> {
 
 impl Pages for OfPools {
     fn get(&self, asked: &Asked<'_>) -> Page {
+        match asked.path {
+            "/" => return Self::page(),
+            "/favicon.ico" => return Page::new("image/x-icon", Bytes::new()),
+            _ => {}
+        }
         if !self.knows(asked) {
             let why = "a token is needed: open the address that `homenode web` printed, or send `Authorization: Bearer TOKEN`";
             return Page::refused(StatusCode::UNAUTHORIZED, why);
         }
         let known = || self.watch.wait(0, Duration::from_secs(2)).0;
         match asked.path {
-            "/" => self.page(asked),
             "/live" => {
                 let since_ms = asked.field("since").and_then(|since| since.parse().ok()).unwrap_or(0);
                 let live = live::Live::of(&known(), since_ms);
@@ -273,7 +266,6 @@ impl Pages for OfPools {
             "/metrics" => Page::new(metrics::CLASSIC_TYPE, metrics::classic(&metrics::text(known()))),
             "/doctor" => self.look(&["doctor"]),
             "/plan" => self.look(&["affinity", "plan"]),
-            "/favicon.ico" => Page::new("image/x-icon", Bytes::new()),
             _ => Page::refused(StatusCode::NOT_FOUND, "there are /, /live, /metrics, /doctor and /plan"),
         }
     }

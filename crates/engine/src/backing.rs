@@ -35,12 +35,6 @@ pub trait BackingStore: Debug + Send + Sync {
     /// # Errors
     /// [`NoSpace`](crate::fs::Error::NoSpace) when they take more than that already.
     fn resize(&self, blocks: u64) -> Result<()>;
-
-    /// Runs the calling thread on each CPU that is online, one after the other, and leaves it on the last.
-    ///
-    /// # Errors
-    /// EINVAL when it may not run on one of them.
-    fn visit_cpus(&self) -> std::io::Result<()>;
 }
 
 /// Size, space and times of a backing file.

@@ -211,6 +211,19 @@ impl Pool {
     /// Members, space, access matrix and spills.
     #[must_use]
     pub fn status(&self) -> Status {
+        self.status_with(&self.kernel_by_node(LOOK_TIME_MAX))
+    }
+
+    /// Bytes of files of the kernel on each node, as far as they are found in a time. It looks at every inode.
+    #[must_use]
+    pub fn kernel_by_node(&self, time: Duration) -> Vec<(NodeId, u64)> {
+        let start = Instant::now();
+        self.inner.fs.backing_by_node(|| start.elapsed() < time)
+    }
+
+    /// [`Pool::status`], with an earlier look at files of the kernel.
+    #[must_use]
+    pub fn status_with(&self, kernel_by_node: &[(NodeId, u64)]) -> Status {
         let pool = self.inner.fs.pool();
         let backing = |member| {
             let file = pool
@@ -221,13 +234,12 @@ impl Pool {
             file.or_else(|| pool.memory().below().backing(member).map(|backing| backing.to_string()))
                 .unwrap_or_default()
         };
-        let (fs, start) = (&self.inner.fs, Instant::now());
+        let fs = &self.inner.fs;
         let health = |member| {
             let below = pool.memory().below();
             (below.health(member), below.errors(member))
         };
-        let kernel_by_node = fs.backing_by_node(|| start.elapsed() < LOOK_TIME_MAX);
-        let status = Status::new(pool.status(), &kernel_by_node, backing, health);
+        let status = Status::new(pool.status(), kernel_by_node, backing, health);
         status.with_metadata(fs.metadata_bytes(), fs.metadata_refused(), &fs.metadata_by_user())
     }
 

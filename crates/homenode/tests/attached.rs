@@ -4,12 +4,9 @@
 mod support;
 
 use homenode::{Data, File, MountOptions, Pool, PoolOptions, Size};
-use homenode_shared::is_visited;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// Reads and writes that this thread has asked the kernel for.
 fn system_calls() -> u64 {
@@ -21,62 +18,19 @@ fn system_calls() -> u64 {
         .sum()
 }
 
-fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    if !can {
-        eprintln!("SKIPPED: mounting needs root and /dev/fuse");
-    }
-    can
-}
-
-fn mount(pool: &Pool, directory: &Path) -> homenode::Mount {
-    fs::create_dir(directory).unwrap();
-    let mut options = MountOptions::default();
-    options.data = Data::Kernel;
-    pool.mount_with(directory, &options).unwrap()
-}
-
-/// Another process writes without a fence of its own once the server has been on all CPUs; the server's process always has the fence.
-#[test]
-fn only_a_program_apart_does_without_its_fence() {
-    const PATH: &str = "HOMENODE_TEST_ATTACHED";
-    let write_until = |path: &Path, is_enough: &dyn Fn() -> bool| {
-        let (attached, end) = (File::attach(path).unwrap(), Instant::now() + Duration::from_secs(20));
-        while !is_enough() && Instant::now() < end {
-            attached.write_all_at(b"bytes", 0).unwrap();
-        }
-    };
-    if let Some(path) = std::env::var_os(PATH) {
-        write_until(path.as_ref(), &is_visited);
-        return assert!(is_visited());
-    }
-    if !can_mount() {
-        return;
-    }
-    let pool = Pool::create(&PoolOptions::new().size_per_node(Size::Bytes(64 << 20))).unwrap();
-    let files = support::Files::new("fence");
-    let directory = files.0.join("mount");
-    let mount = mount(&pool, &directory);
-    let path = directory.join("file");
-    fs::write(&path, vec![1; 1 << 20]).unwrap();
-    let mut apart = Command::new(std::env::current_exe().unwrap());
-    apart.args(["--exact", "only_a_program_apart_does_without_its_fence", "--nocapture"]);
-    assert!(apart.env(PATH, &path).status().unwrap().success());
-    let begun = Instant::now();
-    write_until(&path, &|| begun.elapsed() > Duration::from_secs(1));
-    assert!(!is_visited());
-    mount.unmount(false).unwrap();
-}
-
 #[test]
 fn attached_files_equal_the_mounts_files_and_need_no_system_calls() {
-    if !can_mount() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: mounting needs root and /dev/fuse");
         return;
     }
     let pool = Pool::create(&PoolOptions::new().size_per_node(Size::Bytes(64 << 20))).unwrap();
     let files = support::Files::new("attached");
     let directory = files.0.join("mount");
-    let mount = mount(&pool, &directory);
+    fs::create_dir(&directory).unwrap();
+    let mut options = MountOptions::default();
+    options.data = Data::Kernel;
+    let mount = pool.mount_with(&directory, &options).unwrap();
     let path = directory.join("file");
     fs::write(&path, vec![1; 1 << 20]).unwrap();
     let attached = File::attach(&path).unwrap();

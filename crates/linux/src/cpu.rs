@@ -127,16 +127,6 @@ pub fn allowed_cpus() -> io::Result<Vec<CpuId>> {
     }
 }
 
-/// The CPUs that are online, ascending.
-///
-/// # Errors
-/// Those of reading /sys; `InvalidData` when it lists no CPUs.
-pub fn online_cpus() -> io::Result<Vec<CpuId>> {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
-    let cpus = parse_list(&list).ok_or(io::ErrorKind::InvalidData)?;
-    Ok(cpus.into_iter().map(CpuId).collect())
-}
-
 /// How many CPUs this machine can ever have, offline ones and empty sockets included; at least those there are.
 #[must_use]
 pub fn possible_cpus() -> usize {

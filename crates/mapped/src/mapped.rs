@@ -389,7 +389,6 @@ impl Mapped {
         {
             return false;
         }
-        pages::look_for_visits(self.place.load(Ordering::Relaxed));
         if let Some(seen) = before.seen {
             self.asks.store(seen.asks, Ordering::Relaxed);
             // Release: with the word above, and after the system call.

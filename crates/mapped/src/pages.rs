@@ -6,7 +6,7 @@
 use crate::apart::apart;
 use crate::attributes;
 use crate::statistics::Why;
-use homenode_shared::{LINES, Line, MountLine, PIECE_WORDS, VISITS_LINE, Words, is_visited, note_visits, unescaped};
+use homenode_shared::{LINES, Line, MountLine, PIECE_WORDS, Words, unescaped};
 use std::ffi::{CStr, c_int};
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -60,8 +60,6 @@ pub(crate) struct Told {
     pub(crate) first: u64,
     /// A bit for each piece, lowest first: it has no hole.
     pub(crate) dense: [u64; PIECE_WORDS],
-    /// Visits to all CPUs that had begun. An older server does not tell.
-    visits: Option<u64>,
 }
 
 /// A page that is mapped, if it has lines. Not an `OnceLock`: a fork(2) in the middle would leave the child waiting.
@@ -71,8 +69,6 @@ struct Page {
     lines: AtomicPtr<Line>,
     /// Mappings of files with a line in it. Without any it is unmapped, as it would keep the mount busy.
     users: AtomicUsize,
-    /// The visit to all CPUs that is the first one to begin after this process became a client; `u64::MAX` where the server does not tell.
-    visit: AtomicU64,
 }
 
 static PAGES: [Page; PAGES_MAX] = [const {
@@ -81,7 +77,6 @@ static PAGES: [Page; PAGES_MAX] = [const {
         inode: AtomicU64::new(0),
         lines: AtomicPtr::new(std::ptr::null_mut()),
         users: AtomicUsize::new(0),
-        visit: AtomicU64::new(u64::MAX),
     }
 }; PAGES_MAX];
 
@@ -214,10 +209,6 @@ fn keep_page(asked: &mut Asked) -> Option<usize> {
     page.device.store(asked.found.device, Ordering::Relaxed);
     page.inode.store(asked.told.page, Ordering::Relaxed);
     page.users.store(0, Ordering::Relaxed);
-    page.visit.store(
-        asked.told.visits.map_or(u64::MAX, |visits| visits + 1),
-        Ordering::Relaxed,
-    );
     page.lines.store(words.leak().as_ptr().cast_mut(), Ordering::Release);
     Some(place)
 }
@@ -233,32 +224,13 @@ impl Page {
     }
 }
 
-/// Looks whether the server has been on all CPUs. The page at the place is in use.
-pub(crate) fn look_for_visits(place: usize) {
-    let page = &PAGES[place];
-    let visit = page.visit.load(Ordering::Relaxed);
-    if is_visited() || visit == u64::MAX {
-        return;
-    }
-    // SAFETY: the line is mapped while the page is in use, and the file of a server that tells has it.
-    let line = unsafe {
-        page.lines
-            .load(Ordering::Relaxed)
-            .wrapping_add(VISITS_LINE as usize)
-            .as_ref()
-    };
-    if line.is_some_and(|line| line.visits() >= visit) {
-        note_visits();
-    }
-}
-
 /// Takes back one use of the page at a place, which is unmapped with the last one. By one thread at a time.
 pub(crate) fn let_go(place: usize) {
     let page = &PAGES[place];
     if page.users.fetch_sub(1, Ordering::Relaxed) == 1 {
         let lines = page.lines.swap(std::ptr::null_mut(), Ordering::Relaxed);
         // SAFETY: kept by `keep_page`, and nobody has a line in it any more.
-        unsafe { libc::munmap(lines.cast(), (VISITS_LINE as usize + 1) * Words::LINE_BYTES) };
+        unsafe { libc::munmap(lines.cast(), LINES as usize * Words::LINE_BYTES) };
     }
 }
 
@@ -280,12 +252,10 @@ pub(crate) fn ask(fd: c_int, offset: u64) -> Option<Told> {
         size: number()?,
         first: number()?,
         dense: [0; PIECE_WORDS],
-        visits: None,
     };
     for bits in &mut told.dense {
         *bits = u64::from_str_radix(words.next()?, 16).ok()?;
     }
-    told.visits = words.next().and_then(|visits| visits.parse().ok());
     Some(told)
 }
 
@@ -297,7 +267,7 @@ fn map_apart(device: u64, told: &Told) -> Option<Words> {
     let file = open_to_read(CStr::from_bytes_until_nul(&path).ok()?)?;
     let found = look(file.as_raw_fd()).ok()?;
     let is_page = (found.device, found.inode) == (device, told.page);
-    is_page.then(|| Words::map(file, VISITS_LINE as usize + 1, false).ok())?
+    is_page.then(|| Words::map(file, LINES as usize, false).ok())?
 }
 
 /// Opens a file.

@@ -7,7 +7,6 @@
 use crate::errno::KeptErrno;
 use crate::files::Descriptor;
 use crate::mapped::Mapped;
-use homenode_shared::become_client;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicUsize, Ordering, compiler_fence};
 
@@ -202,9 +201,9 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Gets the process ready for [`pass_barrier`] and for the server's barriers. False if that cannot be: nothing could ever be unmapped, and words would not be seen in time.
+/// Gets the process ready for [`pass_barrier`]. False if that cannot be: nothing could ever be unmapped.
 pub(crate) fn start() -> bool {
-    membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && become_client()
+    membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
 }
 
 /// In the child of a fork(2), which has this thread alone, and is a client as its parent is.

@@ -28,21 +28,10 @@
 //! Leaving needs none: it is a release store that C reads with acquire. A slot claimed after C looked at how many there
 //! are is covered by the claim's SeqCst maximum and E's SeqCst load of the state.
 //!
-//! # Clients of a server
-//!
-//! A server asks for its clients' barriers by MEMBARRIER_CMD_GLOBAL_EXPEDITED. The kernel (6.18, and before) then looks at a note of each CPU whether
-//! the memory that it has loaded is a client's. The note is written when a CPU takes another process's memory, and by the client's registration on CPUs
-//! that run one of its threads. A CPU that has run the process before, and idles since, keeps the memory without the note: the next thread of the process
-//! there passes no barrier. Such a process was exec'd on one CPU, say, and registered on another one.
-//!
-//! Hence clients keep their own fence until a thread of the server has been on every CPU after they registered ([`note_visits`]): behind it the CPU takes
-//! the client's memory anew. A server that is its own client keeps the fence: its threads have the client's memory.
-//!
 //! # Where it is tested
 //!
 //! `slots::tests::a_closed_gate_is_empty` runs the litmus test 400,000 times with stores that miss the cache in front
-//! of E's; `words::tests::an_asking_reader_sees_earlier_writes` does so for barriers that a server puts into its clients.
-//! Run on x86-64 (a guest with 2 CPUs of an AMD EPYC, Linux 6.18): without the call of membarrier(2) it fails within a
+//! of E's. Run on x86-64 (a guest with 2 CPUs of an AMD EPYC, Linux 6.18): without the call of membarrier(2) it fails within a
 //! second each time, on an otherwise idle machine. Without the compiler fence it passes: this compiler keeps the order of
 //! a relaxed store and a SeqCst load anyway, which the language does not promise. It has not been run on aarch64, whose
 //! loads and stores change places more freely; the argument above does not depend on the processor. Loom and Miri know the
@@ -83,52 +72,6 @@ impl Barriers {
     }
 }
 
-/// True once this process passes the server's barriers on every CPU.
-#[cfg(not(any(loom, miri)))]
-static IS_VISITED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-
-/// True once this process is a server.
-#[cfg(not(any(loom, miri)))]
-static IS_SERVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-
-/// Tells that a thread of a server has been on every CPU since [`become_client`]: another one, or it means nothing.
-#[cfg(not(any(loom, miri)))]
-pub fn note_visits() {
-    if !IS_SERVER.load(Ordering::Relaxed) {
-        IS_VISITED.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Returns true if the server's barriers stand for this process's own.
-#[cfg(not(any(loom, miri)))]
-#[inline]
-#[must_use]
-pub fn is_visited() -> bool {
-    IS_VISITED.load(Ordering::Relaxed)
-}
-
-/// Makes this process one whose threads pass barriers that another process asks for: on every CPU after [`note_visits`]. False if the kernel cannot do that.
-#[cfg(not(any(loom, miri)))]
-#[must_use]
-pub fn become_client() -> bool {
-    kernel::membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0
-}
-
-/// Makes this process one that may call [`pass_in_clients`]. False if the kernel cannot do that.
-#[cfg(not(any(loom, miri)))]
-pub(crate) fn become_server() -> bool {
-    IS_SERVER.store(true, Ordering::Relaxed);
-    kernel::membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0
-}
-
-/// A barrier in every thread of all clients that runs now; one that does not meets one before it runs again.
-#[cfg(not(any(loom, miri)))]
-pub(crate) fn pass_in_clients() {
-    let status = kernel::membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED);
-    // Lines are mapped for writing where it was called before, and the kernel has no other reason to refuse it.
-    debug_assert_eq!(status, 0, "the kernel's barrier for clients fails");
-}
-
 /// Models know the processor's barriers only.
 #[cfg(any(loom, miri))]
 mod kernel {
@@ -153,7 +96,7 @@ mod kernel {
         assert_eq!(status, 0, "membarrier fails only where it was not registered");
     }
 
-    pub(super) fn membarrier(command: libc::c_int) -> libc::c_long {
+    fn membarrier(command: libc::c_int) -> libc::c_long {
         // SAFETY: touches no memory of ours.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
     }

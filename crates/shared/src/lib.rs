@@ -19,8 +19,6 @@ mod sync;
 mod tags;
 mod words;
 
-#[cfg(not(any(loom, miri)))]
-pub use barrier::{become_client, is_visited, note_visits};
 pub use block_map::{
     Allowance, Asker, BlockMap, Change, Extent, Found, Nodes, NodesExhausted, Places, RUN_BLOCKS, Taker,
 };
@@ -37,4 +35,4 @@ pub use slots::{Pass, Slot, SlotNumber, Slots};
 pub use tags::{TagSpace, Tags};
 #[cfg(not(loom))]
 pub use words::Words;
-pub use words::{Cut, LINES, Line, PIECE_BYTES, PIECE_WORDS, PIECES, Seen, VISITS_LINE};
+pub use words::{Cut, LINES, Line, PIECE_BYTES, PIECE_WORDS, PIECES, Seen};

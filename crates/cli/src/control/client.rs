@@ -6,6 +6,7 @@ use crate::directory::{fate, is_dead};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{Device, Located, MountEntry, first_homenode_mount, locate, mounts, shown};
 use homenode_linux::process::Stat;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -86,8 +87,11 @@ impl Connection {
     ) -> std::result::Result<Outcome, RequestError> {
         let device = self.device;
         let broken = |error: io::Error| RequestError::Broken(broken_off(device, &error));
-        let quick = self.stream.get_ref().set_read_timeout(Some(QUICK_TIMEOUT));
-        quick.map_err(broken)?;
+        let stream = self.stream.get_ref();
+        let quick = stream.set_read_timeout(Some(QUICK_TIMEOUT));
+        quick
+            .and_then(|()| stream.set_write_timeout(Some(QUICK_TIMEOUT)))
+            .map_err(broken)?;
         let mut line = serde_json::to_vec(request).map_err(|error| broken(error.into()))?;
         line.push(b'\n');
         self.stream.get_mut().write_all(&line).map_err(broken)?;
@@ -118,6 +122,12 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Whether the server has closed the connection, or has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        let mut ends = [PollFd::new(self.stream.get_ref(), PollFlags::empty())];
+        poll(&mut ends, Some(&Timespec::default())).is_ok() && ends[0].revents().contains(PollFlags::HUP)
     }
 
     /// Whether the server is there and gives no answer in this time (not zero). The connection is of no further use then.

@@ -89,6 +89,11 @@ impl Request {
         !matches!(self, Self::Status | Self::Live { .. } | Self::VolumeList | Self::Tasks)
     }
 
+    /// Whether those may ask it who may only look. Tasks have the kernel count, where it does not.
+    pub(crate) fn is_for_readers(&self) -> bool {
+        matches!(self, Self::Status | Self::Live { .. } | Self::VolumeList)
+    }
+
     /// Whether a running server has the answer at once.
     pub(crate) fn is_quick(&self) -> bool {
         matches!(

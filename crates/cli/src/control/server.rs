@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Connections served at a time; further ones are closed at once.
 const CONNECTIONS_MAX: usize = 64;
+/// Connections of readers served at a time.
+const READERS_MAX: usize = 8;
 /// Progress lines are at least this far apart.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 /// Time in which a client must begin its first request: silent ones would take the places of all others.
@@ -84,7 +86,11 @@ impl Socket {
         match super::make_readers_directory() {
             Ok(None) => {}
             // Connections of their own, so that they take no places of root's.
-            Ok(group) => socket.listen(readers_path(device), group, &handler, &Arc::default())?,
+            Ok(group) => {
+                if let Err(failure) = socket.listen(readers_path(device), group, &handler, &Arc::default()) {
+                    tracing::warn!("members of the group homenode cannot look at this pool: {failure}");
+                }
+            }
             Err(error) => tracing::warn!("members of the group homenode cannot look at this pool: {error}"),
         }
         Ok(socket)
@@ -211,13 +217,20 @@ fn listen(path: &Path, readers: Option<u32>) -> io::Result<(UnixListener, u64)> 
 
 fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity>, rights: Rights) {
     let connection = Counted::new(activity, |counts| &mut counts.connections);
-    if activity.counts().connections > CONNECTIONS_MAX {
+    let most = if rights == Rights::All {
+        CONNECTIONS_MAX
+    } else {
+        READERS_MAX
+    };
+    if activity.counts().connections > most {
         return;
     }
     let handler = Arc::clone(handler);
     let spawned = thread::Builder::new().name("command".into()).spawn(move || {
-        if let Err(error) = converse(&stream, &*handler, &connection.activity, (FIRST_TIMEOUT, rights)) {
-            tracing::debug!("a command went away: {error}");
+        match converse(&stream, &*handler, &connection.activity, (FIRST_TIMEOUT, rights)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => tracing::warn!("refused: {error}"),
+            Err(error) => tracing::debug!("a command went away: {error}"),
         }
     });
     if let Err(error) = spawned {
@@ -240,7 +253,9 @@ fn converse(
         if input.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut line)? == 0 {
             return Ok(());
         }
-        stream.set_read_timeout(None)?;
+        if rights == Rights::All {
+            stream.set_read_timeout(None)?;
+        }
         let _request = Counted::new(activity, |counts| &mut counts.requests);
         answer(stream, &line, handler, rights)?;
     }
@@ -260,14 +275,14 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler, rights: Rights
     let user = peer.map(|peer| peer.uid.as_raw());
     let process = peer.map(|peer| peer.pid.as_raw_nonzero().get());
     let audited = request.changes_something().then(|| format!("{request:?}"));
-    if rights == Rights::Reading
-        && let Some(request) = &audited
-    {
-        tracing::warn!(user, process, request, "refused: only root may change a pool");
-        return send(
+    if rights == Rights::Reading && !request.is_for_readers() {
+        send(
             stream,
-            &Reply::Failed(Refusal::new("only root may change a pool: run as root")),
-        );
+            &Reply::Failed(Refusal::new("only root may do that: run as root")),
+        )?;
+        // Closed, and without the request's text: the log is in memory.
+        let why = format!("user {user:?}, process {process:?}: only root may do that");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     // This process may have been stopped for long.
     if has_gone(stream) {

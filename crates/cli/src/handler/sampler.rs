@@ -12,6 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const PERIOD: Duration = Duration::from_secs(1);
+/// A pool is watched for so long after a viewer has asked.
+const WATCHED: Duration = Duration::from_secs(30);
 
 /// The samples of a pool. The thread that takes them ends when this is dropped.
 #[derive(Debug)]
@@ -24,24 +26,28 @@ pub(crate) struct Sampler {
 struct Kept {
     latest: Arc<StatusReport>,
     samples: VecDeque<Arc<Sample>>,
+    /// When a viewer last asked.
+    asked: Option<Instant>,
 }
 
 impl Sampler {
-    /// Samples what `status` tells, from now on and until it tells nothing.
-    pub(crate) fn start(status: impl Fn() -> Option<StatusReport> + Send + 'static) -> Result<Self> {
-        let Some(first) = status() else {
+    /// Samples what `status` tells, from now on and until it tells nothing. It hears whether somebody has looked lately.
+    pub(crate) fn start(mut status: impl FnMut(bool) -> Option<StatusReport> + Send + 'static) -> Result<Self> {
+        let Some(first) = status(false) else {
             fail!("the pool has no status to sample");
         };
         let kept = Arc::new(Mutex::new(Kept {
             latest: Arc::new(first),
             samples: VecDeque::new(),
+            asked: None,
         }));
         let (alive, is_over) = channel::<()>();
         let shared = Arc::clone(&kept);
         let run = move || {
             let mut looked = Instant::now();
             while let Err(RecvTimeoutError::Timeout) = is_over.recv_timeout(PERIOD) {
-                let Some(report) = status() else { return };
+                let is_watched = lock(&shared).asked.is_some_and(|asked| asked.elapsed() < WATCHED);
+                let Some(report) = status(is_watched) else { return };
                 let span = looked.elapsed();
                 looked += span;
                 lock(&shared).add(report, span);
@@ -53,10 +59,20 @@ impl Sampler {
         }
     }
 
+    /// The latest status.
+    pub(crate) fn latest(&self) -> StatusReport {
+        let mut kept = lock(&self.kept);
+        kept.asked = Some(Instant::now());
+        let latest = Arc::clone(&kept.latest);
+        drop(kept);
+        (*latest).clone()
+    }
+
     /// The latest status, and samples that ended after `since_ms`.
     pub(crate) fn since(&self, since_ms: u64) -> LiveReport {
         let (latest, samples) = {
-            let kept = lock(&self.kept);
+            let mut kept = lock(&self.kept);
+            kept.asked = Some(Instant::now());
             let after = kept.samples.partition_point(|sample| sample.at_ms <= since_ms);
             (
                 Arc::clone(&kept.latest),
@@ -104,6 +120,7 @@ mod tests {
         let mut kept = Kept {
             latest: Arc::new(report(0)),
             samples: VecDeque::new(),
+            asked: None,
         };
         (1..=KEPT as u64 + 5).for_each(|second| kept.add(report(second * second), PERIOD));
         assert_eq!(kept.samples.len(), KEPT);
@@ -127,7 +144,7 @@ mod tests {
     fn a_pool_is_sampled_until_it_has_no_status() {
         let looks = Arc::new(Mutex::new(0));
         let counted = Arc::clone(&looks);
-        let sampler = Sampler::start(move || {
+        let sampler = Sampler::start(move |_| {
             let mut looks = counted.lock().unwrap();
             *looks += 1;
             (*looks < 3).then(StatusReport::default)
@@ -140,6 +157,6 @@ mod tests {
         let told = sampler.since(0);
         assert_eq!((told.samples.len(), *looks.lock().unwrap()), (1, 3));
         assert!(told.samples[0].span_ms >= 1000, "{told:?}");
-        assert!(Sampler::start(|| None).is_err());
+        assert!(Sampler::start(|_| None).is_err());
     }
 }

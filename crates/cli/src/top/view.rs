@@ -3,7 +3,7 @@
 use super::tasks::Tasks;
 use crate::live::{Pool, Pools};
 use crate::report::Sample;
-use homenode::{Flow, NodeId, NodeStatus};
+use homenode::{Flow, MemberState, NodeId, NodeStatus};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
@@ -321,7 +321,10 @@ impl View {
         for times in &latest.times {
             let below = |percent| {
                 let time = times.below(percent);
-                time.map_or_else(|| "-".to_owned(), |time| format!("{:>8}", duration(time.as_nanos())))
+                time.map_or_else(
+                    || format!("{:>8}", "> 1 s"),
+                    |time| format!("{:>8}", duration(time.as_nanos())),
+                )
             };
             let mean = u128::from(times.sum_ns) / u128::from(times.requests().max(1));
             lines.push(Line::raw(format!(
@@ -375,8 +378,11 @@ impl View {
             Some(_) => size(rate),
             None => "-".to_owned(),
         };
-        let is_full = node.used_bytes / 98 > node.capacity_bytes / 100;
-        let color = if is_full { Color::Red } else { Color::Green };
+        let color = if node.state == MemberState::Fat {
+            Color::Red
+        } else {
+            Color::Green
+        };
         let percent = (u128::from(node.used_bytes) * 100).checked_div(u128::from(node.capacity_bytes));
         Line::from(vec![
             Span::raw(format!("{:<5} ", node.node.0)),

@@ -276,7 +276,7 @@ impl Collector for Told {
             MetricType::Gauge,
         )?;
         for pool in &self.0.pools {
-            let value = ConstGauge::new(u64::from(pool.silent.is_none()));
+            let value = ConstGauge::new(u64::from(pool.silent.is_none() && pool.report.is_some()));
             value.encode(up.encode_family(&[("pool", &*pool.name)])?)?;
         }
         for dead in &self.0.dead {

@@ -27,38 +27,22 @@ fn get(pages: &OfPools, path: &str, query: &str, headers: &[(&'static str, &str)
 fn nothing_is_told_without_the_token() {
     let token = "0123456789abcdef";
     let pages = pages(Some(token));
-    for path in ["/", "/live", "/metrics", "/doctor", "/plan", "/none"] {
+    for path in ["/live", "/metrics", "/doctor", "/plan", "/none"] {
         let wrong = [
             ("authorization", "Bearer 0123456789abcdeX"),
-            ("cookie", "homenode_token=; x=0123456789abcdef"),
+            ("cookie", "token=0123456789abcdef"),
         ];
-        for (query, headers) in [
-            ("", &wrong[..0]),
-            ("token=0123456789abcde", &wrong[..]),
-            ("token=", &wrong[..1]),
-        ] {
-            assert_eq!(
-                get(&pages, path, query, headers).status,
-                StatusCode::UNAUTHORIZED,
-                "{path}?{query}"
-            );
+        for headers in [&wrong[..0], &wrong[..1], &wrong[1..]] {
+            let told = get(&pages, path, "token=0123456789abcdef", headers);
+            assert_eq!(told.status, StatusCode::UNAUTHORIZED, "{path}");
         }
     }
-    let right: [(&str, &[(&'static str, &str)]); 3] = [
-        ("token=0123456789abcdef", &[]),
-        ("", &[("authorization", "Bearer 0123456789abcdef")]),
-        ("", &[("cookie", "a=b; homenode_token=0123456789abcdef")]),
-    ];
-    for (query, headers) in right {
-        assert_eq!(get(&pages, "/", query, headers).status, StatusCode::OK, "{query}");
-    }
-    assert_eq!(
-        get(&pages, "/none", "token=0123456789abcdef", &[]).status,
-        StatusCode::NOT_FOUND
-    );
-    let page = get(&pages, "/", "token=0123456789abcdef", &[]);
-    let cookie = page.headers.iter().find(|(name, _)| *name == SET_COOKIE).unwrap();
-    assert!(cookie.1.to_str().unwrap().contains("HttpOnly; SameSite=Strict"));
+    let right = [("authorization", "Bearer 0123456789abcdef")];
+    assert_eq!(get(&pages, "/live", "", &right).status, StatusCode::OK);
+    assert_eq!(get(&pages, "/none", "", &right).status, StatusCode::NOT_FOUND);
+    // The page itself is the same for all.
+    let page = get(&pages, "/", "", &[]);
+    assert!(page.status == StatusCode::OK && !String::from_utf8_lossy(&page.body).contains(token));
 }
 
 #[test]

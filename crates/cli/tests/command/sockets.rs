@@ -130,7 +130,7 @@ fn members_of_the_group_look_and_change_nothing() {
     let said = describe(&output);
     assert!(output.status.success(), "{said}");
     assert!(
-        said.contains("only root may change a pool") && said.contains("750 64999\n660 64999\n"),
+        said.contains("only root may do that") && said.contains("750 64999\n660 64999\n"),
         "{said}"
     );
     assert!(said.contains("\n700 0\n"), "{said}");

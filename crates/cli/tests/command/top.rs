@@ -127,6 +127,7 @@ fn top_shows_pools_in_a_terminal_of_24_lines() {
     let stopped = Stopped::new(pid);
     terminal.wait_for("gives no status");
     terminal.press("t");
+    terminal.wait_for("THREAD NAME");
     drop(stopped);
     wait_until("the server answers again", || {
         !terminal.text().contains("gives no status")

@@ -105,7 +105,7 @@ fn spoil_words(path: &PathBuf) {
     let name = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
     assert_eq!(unsafe { libc::truncate(name.as_ptr(), 0) }, -1);
     let file = File::open(path).unwrap();
-    assert_eq!(file.metadata().unwrap().len(), 4097 * 64);
+    assert_eq!(file.metadata().unwrap().len(), 4096 * 64);
     assert!(file.set_len(0).is_err());
     let again = format!("/proc/self/fd/{}", file.as_raw_fd());
     assert!(OpenOptions::new().write(true).open(again).is_err());

@@ -10,13 +10,11 @@ use super::kernel_file::KernelFile;
 use super::unlinked::Standing;
 use super::{Error, Fs, Ino, Inode, NewInode, Result, SetAttr};
 use crate::{BLOCK_BYTES, Clock, Memory};
-use homenode_shared::{LINES, Line, PIECE_BYTES, PIECE_WORDS, PIECES, VISITS_LINE, Words};
+use homenode_shared::{LINES, Line, PIECE_BYTES, PIECE_WORDS, PIECES, Words};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Name of an extended attribute that tells what a client needs to copy from and to a file near an offset in bytes, which follows. Not listed.
 pub const WORDS_XATTR: &[u8] = b"user.homenode.words.";
@@ -30,23 +28,7 @@ const WINDOW_BYTES: u64 = PIECES * PIECE_BYTES;
 
 /// The words of all users.
 #[derive(Debug, Default)]
-pub(super) struct AllWords {
-    users: Mutex<BTreeMap<u32, Arc<UserWords>>>,
-    /// Visits to all CPUs that have begun. One at a time.
-    visits: AtomicU64,
-    visiting: Mutex<Visiting>,
-}
-
-/// Who visits, and for whom.
-#[derive(Debug, Default)]
-struct Visiting {
-    /// Some thread calls [`Fs::visit_cpus`].
-    is_under_way: bool,
-    /// A client waits for a visit that has not begun.
-    is_wanted: bool,
-    /// Number of the last visit that reached all CPUs.
-    done: u64,
-}
+pub(super) struct AllWords(Mutex<BTreeMap<u32, Arc<UserWords>>>);
 
 /// A user's words.
 #[derive(Debug)]
@@ -104,15 +86,9 @@ impl UserWords {
 
 impl FileLine {
     fn line(&self) -> &Line {
-        line_of(&self.words.words, self.number)
+        let line = self.words.words.line(self.number as usize);
+        line.expect("number < LINES: `take_line` checks it")
     }
-}
-
-/// Line number up to [`VISITS_LINE`].
-fn line_of(words: &Words, number: u32) -> &Line {
-    words
-        .line(number as usize)
-        .expect("numbers come from `take_line` or are VISITS_LINE")
 }
 
 impl Drop for FileLine {
@@ -203,7 +179,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     fn words_of(&self, user: u32) -> Result<Arc<UserWords>> {
-        let mut all = self.words.users.lock();
+        let mut all = self.words.0.lock();
         if let Some(words) = all.get(&user) {
             return Ok(Arc::clone(words));
         }
@@ -235,7 +211,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             ino: inode.ino(),
             lines: Mutex::default(),
         });
-        line_of(&words.words, VISITS_LINE).tell_visits(self.words.visiting.lock().done);
         all.insert(user, Arc::clone(&words));
         Ok(words)
     }
@@ -251,15 +226,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             ..SetAttr::default()
         };
         self.set_attr(inode, &set)?;
-        inode
-            .kernel_file()
-            .ok_or(Error::NotFound)?
-            .hold_words(user, VISITS_LINE + 1)
+        inode.kernel_file().ok_or(Error::NotFound)?.hold_words(user, LINES)
     }
 
     /// The value of [`WORDS_XATTR`] for `user` around a byte of a file. Decimal numbers with blanks between: the user, the inode of the user's file of words, the line, its
     /// count of cuts, the file's size in bytes, and the first of 1,024 pieces of 64 KiB. Then sixteen hexadecimal numbers, whose bits, lowest first, are set for pieces
-    /// that have data throughout. Last, how many visits to all CPUs have begun: a client that asks now is sure of barriers when one more is done.
+    /// that have data throughout.
     ///
     /// # Errors
     /// [`Error::NoAttribute`] for what is not a file of the kernel, or not open; [`Error::NoSpace`] when all lines are given.
@@ -274,51 +246,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             for bits in file.dense_pieces(offset, size)? {
                 write!(value, " {bits:x}").expect("writing to a string cannot fail");
             }
-            write!(value, " {}", self.words.visits.load(Ordering::SeqCst)).expect("writing to a string cannot fail");
             Ok(value.into_bytes())
         });
         // A release that came before has given no line back, and one that comes now does.
         let is_open = || self.opens(inode).all > 0;
         file.lines().clear_unless(is_open);
         if is_open() { value } else { Err(Error::NoAttribute) }
-    }
-}
-
-impl<M: Memory, C: Clock> Fs<M, C> {
-    /// Notes that a client waits for a visit to all CPUs. True if the caller is to have a thread call [`Fs::visit_cpus`] until that returns false.
-    pub fn want_visit(&self) -> bool {
-        let mut visiting = self.words.visiting.lock();
-        visiting.is_wanted = true;
-        !std::mem::replace(&mut visiting.is_under_way, true)
-    }
-
-    /// Takes back what [`Fs::want_visit`] has told the caller, who has no thread.
-    pub fn unwant_visit(&self) {
-        let mut visiting = self.words.visiting.lock();
-        (visiting.is_wanted, visiting.is_under_way) = (false, false);
-    }
-
-    /// Runs the calling thread on each CPU, and tells clients that wait for it. False if none waits.
-    ///
-    /// # Errors
-    /// As [`BackingStore::visit_cpus`](crate::backing::BackingStore::visit_cpus): the clients wait for a later one.
-    pub fn visit_cpus(&self) -> io::Result<bool> {
-        let mut visiting = self.words.visiting.lock();
-        visiting.is_under_way = std::mem::take(&mut visiting.is_wanted);
-        let (true, Some(store)) = (visiting.is_under_way, self.pool.store()) else {
-            return Ok(false);
-        };
-        drop(visiting);
-        // Before the first CPU.
-        let number = self.words.visits.fetch_add(1, Ordering::SeqCst) + 1;
-        store.visit_cpus()?;
-        // In the order of `words_of`.
-        let users = self.words.users.lock();
-        self.words.visiting.lock().done = number;
-        users
-            .values()
-            .for_each(|user| line_of(&user.words, VISITS_LINE).tell_visits(number));
-        Ok(true)
     }
 }
 

@@ -5,11 +5,9 @@
 use super::{Call, Errno};
 use crate::host::Host;
 use crate::wire::{CreateIn, LinkIn, MkDirIn, MkNodIn, Rename2In, Reply};
-use homenode_engine::fs::{Error, Fs, Ino, Inode, NewInode, RenameMode, WORDS_NAME};
+use homenode_engine::fs::{Error, Ino, Inode, NewInode, RenameMode, WORDS_NAME};
 use homenode_engine::{Clock, Memory};
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 const PERMISSION_BITS: u32 = 0o7777;
 
@@ -33,9 +31,6 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             return Err(Errno(libc::ENOENT));
         }
         let mut entry = self.entry(&self.fs().words_file(self.header.uid)?)?;
-        if self.fs().want_visit() {
-            visit_cpus(&self.service.fs);
-        }
         (entry.entry_valid, entry.entry_valid_nsec) = (0, 0);
         Ok(reply.put(entry)?)
     }
@@ -135,28 +130,5 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             gid: self.header.gid,
             rdev,
         }
-    }
-}
-
-/// Starts a thread that visits all CPUs while clients want it, and not often: any user can be a client.
-fn visit_cpus<M: Memory, C: Clock>(fs: &Arc<Fs<M, C>>) {
-    const EVERY: Duration = Duration::from_millis(100);
-    let weak = Arc::downgrade(fs);
-    let visit = move || {
-        while let Some(fs) = weak.upgrade() {
-            match fs.visit_cpus() {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => {
-                    tracing::info!(%error, "the server may not run on every CPU: programs that copy keep their fences")
-                }
-            }
-            drop(fs);
-            thread::sleep(EVERY);
-        }
-    };
-    if let Err(error) = thread::Builder::new().name("visits".into()).spawn(visit) {
-        tracing::info!(%error, "no thread can visit the CPUs: programs that copy keep their fences");
-        fs.unwant_visit();
     }
 }

@@ -15,24 +15,22 @@ struct Told {
     cuts: u64,
     size: u64,
     pieces: Vec<u64>,
-    visits: u64,
 }
 
 fn tell(path: &Path, offset: u64) -> Told {
     let value = xattr(path, &format!("user.homenode.words.{offset}")).unwrap();
     let words: Vec<_> = std::str::from_utf8(&value).unwrap().split(' ').collect();
-    assert_eq!((words[0], words.len()), ("0", 23));
+    assert_eq!((words[0], words.len()), ("0", 22));
     let number = |nth: usize| words[nth].parse::<u64>().unwrap();
     assert_eq!(number(5), offset >> 26 << 10);
     Told {
         line: number(2).try_into().unwrap(),
         cuts: number(3),
         size: number(4),
-        pieces: words[6..22]
+        pieces: words[6..]
             .iter()
             .map(|bits| u64::from_str_radix(bits, 16).unwrap())
             .collect(),
-        visits: number(22),
     }
 }
 
@@ -44,7 +42,7 @@ fn mounted() -> Option<Mounted> {
 
 fn map(mounted: &Mounted) -> Words {
     let file = File::open(mounted.path(".homenode.words.0")).unwrap();
-    Words::map(file.as_fd(), 4097, false).unwrap()
+    Words::map(file.as_fd(), 4096, false).unwrap()
 }
 
 fn look(line: &Line) -> Seen {
@@ -144,7 +142,7 @@ fn words_are_private_to_their_user_and_read_only() {
     let file = File::create(&path).unwrap();
     tell(&path, 0);
     let words = mounted.path(".homenode.words.0");
-    assert_eq!(fs::metadata(&words).unwrap().len(), 4097 * 64);
+    assert_eq!(fs::metadata(&words).unwrap().len(), 4096 * 64);
     assert_eq!(fs::read_dir(&mounted.dir).unwrap().count(), 1, "words listed");
     assert!(OpenOptions::new().write(true).open(&words).is_err());
     assert!(fs::set_permissions(&words, Permissions::from_mode(0o666)).is_err());
@@ -175,18 +173,4 @@ fn files_of_the_pool_have_no_words() {
     assert!(!mounted.path(".homenode.words.0").exists());
     drop(file);
     mounted.finish();
-}
-
-#[test]
-fn opening_words_has_all_cpus_visited() {
-    let Some(mounted) = mounted() else { return };
-    let path = mounted.path("file");
-    let _file = File::create(&path).unwrap();
-    // The second one comes with a visit under way, or soon after it.
-    for _ in 0..2 {
-        let before = tell(&path, 0).visits;
-        let words = map(&mounted);
-        let visits = words.line(4096).unwrap();
-        eventually("another visit is done", || visits.visits() > before);
-    }
 }

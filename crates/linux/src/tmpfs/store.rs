@@ -6,7 +6,6 @@
 //! Bytes are in pages of the node whose CPU writes them, as on any tmpfs; `crate::steer` says otherwise where it is told to.
 
 use super::{Context, OWNER_ONLY};
-use crate::cpu;
 use crate::memory::cgroup::Limits;
 use crate::memory::mapping::nodes_with_memory;
 use crate::steer;
@@ -120,10 +119,6 @@ impl BackingStore for TmpfsStore {
         };
         // EINVAL: it is smaller than what is used.
         resize().map_err(|_| Error::NoSpace)
-    }
-
-    fn visit_cpus(&self) -> std::io::Result<()> {
-        cpu::online_cpus()?.into_iter().try_for_each(cpu::pin_to_cpu)
     }
 }
 

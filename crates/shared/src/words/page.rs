@@ -1,7 +1,6 @@
 //! Lines in a file: mapped for writing by the server, for reading by clients.
 
 use super::Line;
-use crate::barrier::become_server;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -25,7 +24,7 @@ impl Words {
     /// Maps the first `count` lines of a file, for writing if it `is_server`: else only [`Line::look`] and the like may be called.
     ///
     /// # Errors
-    /// Those of mmap(2); ENOSYS for a server on a kernel without barriers for all clients (membarrier(2), Linux 4.16).
+    /// Those of mmap(2).
     ///
     /// # Panics
     /// When `count` is 0.
@@ -35,9 +34,6 @@ impl Words {
             true => libc::PROT_READ | libc::PROT_WRITE,
             false => libc::PROT_READ,
         };
-        if is_server && !become_server() {
-            return Err(io::Error::from_raw_os_error(libc::ENOSYS));
-        }
         let bytes = count * Self::LINE_BYTES;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe {

@@ -53,20 +53,23 @@ fn a_panic_is_answered_and_the_connection_stays_open() {
 
 #[test]
 fn readers_change_nothing() {
-    let (mut client, server) = UnixStream::pair().unwrap();
-    let thread = thread::spawn(move || converse(&server, &Echo, &Arc::default(), (FIRST_TIMEOUT, Rights::Reading)));
-    client
-        .write_all(b"{\"request\":\"pool_drain\",\"member\":1}\n{\"request\":\"down\",\"lazy\":true}\n{\"request\":\"status\"}\n")
-        .unwrap();
-    client.shutdown(std::net::Shutdown::Write).unwrap();
-    let replies: Vec<String> = BufReader::new(&client).lines().map(|line| line.unwrap()).collect();
-    assert!(
-        replies[..2].iter().all(|reply| reply.contains("only root may change")),
-        "{replies:?}"
-    );
-    // The handler's own answer.
-    assert!(replies[2].contains("\"no\""), "{replies:?}");
-    thread.join().unwrap().unwrap();
+    for request in ["\"pool_drain\",\"member\":1", "\"down\",\"lazy\":true", "\"tasks\""] {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let reading = (FIRST_TIMEOUT, Rights::Reading);
+        let thread = thread::spawn(move || converse(&server, &Echo, &Arc::default(), reading));
+        let lines = format!("{{\"request\":\"status\"}}\n{{\"request\":{request}}}\n{{\"request\":\"status\"}}\n");
+        client.write_all(lines.as_bytes()).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let replies: Vec<String> = BufReader::new(&client)
+            .lines()
+            .map_while(std::result::Result::ok)
+            .collect();
+        // The handler's own answer, a refusal, and no more.
+        assert!(replies.len() == 2 && replies[0].contains("\"no\""), "{replies:?}");
+        assert!(replies[1].contains("only root may do that"), "{replies:?}");
+        let end = thread.join().unwrap().unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::PermissionDenied);
+    }
 }
 
 #[test]

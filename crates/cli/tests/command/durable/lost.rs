@@ -218,7 +218,7 @@ fn down_does_not_end_a_pool_whose_file_has_no_name() {
     fs::remove_file(pools.path("a")).unwrap();
     refused(
         &mut pools.homenode("down mount"),
-        &["member 0", "lost its file's name", "copy", "--force"],
+        &["member 0", "no longer at", "copy", "--force"],
     );
     assert_eq!(fs::read(mount.join("file")).unwrap(), b"precious");
     succeed(&mut pools.homenode("down mount --force"));

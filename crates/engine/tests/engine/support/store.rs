@@ -178,10 +178,6 @@ impl BackingStore for TestStore {
         kernel.model.capacity = blocks;
         Ok(())
     }
-
-    fn visit_cpus(&self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use super::tasks::Tasks;
 use crate::live::{Pool, Pools};
-use crate::report::Sample;
+use crate::report::{KindTimes, Sample};
 use homenode::{Flow, MemberState, NodeId, NodeStatus};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -318,24 +318,7 @@ impl View {
             "req/s    {}",
             history(&|sample| Some(sample.rate(sample.requests)))
         )));
-        for times in &latest.times {
-            let below = |percent| {
-                let time = times.below(percent);
-                time.map_or_else(
-                    || format!("{:>8}", "> 1 s"),
-                    |time| format!("{:>8}", duration(time.as_nanos())),
-                )
-            };
-            let mean = u128::from(times.sum_ns) / u128::from(times.requests().max(1));
-            lines.push(Line::raw(format!(
-                "{:<6} {:>9}/s  mean {:>8}  99 % below {}  99.9 % below {}",
-                times.kind,
-                latest.rate(times.requests()),
-                duration(mean),
-                below(99.0),
-                below(99.9)
-            )));
-        }
+        lines.extend(latest.times.iter().map(|times| times_line(times, latest)));
         for slice in latest
             .cache
             .iter()
@@ -497,6 +480,25 @@ q, Esc     end
 LOCAL is the share of the bytes read and written that lay on the node of the CPU. FROM/s are
 bytes that a node's CPUs moved on other nodes, TO/s bytes that others moved on it. Requests
 are those that reach the server: with data kernel, the kernel reads and writes by itself.";
+
+fn times_line(times: &KindTimes, latest: &Sample) -> Line<'static> {
+    let below = |percent| {
+        let time = times.below(percent);
+        time.map_or_else(
+            || format!("{:>8}", "> 1 s"),
+            |time| format!("{:>8}", duration(time.as_nanos())),
+        )
+    };
+    let mean = u128::from(times.sum_ns) / u128::from(times.requests().max(1));
+    Line::raw(format!(
+        "{:<6} {:>9}/s  mean {:>8}  99 % below {}  99.9 % below {}",
+        times.kind,
+        latest.rate(times.requests()),
+        duration(mean),
+        below(99.0),
+        below(99.9)
+    ))
+}
 
 /// The end of a text that is too long is what tells it apart.
 fn shortened(text: &str, width: usize) -> String {

@@ -27,7 +27,7 @@ use std::thread;
 /// With --json the output is one object: `output_version`, `health` (that line), `pools` (an object for each pool, with its `problems`), `dead` (mounts
 /// whose servers were killed) and `silent` (sockets of servers that do not answer). It has the same keys with DIR, and tells of that pool only.
 ///
-/// The exit code is 1 where the server of DIR is dead or does not answer.
+/// The exit code is 1 where the server of DIR is dead or does not answer. Without DIR it is 0 whatever the health is: scripts read `.health`.
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
     /// Mount point of the pool, or a path on it. Default: every pool of this machine.

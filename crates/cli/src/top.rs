@@ -11,9 +11,11 @@ use clap::Args;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::Rect;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::isatty;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::io::{stdin, stdout};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,6 +25,8 @@ use view::View;
 
 /// Longest wait for a key before the picture is drawn anew.
 const KEY_WAIT: Duration = Duration::from_millis(200);
+/// Time in which a signal ends the drawing.
+const END_WAIT: Duration = Duration::from_secs(2);
 /// Width of a picture that is printed where nothing tells another.
 const COLUMNS: u16 = 100;
 /// Most lines of a picture that is printed.
@@ -130,16 +134,14 @@ fn picture(view: &View) -> String {
 /// Draws until a key or a signal ends it. The terminal is as before afterwards, also behind a panic.
 fn watch(mut view: View) -> Result<()> {
     let is_over = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&is_over))
-            .map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
-    }
+    end_by_signals(Arc::clone(&is_over))?;
     let pools = Watch::start()?;
     let broken = |error: std::io::Error| Failure::new(format!("cannot draw in this terminal: {error}: use --once"));
     let mut terminal = ratatui::try_init().map_err(broken)?;
     let mut looks = 0;
     let result = loop {
-        if is_over.load(Ordering::Relaxed) {
+        // Reading a terminal that is gone would never come back.
+        if is_gone() || is_over.load(Ordering::Relaxed) {
             break Ok(());
         }
         let (seen, now) = pools.wait(looks, Duration::ZERO);
@@ -170,6 +172,31 @@ fn watch(mut view: View) -> Result<()> {
     };
     ratatui::try_restore().map_err(broken)?;
     result
+}
+
+/// Sets `is_over` by a signal; ends the process when that does not help, as the drawing thread may wait for a key of a terminal that is gone.
+fn end_by_signals(is_over: Arc<AtomicBool>) -> Result<()> {
+    let cannot = |error: std::io::Error| Failure::new(format!("cannot listen for signals: {error}"));
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(cannot)?;
+    let end = move || {
+        if signals.forever().next().is_some() {
+            is_over.store(true, Ordering::Relaxed);
+            std::thread::sleep(END_WAIT);
+            // Of a terminal that is gone nothing can be restored.
+            let _ = ratatui::try_restore();
+            std::process::exit(0);
+        }
+    };
+    let spawned = std::thread::Builder::new().name("signals".into()).spawn(end);
+    spawned.map(drop).map_err(cannot)
+}
+
+/// Whether the terminal has hung up.
+fn is_gone() -> bool {
+    let input = stdin();
+    let mut ends = [PollFd::new(&input, PollFlags::empty())];
+    let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    poll(&mut ends, Some(&Timespec::default())).is_err() || ends[0].revents().intersects(gone)
 }
 
 fn press(view: &mut View, key: KeyEvent) -> ControlFlow<()> {

@@ -153,13 +153,12 @@ impl Mount {
         status.filter(|status| status.mode != MoverMode::Off)
     }
 
-    /// Percent of the bytes read and written that were on the node of the CPU, in tenths; `None` while nothing tells it, and where that is not seen: the
+    /// Percent of the bytes read and written that were on the node of the CPU, in tenths; 100 on a machine of one node, `None` while nothing tells it, and where that is not seen: the
     /// CPUs of callers by the classic transport, and files of the kernel without the mover. `status` is that of the pool.
     #[must_use]
     pub fn local_percent(&self, status: &Status) -> Option<f64> {
         if self.pool.machine.has_one_node() {
-            let has_any = status.kernel_bytes > 0 || !status.accesses.is_empty();
-            return has_any.then_some(100.0);
+            return Some(100.0);
         }
         Flow::local_percent(&self.flows(status)?)
     }

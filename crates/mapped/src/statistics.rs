@@ -112,6 +112,9 @@ pub fn tell() {
         "homenode run: process {process}: {fast} of {} reads and writes at an offset were copies; {slow} system calls on files of a pool, {other} on others",
         fast + slow + other
     );
+    if fast + slow + other == 0 {
+        let _ = write!(rest, "; read(2) and write(2) always are");
+    }
     let mut is_first = true;
     for (count, reason) in LEFT.iter().zip(REASONS) {
         let count = count.load(Ordering::Relaxed);

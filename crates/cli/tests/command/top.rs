@@ -156,6 +156,17 @@ fn top_ends_by_signals_and_ctrl_c_and_restores_the_terminal() {
 }
 
 #[test]
+fn top_ends_with_its_terminal() {
+    need_mounts!();
+    let scratch = Scratch::new("top-gone");
+    let mut terminal = Terminal::start(&scratch, &[]);
+    terminal.wait_for("homenode top");
+    let pid = terminal.pid();
+    terminal.script.kill().unwrap();
+    wait_for_end(pid);
+}
+
+#[test]
 fn top_prints_one_picture_or_json() {
     need_mounts!();
     let scratch = Scratch::new("top-once");

@@ -49,7 +49,14 @@ fn up_and_status_show_the_transport_and_the_reason() {
     assert!(!reason.is_empty());
     let (data, why) = (fuse["data"].as_str().unwrap(), fuse["data_reason"].as_str().unwrap());
     let told = format!("homenode: transport classic: {reason}\nhomenode: data {data}: {why}\n");
-    assert_eq!(notice, told);
+    let summary = notice.strip_prefix(&told).unwrap_or_else(|| panic!("{notice}"));
+    let up = format!("homenode: {} is up: ", dir.display());
+    let log = log_of(&dir);
+    assert!(
+        summary.starts_with(&up) && summary.ends_with(&format!("its log is {}\n", log.display())),
+        "{summary}"
+    );
+    assert!(log.exists() && summary.contains("MiB on "), "{summary}");
     let text = succeed(homenode(["status"]).arg(&dir));
     assert!(text.contains(&format!("transport classic: {reason}")), "{text}");
     assert!(text.contains("\ncopies: "), "{text}");

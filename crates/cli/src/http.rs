@@ -1,6 +1,6 @@
 //! A small HTTP server for `homenode web` and metrics: pages that are read, over loopback or a unix socket.
 //!
-//! One thread, and others for pages that take long. Bounds: [`CONNECTIONS_MAX`] connections at a time, others wait; a header must be there within
+//! Serves on one thread, and on others pages that take long. Bounds: [`CONNECTIONS_MAX`] connections at a time, others wait; a header must be there within
 //! [`PATIENCE`] and fit [`HEADER_BYTES_MAX`]; a connection ends after [`CONNECTION_TIME`] with the answer that is under way, and [`LAST_TIME`] later whether or
 //! not that was read; bodies of requests are not read.
 

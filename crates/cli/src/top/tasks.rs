@@ -76,9 +76,9 @@ fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
 }
 
 fn follow(device: Device, told: &Weak<Mutex<Told>>) {
-    let mut before: Option<PoolTasks> = None;
+    let (mut before, mut kept) = (None::<PoolTasks>, None);
     while let Some(told) = told.upgrade() {
-        match ask(device) {
+        match ask(device, &mut kept) {
             Ok(tasks) => {
                 let is_newer = |earlier: &&PoolTasks| tasks.counted_ms > earlier.counted_ms;
                 if let Some(earlier) = before.as_ref().filter(is_newer) {
@@ -101,17 +101,23 @@ fn follow(device: Device, told: &Weak<Mutex<Told>>) {
     }
 }
 
-fn ask(device: Device) -> Result<PoolTasks, String> {
-    let mut server = Connection::open(device).map_err(|error| match error {
+/// The connection is kept, also where no answer came in time: new ones would fill the queue of a server that is stopped.
+fn ask(device: Device, kept: &mut Option<Connection>) -> Result<PoolTasks, String> {
+    let opened = kept.take().map_or_else(|| Connection::open(device), Ok);
+    let mut server = opened.map_err(|error| match error {
         ConnectError::Dead => "the server has ended".to_owned(),
         ConnectError::Other(error) => error.to_string(),
     })?;
-    match server.request(&Request::Tasks, &mut |_, _| {}) {
+    let answer = match server.request(&Request::Tasks, &mut |_, _| {}) {
         Ok(Outcome::Tasks(tasks)) => Ok(tasks),
         Ok(other) => Err(unexpected(&other).to_string()),
         Err(RequestError::Refused(refusal)) => Err(refusal.message),
         Err(RequestError::Broken(failure)) => Err(failure.to_string()),
+    };
+    if !server.has_ended() {
+        *kept = Some(server);
     }
+    answer
 }
 
 fn name_of(thread: u32) -> String {

@@ -24,7 +24,7 @@ impl Words {
     /// Maps the first `count` lines of a file, for writing if it `is_server`: else only [`Line::look`] and the like may be called.
     ///
     /// # Errors
-    /// Those of mmap(2).
+    /// The errno of mmap(2).
     ///
     /// # Panics
     /// When `count` is 0.

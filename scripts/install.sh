@@ -31,7 +31,7 @@ defaults=/etc/default/homenode
 documentation=$prefix/share/doc/homenode
 example=$documentation/affinity.toml
 # Below the documentation's directory, in the places that their links name.
-guides='README.md CHANGELOG.md docs/*.md docs/report.png docs/guide/*.md docs/decisions/*.md packaging/modprobe.conf packaging/grafana.json packaging/prometheus-alerts.yml'
+guides='README.md CHANGELOG.md docs/*.md docs/*.png docs/guide/*.md docs/decisions/*.md packaging/modprobe.conf packaging/grafana.json packaging/prometheus-alerts.yml'
 # mount(8) looks for helpers in /sbin only; below /usr that is the same directory.
 case $prefix in
 /usr) sbin=/usr/sbin helped_by=../bin/homenode ;;

@@ -24,6 +24,7 @@ lib=$prefix/lib/homenode
 man=$prefix/share/man
 units=$prefix/lib/systemd/system
 sysusers=$prefix/lib/sysusers.d
+tmpfiles=$prefix/lib/tmpfiles.d
 bash=$prefix/share/bash-completion/completions
 zsh=${ZSH_COMPLETIONS:-$prefix/share/zsh/site-functions}
 fish=$prefix/share/fish/vendor_completions.d
@@ -82,6 +83,7 @@ install_all() {
         put 644 "$generated/unit" "$units/$unit"
     done
     put 644 packaging/sysusers.conf "$sysusers/homenode.conf"
+    put 644 packaging/tmpfiles.conf "$tmpfiles/homenode.conf"
     put 644 packaging/affinity.toml "$example"
     # The pattern's expansion is meant.
     # shellcheck disable=SC2086
@@ -101,7 +103,7 @@ uninstall_all() {
     rm -f "$destination$bash/homenode" "$destination$zsh/_homenode" "$destination$fish/homenode.fish"
     rm -f "$destination$units/homenode@.service" "$destination$units/homenode-durable@.service" "$destination$units/homenode-steer@.service" \
         "$destination$units/homenode-affinity.service" "$destination$units/homenode-web.service" "$destination$sysusers/homenode.conf" \
-        "$destination$example"
+        "$destination$tmpfiles/homenode.conf" "$destination$example"
     # The pattern's expansion is meant.
     # shellcheck disable=SC2086
     for guide in $guides; do

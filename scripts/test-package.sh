@@ -24,6 +24,7 @@ lib/systemd/system/homenode-affinity.service
 lib/systemd/system/homenode-steer@.service
 lib/systemd/system/homenode-web.service
 lib/sysusers.d/homenode.conf
+lib/tmpfiles.d/homenode.conf
 share/doc/homenode/affinity.toml
 share/doc/homenode/packaging/modprobe.conf
 share/doc/homenode/packaging/grafana.json

@@ -1,7 +1,8 @@
 //! A second of a pool as viewers see it: the difference of two statuses, which the server takes once a second and keeps.
 
 use crate::control::protocol::StatusReport;
-use homenode::{Flow, NodeId, SliceStatus, Spill};
+use crate::status::size;
+use homenode::{Flow, MemberState, NodeId, SliceStatus, Spill};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -169,10 +170,25 @@ impl Sample {
     }
 }
 
+/// A line for each member that is emptied, with what is left.
+pub(crate) fn drains(report: &StatusReport) -> impl Iterator<Item = String> {
+    let members = report.pool.members.iter();
+    members
+        .filter(|member| member.state == MemberState::Draining)
+        .map(|member| {
+            format!(
+                "{} of {} is drained: {} left",
+                member.id,
+                member.home,
+                size(member.used_bytes)
+            )
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use homenode::Status;
+    use homenode::{MemberId, MemberKind, MemberStatus, Status};
 
     fn report(bytes: u64, requests: u64) -> StatusReport {
         let flow = |from, home, bytes| Flow {
@@ -237,6 +253,28 @@ mod tests {
         assert_eq!(
             Sample::between(&before, &unseen, Duration::from_secs(1), 7).local_percent(),
             None
+        );
+    }
+
+    #[test]
+    fn a_drain_tells_what_is_left() {
+        let member = |id, state| MemberStatus {
+            id: MemberId(id),
+            kind: MemberKind::Dram,
+            home: NodeId(2),
+            state,
+            problem: None,
+            backing: String::new(),
+            capacity_bytes: 9 << 20,
+            populated_bytes: 0,
+            used_bytes: 3 << 20,
+            errors: 0,
+        };
+        let mut report = report(0, 0);
+        report.pool.members = vec![member(0, MemberState::Candidate), member(1, MemberState::Draining)];
+        assert_eq!(
+            drains(&report).collect::<Vec<_>>(),
+            ["member 1 of node 2 is drained: 3.00 MiB left"]
         );
     }
 

@@ -12,7 +12,7 @@ use crate::mountinfo::shown;
 use crate::pool::known;
 use crate::progress::Progress;
 use crate::serve::{self, Serving};
-use clap::Args;
+use clap::{Args, Parser};
 use homenode::{PoolName, Size};
 use mounting::MountingArgs;
 use rustix::process::Signal;
@@ -142,10 +142,53 @@ impl UpArgs {
         arguments
     }
 
+    /// The same, with the options in the file of its pool where it has its own at their defaults.
+    fn with_options_of_file(&self) -> Result<Self> {
+        let Some(name) = self.pool() else {
+            return Ok(self.clone());
+        };
+        let options = known::find(&name)?.map_or_else(Vec::new, |known| known.options);
+        if options.is_empty() {
+            return Ok(self.clone());
+        }
+        let file = known::path_of(&name);
+        if let Some(word) = options.iter().find(|word| !word.starts_with("--") || word.len() < 3) {
+            fail!(
+                "options in {}: {word:?} is no option: each is written as \"--name=value\", or \"--name\"",
+                file.display()
+            );
+        }
+        let parsed =
+            |words: Vec<String>| Again::try_parse_from(words.into_iter().chain(["--".to_owned(), "/".to_owned()]));
+        let defaults = parsed(vec![format!("--pool={name}")]).map_or_else(|_| Vec::new(), |again| again.up.arguments());
+        let given = self.arguments().into_iter().filter(|word| !defaults.contains(word));
+        let words = options.into_iter().chain(given).chain([format!("--pool={name}")]);
+        match parsed(words.collect()) {
+            Ok(Again { up }) => Ok(Self {
+                directory: self.directory.clone(),
+                foreground: self.foreground,
+                ..up
+            }),
+            Err(error) => {
+                let error = error.to_string();
+                let first = error.lines().next().unwrap_or_default();
+                fail!("options in {}: {}", file.display(), first.trim_start_matches("error: "))
+            }
+        }
+    }
+
     /// Whether this is the server that a command has started.
     pub(crate) fn is_started_by_another(&self) -> bool {
         self.detached
     }
+}
+
+/// `up` alone; the later of two equal options counts.
+#[derive(Parser)]
+#[command(no_binary_name = true, args_override_self = true)]
+struct Again {
+    #[command(flatten)]
+    up: UpArgs,
 }
 
 /// Line of JSON from the server to the command that started it.
@@ -171,9 +214,10 @@ pub(crate) fn run_with(args: &UpArgs, tells_choices: bool) -> Result<()> {
     if args.detached {
         return serve_detached(args);
     }
+    refuse_lone_name(args)?;
+    let args = &args.with_options_of_file()?;
     args.check(mounting::as_flag)?;
     check_machine()?;
-    refuse_lone_name(args)?;
     if args.foreground {
         serve_in_foreground(args)
     } else {

@@ -383,6 +383,7 @@ fn note(name: &PoolName, members: Vec<PathBuf>, cache_bytes: Option<u64>) -> Res
         uuid,
         members,
         cache_bytes,
+        options: Vec::new(),
     };
     known::put(name, &known)
 }
@@ -441,10 +442,13 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
         fail!("the pool is known as {earlier} already: --force gives it the name {name} instead");
     }
     let told = named(&pool.members, &names(&pool.kinds)).join(", ");
+    let before = known_as.and_then(|known_as| known::find(&known_as).ok()?);
+    let (cache_bytes, options) = before.map_or_else(Default::default, |known| (known.cache_bytes, known.options));
     let known = Known {
         uuid,
         members: pool.members,
-        cache_bytes: known_as.and_then(|known_as| known::cache_of(&known_as)),
+        cache_bytes,
+        options,
     };
     known::put(&name, &known)?;
     if let Some(earlier) = earlier {

@@ -23,6 +23,9 @@ pub(crate) struct Known {
     /// Bytes of the cache for disks, unless another size is given when it comes up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cache_bytes: Option<u64>,
+    /// Options of `homenode up` for this pool, which those of a command line outrank.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) options: Vec<String>,
 }
 
 impl Known {
@@ -48,7 +51,8 @@ fn directory() -> PathBuf {
     std::env::var_os(VARIABLE).map_or_else(|| DIRECTORY.into(), PathBuf::from)
 }
 
-fn path_of(name: &PoolName) -> PathBuf {
+/// File of the pool of that name.
+pub(crate) fn path_of(name: &PoolName) -> PathBuf {
     directory().join(format!("{name}.toml"))
 }
 

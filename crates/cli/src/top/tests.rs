@@ -10,7 +10,9 @@ use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Rect;
 use ratatui::style::Color;
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -243,4 +245,28 @@ fn threads_are_shown_with_the_homes_of_their_bytes() {
     let all = drawn(&view, 100, 40).join("\n");
     let line = "    4711 postgres          12.0 MiB  → 1: 10.0 MiB, → 0: 2.00 MiB     inode 99";
     assert!(all.contains(line) && all.contains("not seen: files: no BPF"), "{all}");
+}
+
+/// Half of what `top` and the page may take together of a core: half a percent. CPUs are told by node, so more CPUs of a node change
+/// nothing here.
+#[test]
+fn a_second_of_eight_nodes_costs_little() {
+    let mut view = View::new(true);
+    view.note(Pools {
+        pools: vec![pool("/mnt/a", 50, 8, 1)],
+        dead: Vec::new(),
+    });
+    let now = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
+    };
+    let area = Rect::new(0, 0, 200, 60);
+    let mut costs = [(); 50].map(|()| {
+        let before = now();
+        view.draw(area, &mut Buffer::empty(area));
+        now() - before
+    });
+    costs.sort();
+    println!("a picture of eight nodes costs {:?}", costs[25]);
+    assert!(costs[25] < Duration::from_micros(2500), "{:?}", costs[25]);
 }

@@ -2,7 +2,7 @@
 
 use super::tasks::Tasks;
 use crate::live::{Pool, Pools};
-use crate::report::{KindTimes, Sample};
+use crate::report::{KindTimes, Sample, drains};
 use homenode::{Flow, MemberState, NodeId, NodeStatus};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -292,6 +292,7 @@ impl View {
         if latest.flows.is_none() {
             lines.push(self.dim("bytes of this mount are not seen: see homenode-status(1), local_percent".to_owned()));
         }
+        lines.extend(drains(report).map(Line::from));
         lines.push(Line::default());
         let width = (area.width as usize).saturating_sub(38);
         let history = |of: &dyn Fn(&Sample) -> Option<u64>| {

@@ -1,7 +1,7 @@
 //! JSON that the page draws: rates of the last second, and the part of the history that is new.
 
 use crate::live::{Pool, Pools};
-use crate::report::Sample;
+use crate::report::{Sample, drains};
 use homenode::{Flow, MemberState, Spill};
 use serde::Serialize;
 
@@ -49,7 +49,8 @@ struct Now {
     cache: Vec<CacheNow>,
     server_bytes: u64,
     server_cpu_percent: f64,
-    decisions: Vec<String>,
+    /// Members that are emptied, and files that move to their users.
+    moves: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -187,7 +188,7 @@ impl Now {
             cache: slices.collect(),
             server_bytes: sample.server_bytes,
             server_cpu_percent: sample.server_cpu_ns as f64 / 10_000.0 / sample.span_ms.max(1) as f64,
-            decisions: decisions.collect(),
+            moves: drains(report).chain(decisions).collect(),
         })
     }
 }

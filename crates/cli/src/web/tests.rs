@@ -1,7 +1,9 @@
 use super::*;
 use crate::live::{Pool, Pools};
-use crate::report::{KindTimes, Sample, Span};
+use crate::report::{KindTimes, LiveReport, Sample, Span};
 use hyper::header::HeaderMap;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
 
 fn pages(token: Option<&str>) -> OfPools {
     OfPools {
@@ -219,4 +221,41 @@ fn alerts_and_the_dashboard_name_metrics_that_there_are() {
         }
     }
     assert!(named > 20, "{named}");
+}
+
+/// CPU time of this thread for each of many rounds, the median.
+fn median_cost(mut work: impl FnMut()) -> Duration {
+    let now = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
+    };
+    let mut costs: Vec<_> = (0..50)
+        .map(|_| {
+            let before = now();
+            work();
+            now() - before
+        })
+        .collect();
+    costs.sort();
+    costs[costs.len() / 2]
+}
+
+/// The server's answer is read, noted, and told to a browser and to Prometheus. CPUs are told by node, so more CPUs of a node change
+/// nothing here; `homenode top` has a test of its own.
+#[test]
+fn a_second_of_eight_nodes_costs_the_page_little() {
+    let mut pools = large(8);
+    let answer = serde_json::to_string(&LiveReport {
+        report: pools.pools[0].report.as_deref().unwrap().clone(),
+        samples: vec![pools.pools[0].samples[599].as_ref().clone()],
+    })
+    .unwrap();
+    let cost = median_cost(|| {
+        let live: LiveReport = serde_json::from_str(&answer).unwrap();
+        pools.pools[0].report = Some(Arc::new(live.report));
+        let told = serde_json::to_string(&live::Live::of(&pools, 598_000)).unwrap();
+        assert!(told.len() > 1000);
+    });
+    println!("a second of eight nodes costs the page {cost:?}");
+    assert!(cost < Duration::from_micros(2500), "{cost:?}");
 }

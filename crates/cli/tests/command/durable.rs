@@ -78,6 +78,50 @@ fn a_pool_on_a_tmpfs_warns_that_it_lasts_until_reboot() {
 }
 
 #[test]
+fn options_in_the_file_of_a_pool_are_those_of_up() {
+    need_mounts!();
+    let pools = Pools::new("options");
+    let mount = pools.0.dir("mount");
+    succeed(&mut pools.homenode("pool create tank a --size 32M"));
+    let known = pools.path("known/tank.toml");
+    let text = fs::read_to_string(&known).unwrap();
+    let write = |options: &str| fs::write(&known, format!("{text}options = [{options}]\n")).unwrap();
+    for (options, problem) in [
+        (r#""--no-such""#, "unexpected argument '--no-such' found"),
+        (r#""noatime""#, "\"noatime\" is no option"),
+        (r#""--", "elsewhere""#, "\"--\" is no option"),
+        (r#""--commit=0""#, "--commit"),
+        (r#""--transport=classic", "--spin-us=1""#, "is for rings"),
+    ] {
+        write(options);
+        refused(&mut pools.homenode("up tank mount"), &[problem]);
+    }
+    write(r#""--noatime", "--commit=7""#);
+    for (nth, seconds) in [(0, 7), (1, 2)] {
+        let up = ["up tank mount", "up tank mount --nosuid --commit 2"][nth];
+        succeed(&mut pools.homenode(up));
+        let server = fs::read(format!("/proc/{}/cmdline", server_pid(&mount).unwrap().as_raw_pid())).unwrap();
+        let server = String::from_utf8_lossy(&server);
+        assert!(server.contains(&format!("--commit={seconds}\0")), "{server}");
+        assert_eq!(server.matches("--commit").count(), 1, "{server}");
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        let line = mounts.lines().find(|line| line.contains(mount.to_str().unwrap()));
+        let line = line.unwrap();
+        assert!(
+            line.contains("noatime") && line.contains("nosuid") == (nth == 1),
+            "{line}"
+        );
+        // What changes the file keeps them.
+        let member = format!("pool add mount member-{nth}");
+        succeed(pools.homenode(&member).args(["--size", "32M"]));
+        assert!(fs::read_to_string(&known).unwrap().contains("--commit=7"));
+        down(&mount);
+    }
+    succeed(&mut pools.homenode("pool import --force a member-0 member-1"));
+    assert!(fs::read_to_string(&known).unwrap().contains("--noatime"));
+}
+
+#[test]
 fn a_pool_mounted_by_name_keeps_its_contents() {
     need_mounts!();
     let pools = Pools::new("durable");

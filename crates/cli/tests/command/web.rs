@@ -237,6 +237,11 @@ fn a_browser_shows_pools_live_and_does_not_grow() {
         text.contains(&name(&one)) && text.contains("node 0")
     });
     assert!(browser.text().contains("health:"), "{}", browser.text());
+    let paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime";
+    let paint = browser.value(paint).as_f64().unwrap();
+    println!("first paint after {paint} ms");
+    // 300 ms where nothing else runs; here tests do.
+    assert!(paint < 3000.0, "first paint after {paint} ms");
     up(&other);
     browser.wait_for("the new pool is shown", |text| text.contains(&name(&other)));
     let click = format!(

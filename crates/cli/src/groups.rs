@@ -8,7 +8,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Pools", &["up", "down", "status", "top", "web", "pool", "fsck"]),
     ("Files", &["file", "run", "steer"]),
     ("Volumes and devices", &["volume", "blk"]),
-    ("Machine", &["topology", "member", "doctor"]),
+    ("Machine", &["topology", "member", "doctor", "simulate"]),
     ("Affinity", &["affinity"]),
     ("First run", &["demo"]),
 ];

@@ -41,6 +41,7 @@ mod progress;
 mod report;
 mod run;
 mod serve;
+mod simulate;
 mod status;
 mod steer;
 mod top;
@@ -85,6 +86,7 @@ enum Verb {
     Doctor(doctor::DoctorArgs),
     #[command(subcommand)]
     Blk(blk::BlkCommand),
+    Simulate(simulate::SimulateArgs),
     Demo(demo::DemoArgs),
     Fsck(fsck::FsckArgs),
     #[command(subcommand)]
@@ -161,6 +163,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::Affinity(command) => affinity::run(command),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Blk(command) => blk::run(command),
+        Verb::Simulate(args) => simulate::run(args),
         Verb::Demo(args) => demo::run(args),
         Verb::Run(_) | Verb::Fsck(_) => unreachable!("run and fsck return before this match"),
         Verb::Member(MemberCommand::List(args)) => member_list::run(args).map_err(boxed),

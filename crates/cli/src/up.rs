@@ -142,7 +142,7 @@ impl UpArgs {
         arguments
     }
 
-    /// The same, with the options in the file of its pool where it has its own at their defaults.
+    /// Adds the options in the file of its pool, which count where this command line leaves the default.
     fn with_options_of_file(&self) -> Result<Self> {
         let Some(name) = self.pool() else {
             return Ok(self.clone());

@@ -1,0 +1,220 @@
+//! `homenode simulate`: the papers' figures, a load, or the gain of a recorded machine, in virtual time.
+
+mod draw;
+mod gain;
+
+use crate::argument;
+use crate::failure::{Failure, Result, chain, fail};
+use crate::topology::crashes_hwloc;
+use clap::{Args, Subcommand, ValueEnum};
+use homenode_linux::topology::{Source, read};
+use homenode_sim::figures::{self, Effort, Figure};
+use homenode_sim::fio::{Fio, Work};
+use homenode_sim::{Constants, Contestant, Machine};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Simulate placement: what a recorded machine would gain, the papers' figures, a load.
+///
+/// The decisions are those of the server and of `affinity`; machine and load are models. Nothing here is measured. Constants that nobody has measured
+/// are drawn from bands: results are medians with the range of all draws. The same seed gives the same numbers.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct SimulateArgs {
+    #[command(subcommand)]
+    what: Option<What>,
+    /// Tell what the machine in DIR would gain, which `homenode affinity record DIR` recorded: moves, bytes that would stay home, and how sure that is.
+    #[arg(long, value_name = "DIR", required = true)]
+    from: Option<PathBuf>,
+    #[command(flatten)]
+    draws: Draws,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How often, and from where.
+#[derive(Args, Clone, Copy, Debug)]
+struct Draws {
+    /// Number of runs, each with constants of its own, 1 to 1000.
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    draws: u64,
+    /// First seed of the runs.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=u64::from(u32::MAX)))]
+    seed: u64,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    Figures(FiguresArgs),
+    Fio(FioArgs),
+}
+
+/// Simulate the papers' figures; write each as SVG and as rows (CSV).
+#[derive(Args, Debug)]
+struct FiguresArgs {
+    /// Names of figures. Default: all.
+    #[arg(value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(figures::ALL.map(|(name, _)| name)))]
+    names: Vec<String>,
+    /// Output directory; created if missing.
+    #[arg(long, value_name = "DIR", default_value = "docs/figures")]
+    out: PathBuf,
+    /// Simulate a hundredth of the load: quick, and less exact.
+    #[arg(long)]
+    small: bool,
+    #[command(flatten)]
+    draws: Draws,
+}
+
+/// Simulate fio jobs with a file each on a machine, and compare filesystems.
+#[derive(Args, Debug)]
+struct FioArgs {
+    /// Machine: `live`, an XML file made with `lstopo --disallowed FILE.xml`, or a description such as "node:4 core:10 pu:1".
+    #[arg(long, value_name = "SOURCE", default_value = "node:4 core:10 pu:1")]
+    machine: Source,
+    /// Block size in bytes (4K, 1M).
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = argument::bytes)]
+    bs: u64,
+    /// Size of each job's file.
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = argument::bytes)]
+    size: u64,
+    /// Number of jobs, a CPU each, one after another. Default: one on each CPU.
+    #[arg(long, value_name = "N")]
+    jobs: Option<u32>,
+    /// Work of the jobs: each block written once, or blocks at random.
+    #[arg(long, value_name = "RW", default_value = "randwrite")]
+    rw: Rw,
+    /// Virtual seconds of randread and randrw.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.01)]
+    runtime: f64,
+    /// Reads among the operations of randrw, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100))]
+    rwmixread: u32,
+    #[command(flatten)]
+    draws: Draws,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Rw {
+    Randwrite,
+    Randread,
+    Randrw,
+}
+
+pub(crate) fn run(args: &SimulateArgs) -> Result<()> {
+    match (&args.what, &args.from) {
+        (Some(What::Figures(args)), _) => make_figures(args),
+        (Some(What::Fio(args)), _) => fio(args),
+        (None, Some(directory)) => gain::run(directory, args.draws, args.json),
+        (None, None) => fail!("nothing to simulate: give --from DIR, or `figures` or `fio`"),
+    }
+}
+
+fn make_figures(args: &FiguresArgs) -> Result<()> {
+    let effort = Effort {
+        draws: args.draws.draws,
+        seed: args.draws.seed,
+        is_small: args.small,
+    };
+    let cannot = |doing: &str, path: &Path, error: &dyn std::fmt::Display| {
+        Failure::new(format!("cannot {doing} {}: {error}", path.display()))
+    };
+    fs::create_dir_all(&args.out).map_err(|error| cannot("create", &args.out, &error))?;
+    for (name, make) in figures::ALL {
+        if !args.names.is_empty() && !args.names.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        let begin = Instant::now();
+        let figure: Figure = make(&effort);
+        for (ending, text) in [
+            ("csv", figure.rows()),
+            ("svg", draw::svg(&figure).map_err(Failure::new)?),
+        ] {
+            let path = args.out.join(format!("{name}.{ending}"));
+            fs::write(&path, text).map_err(|error| cannot("write", &path, &error))?;
+        }
+        crate::print_text(&format!(
+            "{name:<22} {:>6.1} s  {}\n",
+            begin.elapsed().as_secs_f64(),
+            figure.title
+        ))?;
+    }
+    Ok(())
+}
+
+fn fio(args: &FioArgs) -> Result<()> {
+    if args.bs == 0 || args.size < args.bs {
+        fail!(
+            "--size {} is less than a block of --bs {}: a job needs a block, and a block a byte",
+            args.size,
+            args.bs
+        );
+    }
+    if !(args.runtime > 0.0 && args.runtime <= 60.0) {
+        fail!(
+            "--runtime {} is not above 0 and at most 60 virtual seconds",
+            args.runtime
+        );
+    }
+    if let Source::Xml(path) = &args.machine
+        && crashes_hwloc(path).map_err(Failure::new)?
+    {
+        fail!(
+            "{} contradicts itself so badly that hwloc crashes on it: make a new one with `lstopo --disallowed FILE.xml`",
+            path.display()
+        );
+    }
+    let topology = read(&args.machine).map_err(|error| Failure::new(chain(&error)))?;
+    let mixed = |read_percent| Work::Mixed {
+        seconds: args.runtime,
+        read_percent,
+    };
+    let work = match args.rw {
+        Rw::Randwrite => Work::WriteOnce,
+        Rw::Randread => mixed(100),
+        Rw::Randrw => mixed(args.rwmixread),
+    };
+    let all = Machine::new(&topology, &Constants::SERVER.draw(0))
+        .map_err(|error| Failure::new(error.to_string()))?
+        .cores();
+    let jobs = args.jobs.unwrap_or(all);
+    if jobs == 0 || jobs > all {
+        fail!("--jobs {jobs}: the machine has {all} CPUs, and each job takes one");
+    }
+    let load = Fio {
+        cores: (0..jobs).collect(),
+        block_bytes: args.bs,
+        file_bytes: args.size,
+        work,
+        laid_out_by: None,
+        of_node_bytes: None,
+    };
+    let mut text = format!(
+        "simulated, {} draws of unknown constants: median (range)\n",
+        args.draws.draws
+    );
+    for contestant in Contestant::ALL {
+        let (mut speeds, mut local, mut events) = (Vec::new(), 0.0, 0);
+        let begin = Instant::now();
+        for seed in args.draws.seed..args.draws.seed + args.draws.draws {
+            let drawn = Constants::SERVER.draw(seed);
+            let mut machine = Machine::new(&topology, &drawn).map_err(|error| Failure::new(error.to_string()))?;
+            let done = load
+                .run(contestant, &mut machine, &drawn, seed)
+                .map_err(|error| Failure::new(error.to_string()))?;
+            speeds.push(done.mb_per_s());
+            (local, events) = (done.local_percent(), events + done.events);
+        }
+        tracing::debug!(events, seconds = begin.elapsed().as_secs_f64(), "simulated");
+        speeds.sort_by(f64::total_cmp);
+        text.push_str(&format!(
+            "{:<36} {:>9.0} MB/s ({:.0} to {:.0})  {local:>5.1} % local\n",
+            contestant.name(),
+            speeds[speeds.len() / 2],
+            speeds[0],
+            speeds[speeds.len() - 1]
+        ));
+    }
+    crate::print_text(&text)
+}

@@ -1,0 +1,196 @@
+//! Constants of the model: what a machine and the software on it take.
+
+use crate::{PS_PER_NS, Random, random};
+use rand::Rng;
+
+/// A number that is known to lie between two others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Band {
+    /// Least.
+    pub low: f64,
+    /// Most.
+    pub high: f64,
+}
+
+impl Band {
+    /// Anything from `low` to `high`.
+    #[must_use]
+    pub const fn new(low: f64, high: f64) -> Self {
+        Self { low, high }
+    }
+
+    /// A number that is known.
+    #[must_use]
+    pub const fn known(value: f64) -> Self {
+        Self::new(value, value)
+    }
+
+    fn draw(self, random: &mut Random) -> f64 {
+        self.low + (self.high - self.low) * random.random::<f64>()
+    }
+}
+
+/// Costs of file operations by one contestant, in nanoseconds beside the copy of the bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs<T> {
+    /// Each read or write.
+    pub operation_ns: T,
+    /// Each page of 4 KiB that it touches.
+    pub page_ns: T,
+    /// Each page of 4 KiB that is written first, and has no memory yet.
+    pub first_ns: T,
+}
+
+/// Bands of all constants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Constants {
+    /// Time of a line from memory of the own node.
+    pub local_ns: Band,
+    /// Time that each link on the way adds. Not used where a machine tells its latencies in nanoseconds.
+    pub hop_ns: Band,
+    /// Lines that a core has under way at once when it copies.
+    pub lines_under_way: Band,
+    /// Bytes a nanosecond of a node's memory.
+    pub memory_bytes_per_ns: Band,
+    /// Bytes a nanosecond of a link, each way.
+    pub link_bytes_per_ns: Band,
+    /// Lines that cross memory for each line written: 2 where the old line is read first.
+    pub lines_per_written: Band,
+    /// Time in which a modified cache line goes to another core of the node.
+    pub transfer_ns: Band,
+    /// Time that each link on the way adds to that.
+    pub transfer_hop_ns: Band,
+    /// A stock tmpfs, in pages of 4 KiB.
+    pub tmpfs: Costs<Band>,
+    /// Homenode's mount, whose files the kernel holds; and a tmpfs in huge pages.
+    pub mount: Costs<Band>,
+    /// Homenode's library, and the paper's filesystem in the kernel without its system call.
+    pub library: Costs<Band>,
+    /// The page cache of a disk's filesystem, on a hit.
+    pub page_cache: Costs<Band>,
+}
+
+/// Constants of one run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the fields are those of Constants")]
+pub struct Drawn {
+    pub local_ns: f64,
+    pub hop_ns: f64,
+    pub lines_under_way: f64,
+    pub memory_bytes_per_ns: f64,
+    pub link_bytes_per_ns: f64,
+    pub lines_per_written: f64,
+    pub transfer_ns: f64,
+    pub transfer_hop_ns: f64,
+    pub tmpfs: Costs<f64>,
+    pub mount: Costs<f64>,
+    pub library: Costs<f64>,
+    pub page_cache: Costs<f64>,
+}
+
+impl Costs<Band> {
+    const fn new(operation_ns: Band, page_ns: Band, first_ns: Band) -> Self {
+        Self {
+            operation_ns,
+            page_ns,
+            first_ns,
+        }
+    }
+
+    fn draw(self, random: &mut Random) -> Costs<f64> {
+        Costs {
+            operation_ns: self.operation_ns.draw(random),
+            page_ns: self.page_ns.draw(random),
+            first_ns: self.first_ns.draw(random),
+        }
+    }
+}
+
+impl Costs<f64> {
+    /// Time of an operation on so many pages, `first` of which have no memory yet, in picoseconds; without the copy.
+    #[must_use]
+    pub fn of(&self, pages: u64, first: u64) -> u64 {
+        let pages = self.page_ns * pages as f64 + self.first_ns * first as f64;
+        ps(self.operation_ns + pages)
+    }
+}
+
+/// Picoseconds of so many nanoseconds.
+#[must_use]
+pub(crate) fn ps(ns: f64) -> u64 {
+    // Times of a run are far below 2^53 ps, and never negative.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "see above")]
+    let ps = (ns * PS_PER_NS as f64).round() as u64;
+    ps
+}
+
+impl Constants {
+    /// A server of several sockets. Bands are of servers from 2010 to 2020: the papers name cores and nodes, and no more. The
+    /// software's are those that `homenode-bench` and fio measured on this project's machines, from half to one and a half of them for
+    /// older processors.
+    pub const SERVER: Self = Self {
+        local_ns: Band::new(80.0, 130.0),
+        hop_ns: Band::new(50.0, 120.0),
+        lines_under_way: Band::new(8.0, 14.0),
+        memory_bytes_per_ns: Band::new(15.0, 40.0),
+        link_bytes_per_ns: Band::new(6.0, 14.0),
+        lines_per_written: Band::new(1.0, 2.0),
+        transfer_ns: Band::new(30.0, 60.0),
+        transfer_hop_ns: Band::new(60.0, 150.0),
+        tmpfs: Costs::new(
+            Band::new(300.0, 600.0),
+            Band::new(150.0, 400.0),
+            Band::new(400.0, 1200.0),
+        ),
+        mount: Costs::new(Band::new(350.0, 700.0), Band::new(20.0, 60.0), Band::new(20.0, 60.0)),
+        library: Costs::new(Band::new(60.0, 120.0), Band::new(5.0, 20.0), Band::new(40.0, 120.0)),
+        page_cache: Costs::new(Band::new(400.0, 700.0), Band::new(150.0, 400.0), Band::new(0.0, 0.0)),
+    };
+
+    /// Constants of one run; the same seed draws the same.
+    #[must_use]
+    pub fn draw(&self, seed: u64) -> Drawn {
+        let random = &mut random(seed);
+        Drawn {
+            local_ns: self.local_ns.draw(random),
+            hop_ns: self.hop_ns.draw(random),
+            lines_under_way: self.lines_under_way.draw(random),
+            memory_bytes_per_ns: self.memory_bytes_per_ns.draw(random),
+            link_bytes_per_ns: self.link_bytes_per_ns.draw(random),
+            lines_per_written: self.lines_per_written.draw(random),
+            transfer_ns: self.transfer_ns.draw(random),
+            transfer_hop_ns: self.transfer_hop_ns.draw(random),
+            tmpfs: self.tmpfs.draw(random),
+            mount: self.mount.draw(random),
+            library: self.library.draw(random),
+            page_cache: self.page_cache.draw(random),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_lie_in_their_bands_and_repeat() {
+        for seed in 0..100 {
+            let drawn = Constants::SERVER.draw(seed);
+            assert_eq!(drawn, Constants::SERVER.draw(seed));
+            let band = Constants::SERVER.local_ns;
+            assert!((band.low..=band.high).contains(&drawn.local_ns), "{}", drawn.local_ns);
+        }
+        assert_ne!(Constants::SERVER.draw(1), Constants::SERVER.draw(2));
+    }
+
+    #[test]
+    fn costs_grow_with_pages() {
+        let costs = Costs {
+            operation_ns: 100.0,
+            page_ns: 10.0,
+            first_ns: 1000.0,
+        };
+        assert_eq!(costs.of(0, 0), 100_000);
+        assert_eq!(costs.of(3, 2), 2_130_000);
+    }
+}

@@ -1,0 +1,275 @@
+//! Where blocks of files lie: for Homenode by the monitor and the space manager, for tmpfs by the kernel's rules.
+
+use crate::constants::Costs;
+use crate::{Drawn, Machine};
+use homenode_policy::pool::{Buddy, Monitor, Thresholds};
+use homenode_policy::{BLOCK_BYTES, MemberId, NodeId};
+
+/// Blocks that a core takes from the space manager at once: 2 MiB, as the engine does.
+const GRANT_BLOCKS: u64 = 512;
+/// Share of a node's memory that files may take.
+const SHARE_PERCENT: u64 = 80;
+
+/// A filesystem, and how the load uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Contestant {
+    /// A stock tmpfs; one thread reserves all files first, as fio does unless told otherwise.
+    TmpfsReserved,
+    /// A stock tmpfs; each thread's writes allocate.
+    Tmpfs,
+    /// Homenode's mount, with files of the kernel.
+    Mount,
+    /// Homenode's library.
+    Library,
+}
+
+impl Contestant {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::TmpfsReserved, Self::Tmpfs, Self::Mount, Self::Library];
+
+    /// Its name in figures.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TmpfsReserved => "tmpfs, files reserved by one thread",
+            Self::Tmpfs => "tmpfs",
+            Self::Mount => "Homenode mount",
+            Self::Library => "Homenode library",
+        }
+    }
+
+    /// Costs of its operations.
+    #[must_use]
+    pub fn costs(self, drawn: &Drawn) -> Costs<f64> {
+        match self {
+            Self::TmpfsReserved | Self::Tmpfs => drawn.tmpfs,
+            Self::Mount => drawn.mount,
+            Self::Library => drawn.library,
+        }
+    }
+
+    fn is_homenode(self) -> bool {
+        matches!(self, Self::Mount | Self::Library)
+    }
+}
+
+/// Files of equal size, and the home of each block.
+#[derive(Debug)]
+pub struct Files {
+    blocks: u64,
+    /// Node of each block, file after file; [`NOWHERE`] where it has no memory yet.
+    homes: Vec<u8>,
+    space: Space,
+    spilled: u64,
+}
+
+const NOWHERE: u8 = u8::MAX;
+
+#[derive(Debug)]
+enum Space {
+    /// A node's own memory, then that of the nearest node with room.
+    Kernel {
+        free: Vec<u64>,
+        nearest: Vec<Vec<u32>>,
+    },
+    Pool(Box<Pool>),
+}
+
+/// Homenode's pool: a member on each node.
+#[derive(Debug)]
+struct Pool {
+    monitor: Monitor,
+    members: Vec<Buddy>,
+    /// Member of each core's grant, and the blocks that are left of it.
+    grants: Vec<(u32, u64)>,
+}
+
+impl Files {
+    /// Files of so many bytes each, none of which have memory. `of_node_bytes` is the memory for files on each node; `None` for most of the node's.
+    #[must_use]
+    pub fn new(
+        contestant: Contestant,
+        machine: &Machine,
+        files: u64,
+        file_bytes: u64,
+        of_node_bytes: Option<u64>,
+    ) -> Self {
+        let blocks = file_bytes.div_ceil(BLOCK_BYTES as u64).max(1);
+        let room = |node| {
+            let bytes = of_node_bytes.map_or(machine.memory_bytes(node) / 100 * SHARE_PERCENT, |bytes| {
+                bytes.min(machine.memory_bytes(node))
+            });
+            bytes / BLOCK_BYTES as u64
+        };
+        let room: Vec<u64> = (0..machine.nodes()).map(room).collect();
+        let space = if contestant.is_homenode() {
+            Space::Pool(Box::new(Pool::new(machine, &room)))
+        } else {
+            let nearest = |node| {
+                let mut others: Vec<u32> = (0..machine.nodes()).collect();
+                others.sort_by_key(|other| (*other != node, machine.latency_ps(node, *other), *other));
+                others
+            };
+            Space::Kernel {
+                free: room,
+                nearest: (0..machine.nodes()).map(nearest).collect(),
+            }
+        };
+        let count = usize::try_from(files * blocks).expect("a table of homes fits into memory");
+        Self {
+            blocks,
+            homes: vec![NOWHERE; count],
+            space,
+            spilled: 0,
+        }
+    }
+
+    /// Blocks of each file.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Blocks that went to another node than the writer's.
+    #[must_use]
+    pub fn spilled_blocks(&self) -> u64 {
+        self.spilled
+    }
+
+    /// Node of a block, if it has memory.
+    #[must_use]
+    pub fn home(&self, file: u64, block: u64) -> Option<u32> {
+        let home = self.homes[self.at(file, block)];
+        (home != NOWHERE).then_some(u32::from(home))
+    }
+
+    /// A core writes a block: its node, and whether it had no memory before. `None` when nothing is free.
+    pub fn write(&mut self, machine: &Machine, core: u32, file: u64, block: u64) -> Option<(u32, bool)> {
+        let at = self.at(file, block);
+        if self.homes[at] != NOWHERE {
+            return Some((u32::from(self.homes[at]), false));
+        }
+        let home = self.take(machine, core)?;
+        self.spilled += u64::from(home != machine.node_of(core));
+        self.homes[at] = u8::try_from(home).expect("machines have fewer than 255 nodes");
+        Some((home, true))
+    }
+
+    /// A file's blocks are moved to a node, as far as the model goes: nothing of the old places becomes free.
+    pub fn move_to(&mut self, file: u64, node: u32) {
+        let first = self.at(file, 0);
+        let blocks = usize::try_from(self.blocks).expect("a table of homes fits into memory");
+        self.homes[first..first + blocks].fill(u8::try_from(node).expect("machines have fewer than 255 nodes"));
+    }
+
+    fn at(&self, file: u64, block: u64) -> usize {
+        usize::try_from(file * self.blocks + block).expect("a table of homes fits into memory")
+    }
+
+    fn take(&mut self, machine: &Machine, core: u32) -> Option<u32> {
+        let node = machine.node_of(core);
+        match &mut self.space {
+            Space::Kernel { free, nearest } => {
+                let home = nearest[node as usize]
+                    .iter()
+                    .copied()
+                    .find(|home| free[*home as usize] > 0)?;
+                free[home as usize] -= 1;
+                Some(home)
+            }
+            Space::Pool(pool) => pool.take(core, machine.id(node)),
+        }
+    }
+}
+
+impl Pool {
+    fn new(machine: &Machine, room: &[u64]) -> Self {
+        let ids: Vec<NodeId> = (0..machine.nodes()).map(|node| machine.id(node)).collect();
+        let mut monitor = Monitor::new(&ids, &machine.latencies(), Thresholds::default());
+        let members = (0_u16..).zip(&ids).zip(room).map(|((member, home), blocks)| {
+            monitor.add(MemberId(member), *home);
+            monitor.update(MemberId(member), 0, *blocks);
+            let mut buddy = Buddy::new(*blocks);
+            buddy.free(0, *blocks);
+            buddy
+        });
+        let members = members.collect();
+        Self {
+            monitor,
+            members,
+            grants: vec![(0, 0); machine.cores() as usize],
+        }
+    }
+
+    fn take(&mut self, core: u32, asking: NodeId) -> Option<u32> {
+        let grant = self.grants[core as usize];
+        let (member, left) = if grant.1 > 0 { grant } else { self.grant(asking)? };
+        self.grants[core as usize] = (member, left - 1);
+        Some(member)
+    }
+
+    /// Takes a grant from the monitor's target; when all members are fat, from the nearest with anything.
+    fn grant(&mut self, asking: NodeId) -> Option<(u32, u64)> {
+        let mut order: Vec<MemberId> = self.monitor.candidates(asking).collect();
+        order.extend(self.monitor.all_by_latency(asking));
+        for member in order {
+            let buddy = &mut self.members[usize::from(member.0)];
+            if let Some((_, blocks)) = buddy.allocate_up_to(GRANT_BLOCKS) {
+                let used = buddy.blocks() - buddy.free_blocks();
+                self.monitor.update(member, used, buddy.blocks());
+                return Some((u32::from(member.0), blocks));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Constants;
+    use crate::shapes::{Shape, machine};
+
+    fn four_nodes() -> Machine {
+        Machine::new(
+            &machine(4, 2, 1 << 30, Shape::Full, Vec::new()),
+            &Constants::SERVER.draw(1),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn blocks_lie_with_their_first_writer_until_its_node_is_full() {
+        let machine = four_nodes();
+        for contestant in Contestant::ALL {
+            let mut files = Files::new(contestant, &machine, 2, 8 << 20, Some(16 << 20));
+            for block in 0..files.blocks() {
+                assert_eq!(files.write(&machine, 2, 0, block), Some((1, true)), "{contestant:?}");
+                assert_eq!(files.write(&machine, 7, 0, block), Some((1, false)), "{contestant:?}");
+            }
+            assert_eq!(
+                (files.home(0, 7), files.home(1, 7), files.spilled_blocks()),
+                (Some(1), None, 0)
+            );
+        }
+    }
+
+    #[test]
+    fn full_nodes_spill_to_the_nearest_and_a_full_machine_refuses() {
+        let machine = four_nodes();
+        for contestant in [Contestant::Tmpfs, Contestant::Library] {
+            let mut files = Files::new(contestant, &machine, 1, 64 << 20, Some(8 << 20));
+            let places: Vec<_> = (0..files.blocks())
+                .map(|block| files.write(&machine, 2, 0, block))
+                .collect();
+            let on = |node| places.iter().flatten().filter(|(home, _)| *home == node).count();
+            assert_eq!((on(1), on(0), on(2), on(3)), (2048, 2048, 2048, 2048), "{contestant:?}");
+            assert_eq!(
+                places.iter().filter(|place| place.is_none()).count(),
+                8192,
+                "{contestant:?}"
+            );
+            assert_eq!(files.spilled_blocks(), 3 * 2048);
+        }
+    }
+}

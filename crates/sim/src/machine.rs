@@ -1,0 +1,440 @@
+//! A machine: cores, memories and the links between them, as queues that lines go through.
+//!
+//! A copy takes as long as the slowest of three: the core, which has a number of lines under way and waits for each as long as the
+//! latency is; the home's memory; and each link on the way, which serve their lines in the order in which copies begin.
+//! Not modelled: refreshes and banks of memory, congestion within a socket, frequencies of cores, page tables.
+
+use crate::constants::ps;
+use crate::{Drawn, LINE_BYTES};
+use homenode_policy::NodeId;
+use homenode_policy::topology::{LatencySource, Topology};
+use std::collections::VecDeque;
+
+/// Hardware in one run.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Node of each core.
+    nodes_of_cores: Vec<u32>,
+    nodes: Vec<Node>,
+    /// `ways[a][b]`: from cores of node a to memory of node b.
+    ways: Vec<Vec<Way>>,
+    links: Vec<Server>,
+    link_line_ps: u64,
+    transfer_ps: u64,
+    transfer_hop_ps: u64,
+    written_percent: u64,
+    traffic: Traffic,
+}
+
+/// Bytes that copies moved since [`Machine::take_traffic`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Between cores and the memory of their own node.
+    pub local_bytes: u64,
+    /// All others.
+    pub remote_bytes: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    id: NodeId,
+    memory_bytes: u64,
+    memory: Server,
+    line_ps: u64,
+    /// Bytes of its last-level caches; 0 where the machine tells none.
+    cache_bytes: u64,
+}
+
+/// Something that serves lines one after another.
+#[derive(Clone, Copy, Debug, Default)]
+struct Server {
+    free_at: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Way {
+    latency_ps: u64,
+    /// Time of each line that a core copies.
+    line_ps: u64,
+    /// Links on the way, by number.
+    links: Vec<usize>,
+}
+
+/// Why there is no machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MachineError {
+    /// Nothing could run there.
+    #[error("the machine has no CPU that runs: a load needs one")]
+    NoCpu,
+    /// Nothing could lie there.
+    #[error("the machine has no memory: bytes need a node that has some")]
+    NoMemory,
+    /// Nearer than local.
+    #[error(
+        "the distances contradict themselves: from {from} the memory of {to} is nearer ({far}) than its own ({near})"
+    )]
+    Distances {
+        /// Asking node.
+        from: NodeId,
+        /// Node that seems nearer.
+        to: NodeId,
+        /// Distance to its own memory.
+        near: u32,
+        /// Distance to the other one.
+        far: u32,
+    },
+}
+
+impl Server {
+    /// Serves lines at `now` or later; returns when the last is through.
+    fn serve(&mut self, now: u64, work_ps: u64) -> u64 {
+        self.free_at = self.free_at.max(now) + work_ps;
+        self.free_at
+    }
+}
+
+impl Machine {
+    /// The machine of a topology, with the constants of one run. Its CPUs that run are the cores, in their order.
+    ///
+    /// # Errors
+    /// See [`MachineError`].
+    pub fn new(topology: &Topology, drawn: &Drawn) -> Result<Self, MachineError> {
+        let ids = topology.node_ids();
+        let place = |id: NodeId| {
+            ids.iter()
+                .position(|other| *other == id)
+                .expect("a topology has its nodes")
+        };
+        let online = topology.cpus().iter().filter(|cpu| cpu.online);
+        let nodes_of_cores: Vec<u32> = online
+            .map(|cpu| u32::try_from(place(topology.cpu_nodes()[cpu.id.0 as usize])).expect("nodes are few"))
+            .collect();
+        if nodes_of_cores.is_empty() {
+            return Err(MachineError::NoCpu);
+        }
+        if topology.nodes().iter().all(|node| node.memory_bytes == 0) {
+            return Err(MachineError::NoMemory);
+        }
+        let (ways, link_count) = ways(topology, drawn)?;
+        let memory_line_ps = ps(LINE_BYTES as f64 / drawn.memory_bytes_per_ns);
+        let nodes = topology.nodes().iter().map(|node| {
+            let level = topology.caches().iter().map(|cache| cache.level).max().unwrap_or(0);
+            let caches = topology
+                .caches()
+                .iter()
+                .filter(|cache| cache.level == level && level > 1);
+            let of_node = caches.filter(|cache| cache.cpus.first().is_some_and(|cpu| node.cpus.contains(cpu)));
+            Node {
+                id: node.id,
+                memory_bytes: node.memory_bytes,
+                memory: Server::default(),
+                line_ps: memory_line_ps,
+                cache_bytes: of_node.map(|cache| cache.bytes).sum(),
+            }
+        });
+        Ok(Self {
+            nodes_of_cores,
+            nodes: nodes.collect(),
+            ways,
+            links: vec![Server::default(); link_count],
+            link_line_ps: ps(LINE_BYTES as f64 / drawn.link_bytes_per_ns),
+            transfer_ps: ps(drawn.transfer_ns),
+            transfer_hop_ps: ps(drawn.transfer_hop_ns),
+            written_percent: ps(drawn.lines_per_written) / 10,
+            traffic: Traffic::default(),
+        })
+    }
+
+    /// Number of cores.
+    #[must_use]
+    pub fn cores(&self) -> u32 {
+        u32::try_from(self.nodes_of_cores.len()).expect("CPU numbers are 32 bits")
+    }
+
+    /// Number of nodes, with and without cores and memory. Nodes are named by their place, from 0.
+    #[must_use]
+    pub fn nodes(&self) -> u32 {
+        u32::try_from(self.nodes.len()).expect("node numbers are 16 bits")
+    }
+
+    /// Node of a core, by place.
+    #[must_use]
+    pub fn node_of(&self, core: u32) -> u32 {
+        self.nodes_of_cores[core as usize]
+    }
+
+    /// The kernel's number of the node at a place.
+    #[must_use]
+    pub fn id(&self, node: u32) -> NodeId {
+        self.nodes[node as usize].id
+    }
+
+    /// Bytes of memory of a node.
+    #[must_use]
+    pub fn memory_bytes(&self, node: u32) -> u64 {
+        self.nodes[node as usize].memory_bytes
+    }
+
+    /// Bytes of the last-level caches of a node.
+    #[must_use]
+    pub fn cache_bytes(&self, node: u32) -> u64 {
+        self.nodes[node as usize].cache_bytes
+    }
+
+    /// Latencies in picoseconds from each node to each, as [`homenode_policy::pool::Monitor`] takes them.
+    #[must_use]
+    pub fn latencies(&self) -> Vec<Vec<u32>> {
+        let of = |way: &Way| u32::try_from(way.latency_ps).unwrap_or(u32::MAX);
+        self.ways.iter().map(|row| row.iter().map(of).collect()).collect()
+    }
+
+    /// Latency of memory of `home` from cores of `node`.
+    #[must_use]
+    pub fn latency_ps(&self, node: u32, home: u32) -> u64 {
+        self.ways[node as usize][home as usize].latency_ps
+    }
+
+    /// Time in which a modified line goes from the cache of one core to that of another.
+    #[must_use]
+    pub fn transfer_ps(&self, from: u32, to: u32) -> u64 {
+        let way = &self.ways[self.node_of(to) as usize][self.node_of(from) as usize];
+        self.transfer_ps + self.transfer_hop_ps * way.links.len() as u64
+    }
+
+    /// A core reads so many bytes of memory of `home` from `now` on; returns when it has them.
+    pub fn read(&mut self, now: u64, core: u32, home: u32, bytes: u64) -> u64 {
+        self.copy(now, core, home, bytes, 100)
+    }
+
+    /// A core writes so many bytes; returns when it has done.
+    pub fn write(&mut self, now: u64, core: u32, home: u32, bytes: u64) -> u64 {
+        self.copy(now, core, home, bytes, self.written_percent)
+    }
+
+    /// A core reads lines one after another, each of which tells where the next is; returns when it has the last.
+    pub fn chase(&mut self, now: u64, core: u32, home: u32, lines: u64) -> u64 {
+        let latency = self.latency_ps(self.node_of(core), home);
+        self.read(now, core, home, lines * LINE_BYTES)
+            .max(now + lines * latency)
+    }
+
+    /// Bytes since the last call.
+    pub fn take_traffic(&mut self) -> Traffic {
+        std::mem::take(&mut self.traffic)
+    }
+
+    #[inline]
+    fn copy(&mut self, now: u64, core: u32, home: u32, bytes: u64, percent: u64) -> u64 {
+        let node = self.nodes_of_cores[core as usize];
+        let way = &self.ways[node as usize][home as usize];
+        let lines = bytes.div_ceil(LINE_BYTES) * percent / 100;
+        let mut end = now + lines * way.line_ps;
+        for link in &way.links {
+            end = end.max(self.links[*link].serve(now, lines * self.link_line_ps));
+        }
+        let of_home = &mut self.nodes[home as usize];
+        end = end.max(of_home.memory.serve(now, lines * of_home.line_ps));
+        if node == home {
+            self.traffic.local_bytes += bytes;
+        } else {
+            self.traffic.remote_bytes += bytes;
+        }
+        end
+    }
+}
+
+/// Ways between all nodes, and the number of links, each of which leads one way.
+///
+/// Nodes at the least remote distance of either are joined by a link; farther ones are reached over others, by the fewest links, lowest
+/// nodes first.
+fn ways(topology: &Topology, drawn: &Drawn) -> Result<(Vec<Vec<Way>>, usize), MachineError> {
+    let (ids, latency) = (topology.node_ids(), topology.latency());
+    let count = ids.len();
+    let matrix = &latency.matrix;
+    for from in 0..count {
+        let near = matrix[from][from];
+        if let Some(to) = (0..count).find(|to| matrix[from][*to] < near) {
+            return Err(MachineError::Distances {
+                from: ids[from],
+                to: ids[to],
+                near,
+                far: matrix[from][to],
+            });
+        }
+    }
+    let nearest = |from: usize| (0..count).filter(|to| *to != from).map(|to| matrix[from][to]).min();
+    let is_joined =
+        |a: usize, b: usize| a != b && (nearest(a) == Some(matrix[a][b]) || nearest(b) == Some(matrix[b][a]));
+    let link = |from: usize, to: usize| from * count + to;
+    let is_told = matches!(latency.source, LatencySource::Hmat | LatencySource::Measured);
+    let ways = (0..count).map(|from| {
+        let routes = routes(count, from, &is_joined);
+        (0..count)
+            .map(|to| {
+                let links: Vec<_> = routes[to].windows(2).map(|pair| link(pair[0], pair[1])).collect();
+                let ns = if is_told {
+                    f64::from(matrix[from][to])
+                } else {
+                    drawn.local_ns + drawn.hop_ns * links.len() as f64
+                };
+                Way {
+                    latency_ps: ps(ns),
+                    line_ps: ps(ns / drawn.lines_under_way),
+                    links,
+                }
+            })
+            .collect()
+    });
+    Ok((ways.collect(), count * count))
+}
+
+/// Nodes on the shortest way from one node to each; of two parts of a machine that nothing joins, straight.
+fn routes(count: usize, from: usize, is_joined: &impl Fn(usize, usize) -> bool) -> Vec<Vec<usize>> {
+    let mut routes: Vec<Option<Vec<usize>>> = vec![None; count];
+    routes[from] = Some(vec![from]);
+    let mut queue = VecDeque::from([from]);
+    while let Some(node) = queue.pop_front() {
+        let so_far = routes[node].clone().expect("queued nodes have a route");
+        for (next, route) in routes.iter_mut().enumerate() {
+            if route.is_none() && is_joined(node, next) {
+                *route = Some(so_far.iter().copied().chain([next]).collect());
+                queue.push_back(next);
+            }
+        }
+    }
+    let straight = |(to, route): (usize, Option<Vec<usize>>)| route.unwrap_or_else(|| vec![from, to]);
+    routes.into_iter().enumerate().map(straight).collect()
+}
+
+/// Topologies of machines that are described by a few numbers.
+pub mod shapes {
+    use homenode_policy::topology::{Cache, CacheKind, Cpu, Device, Latency, LatencySource, Node, Parts, Topology};
+    use homenode_policy::{CpuId, NodeId};
+
+    /// Distances between the nodes of a machine.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Shape {
+        /// Each node is joined to each other one.
+        Full,
+        /// Numbers of joined nodes differ in one bit: four nodes are a square, eight a cube.
+        Cube,
+    }
+
+    /// A machine of equal nodes, with CPUs numbered node by node.
+    ///
+    /// # Panics
+    /// When there is no node or more than 4096 CPUs.
+    #[must_use]
+    pub fn machine(nodes: u16, cores: u32, memory_bytes: u64, shape: Shape, devices: Vec<Device>) -> Topology {
+        let cpus_of = |node: u16| (u32::from(node) * cores..(u32::from(node) + 1) * cores).map(CpuId);
+        let count = u32::from(nodes) * cores;
+        assert!(nodes > 0 && count <= 4096, "{nodes} nodes of {cores} cores");
+        let distance = |a: u16, b: u16| match shape {
+            _ if a == b => 10,
+            Shape::Full => 21,
+            Shape::Cube => 10 + 11 * (a ^ b).count_ones(),
+        };
+        let parts = Parts {
+            nodes: (0..nodes)
+                .map(|node| Node {
+                    cpus: cpus_of(node).collect(),
+                    memory_bytes,
+                    ..Node::new(NodeId(node))
+                })
+                .collect(),
+            cpus: (0..nodes)
+                .flat_map(|node| {
+                    cpus_of(node).map(move |id| Cpu {
+                        id,
+                        core: Some(id.0),
+                        package: Some(u32::from(node)),
+                        online: true,
+                    })
+                })
+                .collect(),
+            possible_cpus: count,
+            caches: (0..nodes)
+                .map(|node| Cache {
+                    level: 3,
+                    kind: CacheKind::Unified,
+                    bytes: 24 << 20,
+                    cpus: cpus_of(node).collect(),
+                })
+                .collect(),
+            latency: Latency {
+                source: LatencySource::Slit,
+                matrix: (0..nodes)
+                    .map(|a| (0..nodes).map(|b| distance(a, b)).collect())
+                    .collect(),
+            },
+            devices,
+        };
+        Topology::new(parts).expect("equal nodes fit together")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shapes::{Shape, machine};
+    use super::*;
+    use crate::Constants;
+    use homenode_policy::topology::{Latency, Node, Parts};
+
+    fn of(nodes: u16, shape: Shape) -> Machine {
+        Machine::new(
+            &machine(nodes, 2, 1 << 30, shape, Vec::new()),
+            &Constants::SERVER.draw(1),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn remote_copies_take_longer_and_crowds_wait() {
+        let mut quiet = of(4, Shape::Full);
+        let local = quiet.read(0, 0, 0, 1 << 20);
+        let remote = of(4, Shape::Full).read(0, 0, 1, 1 << 20);
+        assert!(remote > local, "{remote} after {local}");
+        let ends: Vec<_> = (0..32).map(|core| quiet.read(local, core % 8, 0, 1 << 20)).collect();
+        assert!(ends[31] > 2 * ends[0], "memory serves one line at a time: {ends:?}");
+        assert_eq!(
+            quiet.take_traffic(),
+            Traffic {
+                local_bytes: 9 << 20,
+                remote_bytes: 24 << 20
+            }
+        );
+        assert_eq!(quiet.take_traffic(), Traffic::default());
+    }
+
+    #[test]
+    fn a_cube_has_ways_of_three_links() {
+        let cube = of(8, Shape::Cube);
+        for (to, links) in [(0, 0), (1, 1), (2, 1), (3, 2), (7, 3)] {
+            assert_eq!(cube.ways[0][to].links.len(), links, "to node {to}");
+        }
+        assert!(cube.latency_ps(0, 7) > cube.latency_ps(0, 3));
+        assert!(cube.transfer_ps(0, 15) > cube.transfer_ps(0, 1));
+    }
+
+    #[test]
+    fn impossible_machines_are_refused() {
+        let drawn = Constants::SERVER.draw(1);
+        let mut parts = Parts {
+            nodes: vec![Node::new(NodeId(0)), Node::new(NodeId(1))],
+            latency: Latency {
+                matrix: vec![vec![10, 5], vec![10, 10]],
+                ..Latency::default()
+            },
+            ..Parts::default()
+        };
+        let why = |parts: &Parts| Machine::new(&Topology::new(parts.clone()).unwrap(), &drawn).unwrap_err();
+        assert_eq!(why(&parts), MachineError::NoCpu);
+        let with_cpus = machine(2, 1, 0, Shape::Full, Vec::new());
+        assert_eq!(Machine::new(&with_cpus, &drawn).unwrap_err(), MachineError::NoMemory);
+        parts.nodes = machine(2, 1, 1 << 30, Shape::Full, Vec::new()).nodes().to_vec();
+        parts.cpus = machine(2, 1, 1 << 30, Shape::Full, Vec::new()).cpus().to_vec();
+        parts.possible_cpus = 2;
+        assert!(matches!(why(&parts), MachineError::Distances { near: 10, far: 5, .. }));
+    }
+}

@@ -5,11 +5,13 @@ bench := $(CARGO_TARGET_DIR)/release/homenode-bench
 
 export PREFIX DESTDIR HOMENODE_BINARY
 
-.PHONY: help setup run test bench loom fuzz crash soak build install uninstall deb lab lab-test clean
+.PHONY: help setup run test figures mutants bench loom fuzz crash soak build install uninstall deb lab lab-test clean
 
 help:
 	@echo 'make run        homenode demo: real trees verified, everything measured beside tmpfs; a table and a page (root; RING=1: with rings)'
 	@echo 'make test       format, lints, loom, benches in small, all tests'
+	@echo 'make figures    the papers'"'"' figures, simulated, into docs/figures; a minute and the build'
+	@echo 'make mutants    breaks each module of the policy in turn: some simulated figure must change; minutes'
 	@echo 'make bench      every claimed number; takes minutes on a machine that does nothing else'
 	@echo 'make loom       every interleaving model of the lock-free code, with the one that takes minutes'
 	@echo 'make fuzz       fuzz the decoders of what comes from outside, ten minutes in all (FUZZ_SECONDS=N)'
@@ -30,6 +32,13 @@ run: setup
 
 test: setup
 	@scripts/test.sh
+
+figures: setup
+	@cargo build --release -p homenode-cli
+	@$(CARGO_TARGET_DIR)/release/homenode simulate figures
+
+mutants: setup
+	@scripts/mutants.py
 
 bench: setup
 	@cargo build --release -p homenode-bench -p homenode-cli -p homenode-client

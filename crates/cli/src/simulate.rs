@@ -51,7 +51,7 @@ enum What {
     Fio(FioArgs),
 }
 
-/// Simulate the papers' figures; write each as SVG and as rows (CSV).
+/// Simulate the papers' figures; write each as SVG and as rows (CSV), and all of them into a README.md.
 #[derive(Args, Debug)]
 struct FiguresArgs {
     /// Names of figures. Default: all.
@@ -121,6 +121,12 @@ fn make_figures(args: &FiguresArgs) -> Result<()> {
         Failure::new(format!("cannot {doing} {}: {error}", path.display()))
     };
     fs::create_dir_all(&args.out).map_err(|error| cannot("create", &args.out, &error))?;
+    let mut page = format!(
+        "# Simulated figures\n\nNothing here is measured. `homenode simulate figures` made it: {} draws of unknown constants, first seed {}. Lines are \
+         medians, bars the range of all draws. Each figure's rows are in its CSV file. The guide \
+         [simulate](../guide/simulate.md) tells what the model has.\n",
+        effort.draws, effort.seed
+    );
     for (name, make) in figures::ALL {
         if !args.names.is_empty() && !args.names.iter().any(|wanted| wanted == name) {
             continue;
@@ -134,11 +140,19 @@ fn make_figures(args: &FiguresArgs) -> Result<()> {
             let path = args.out.join(format!("{name}.{ending}"));
             fs::write(&path, text).map_err(|error| cannot("write", &path, &error))?;
         }
+        page.push_str(&format!(
+            "\n## {name}\n\n![{}]({name}.svg)\n\n{}\n",
+            figure.title, figure.paper
+        ));
         crate::print_text(&format!(
             "{name:<22} {:>6.1} s  {}\n",
             begin.elapsed().as_secs_f64(),
             figure.title
         ))?;
+    }
+    if args.names.is_empty() {
+        let path = args.out.join("README.md");
+        fs::write(&path, page).map_err(|error| cannot("write", &path, &error))?;
     }
     Ok(())
 }

@@ -16,4 +16,5 @@ mod affinity {
     mod planning;
     mod recording;
     mod running;
+    mod simulating;
 }

@@ -22,8 +22,8 @@ pub struct Figure {
     pub title: String,
     /// Name and unit of the axes.
     pub axes: [&'static str; 2],
-    /// Whether values of x are powers of two.
-    pub is_logarithmic: bool,
+    /// Whether each axis is logarithmic.
+    pub is_logarithmic: [bool; 2],
     /// Names of the values of x, 0 and up; empty where these are numbers.
     pub categories: Vec<String>,
     /// Numbers of the paper's text, and why ours differ.
@@ -187,7 +187,7 @@ fn mbs_1a(effort: &Effort) -> Figure {
         name: "mbs-lvm-1a",
         title: "Random write to storage of node 0, by the node of ten writers (4 x 10 cores)".to_owned(),
         axes: ["node of the writers", "MB/s"],
-        is_logarithmic: false,
+        is_logarithmic: [false, false],
         categories: (0..4).map(|node| format!("node {node}")).collect(),
         paper: "The paper's text has no numbers for this figure: it says that throughput improves if access is local.",
         series: series(&[4 << 10, 128 << 10], |bytes| format!("{} KiB", bytes >> 10), points),
@@ -208,7 +208,7 @@ fn mbs_5a(effort: &Effort) -> Figure {
         name: "mbs-lvm-5a",
         title: "Random write by block size, 40 threads (4 x 10 cores)".to_owned(),
         axes: ["block size in KiB", "MB/s"],
-        is_logarithmic: true,
+        is_logarithmic: [true, false],
         categories: Vec::new(),
         paper: "The paper: about 20 times tmpfs, the most at 4 KiB. Here files that one thread reserved lose by the bandwidth of one memory \
                 and its links, and by tmpfs' own work; nothing in the model takes 20 times. The paper does not say what else its tmpfs waited for; \
@@ -233,7 +233,7 @@ fn mbs_5b(effort: &Effort) -> Figure {
         name: "mbs-lvm-5b",
         title: "Strong scaling: random write of 4 KiB by ten threads on each of 1 to 4 nodes".to_owned(),
         axes: ["nodes", "MB/s"],
-        is_logarithmic: false,
+        is_logarithmic: [false, false],
         categories: Vec::new(),
         paper: "The paper: mbsfs scales well up to four nodes, tmpfs does not.",
         series: series(&Contestant::ALL, |one| one.name().to_owned(), points),
@@ -266,7 +266,7 @@ fn mbs_5c(effort: &Effort) -> Figure {
         name: "mbs-lvm-5c",
         title: "YCSB-A: throughput of a database with 40 clients, 2 million records (4 x 10 cores)".to_owned(),
         axes: ["filesystem", "1000 operations/s"],
-        is_logarithmic: false,
+        is_logarithmic: [false, false],
         categories: OF_DATABASE.iter().map(|one| one.name().to_owned()).collect(),
         paper: "The paper: up to 10 % more than tmpfs. The gain here depends on the CPU time of the database, a band of 10 to 40 µs.",
         series: vec![Series {
@@ -287,7 +287,7 @@ fn mbs_5d(effort: &Effort) -> Figure {
         name: "mbs-lvm-5d",
         title: "YCSB-A: mean latency (4 x 10 cores)".to_owned(),
         axes: ["filesystem", "µs"],
-        is_logarithmic: false,
+        is_logarithmic: [false, false],
         categories: OF_DATABASE.iter().map(|one| one.name().to_owned()).collect(),
         paper: "The paper: lower than tmpfs, also for reads.",
         series: vec![
@@ -304,7 +304,7 @@ fn mbs_5d(effort: &Effort) -> Figure {
 }
 
 fn spill(effort: &Effort) -> Figure {
-    let of_node: u64 = 64 << 20;
+    let of_node: u64 = 512 << 20;
     let points = |contestant| {
         let of_share = |percent: u32| {
             effort.point(f64::from(percent), |drawn, seed| {
@@ -326,7 +326,7 @@ fn spill(effort: &Effort) -> Figure {
         name: "mbs-lvm-spill",
         title: "Local share of writes on node 0, by what they fill of it".to_owned(),
         axes: ["bytes written, percent of the node's room", "percent local"],
-        is_logarithmic: false,
+        is_logarithmic: [false, false],
         categories: Vec::new(),
         paper: "The paper (section 2.4, figure 4) describes this and has no numbers: the local storage until it is full, then the nearest.",
         series: series(
@@ -361,7 +361,7 @@ fn moving(effort: &Effort) -> Figure {
         name: "mbs-lvm-moving",
         title: "Local share of reads of files that node 0 wrote, by time (4 x 10 cores)".to_owned(),
         axes: ["second", "percent local"],
-        is_logarithmic: false,
+        is_logarithmic: [false, false],
         categories: Vec::new(),
         paper: "The paper leaves reads to future work (section 4).",
         series: series(
@@ -422,7 +422,7 @@ fn blk_mq_4(effort: &Effort) -> Figure {
         name: "blk-mq-4",
         title: "512-byte requests to a no-op device, by cores (1 x 6, 2 x 6, 4 x 8, 8 x 10 cores)".to_owned(),
         axes: ["cores", "million IOPS"],
-        is_logarithmic: false,
+        is_logarithmic: [false, true],
         categories: Vec::new(),
         paper: "The paper: a core sustains about 0.8 million IOPS; the single queue never exceeds 1 million, and falls to about 0.125 on four and eight \
                 sockets; two levels reach 10 million. The model has one lock and one line; the old block layer touched several.",
@@ -470,7 +470,7 @@ fn jericho_local(effort: &Effort) -> Figure {
         name: "jericho-local",
         title: "Local share of fio's reads through a DRAM cache, by cores (nodes of 8 cores)".to_owned(),
         axes: ["cores", "percent local"],
-        is_logarithmic: false,
+        is_logarithmic: [false, false],
         categories: Vec::new(),
         paper: "The paper's abstract, 64 cores: 5 % local with an unmodified kernel, more than 95 % with Jericho. Here files were laid out by a \
                 thread that ran on each node equally often, so one part in eight is local by chance; the paper's kernel was worse than chance.",
@@ -483,7 +483,7 @@ fn jericho_speed(effort: &Effort) -> Figure {
         name: "jericho-speed",
         title: "fio's reads through a DRAM cache, by cores (nodes of 8 cores)".to_owned(),
         axes: ["cores", "GB/s"],
-        is_logarithmic: false,
+        is_logarithmic: [false, false],
         categories: Vec::new(),
         paper: "The paper's abstract, 64 cores: twice the throughput of an unmodified kernel. All three take the page cache's own time here, so \
                 that only placement differs.",
@@ -515,7 +515,7 @@ fn upload(effort: &Effort) -> Figure {
         title: "HDFS upload by cores, 16 connections, a card of 8 queues and an NVMe disk on different nodes of two"
             .to_owned(),
         axes: ["cores", "MB/s"],
-        is_logarithmic: false,
+        is_logarithmic: [false, false],
         categories: Vec::new(),
         paper: "The paper's abstract: up to 32 % more than without dynamic core affinity, and better scaling with cores.",
         series: series(&Placing::ALL, Placing::name, points),

@@ -2,10 +2,13 @@
 
 use crate::fio::NoRoom;
 use crate::{Agenda, Contestant, Drawn, Files, Machine, PS_PER_S, random};
-use homenode_policy::BLOCK_BYTES;
 use homenode_policy::mover::{Mover, Rates, Reason};
+use homenode_policy::{BLOCK_BYTES, NodeId};
 use rand::Rng;
 use std::collections::BTreeMap;
+
+/// Reads of a job that go to the file of the next job.
+const OF_OTHERS_PERCENT: u32 = 15;
 
 /// Reading jobs, each with a file that the first core has written.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,24 +46,27 @@ impl Moving {
         let mut agenda = Agenda::new(u32::try_from(jobs).expect("a job for each core"));
         let (mut mover, mut local) = (Mover::default(), Vec::new());
         for second in 0..u64::from(self.seconds) {
-            let mut reached: BTreeMap<u64, Rates> = BTreeMap::new();
+            let mut reached: BTreeMap<u64, BTreeMap<NodeId, u64>> = BTreeMap::new();
             let (mut all, mut near) = (0, 0);
             agenda.run((second + 1) * span_ps, |now, job| {
                 let core = self.cores[job as usize];
-                let home = files.home(u64::from(job), random.random_range(0..files.blocks()))?;
+                let is_other = random.random_range(0..100) < OF_OTHERS_PERCENT;
+                let file = (u64::from(job) + u64::from(is_other)) % jobs;
+                let home = files.home(file, random.random_range(0..files.blocks()))?;
                 let node = machine.node_of(core);
                 (all, near) = (all + 1, near + u64::from(node == home));
-                let rates = reached
-                    .entry(u64::from(job))
-                    .or_insert_with(|| vec![(machine.id(node), 0)]);
-                rates[0].1 += BLOCK_BYTES as u64 * scale;
+                let rates = reached.entry(file).or_default();
+                *rates.entry(machine.id(node)).or_default() += BLOCK_BYTES as u64 * scale;
                 Some(machine.read(now, core, home, BLOCK_BYTES as u64) + cost_ps)
             });
             local.push(100.0 * near as f64 / f64::from(u32::try_from(all).unwrap_or(u32::MAX)).max(1.0));
             if !moves {
                 continue;
             }
-            for file in mover.note(second, &reached) {
+            let reached = reached
+                .into_iter()
+                .map(|(file, rates)| (file, rates.into_iter().collect::<Rates>()));
+            for file in mover.note(second, &reached.collect()) {
                 let home = files.home(file, 0).unwrap_or(0);
                 let lies = [(machine.id(home), self.file_bytes)];
                 let decision = mover.decide(file, &lies, |_| u64::MAX);
@@ -96,6 +102,6 @@ mod tests {
         };
         let (off, on) = (of(false), of(true));
         assert!(off.iter().all(|local| (15.0..35.0).contains(local)), "{off:?}");
-        assert!(on[0] < 35.0 && on[7] == 100.0, "{on:?}");
+        assert!(on[0] < 35.0 && on[7] > 85.0, "{on:?}");
     }
 }

@@ -23,25 +23,28 @@ const COLORS: [RGBColor; 8] = [
 pub(super) fn svg(figure: &Figure) -> Result<String, String> {
     let mut text = String::new();
     let points = || figure.series.iter().flat_map(|series| &series.points);
-    let (mut first, mut last, mut most) = (f64::MAX, f64::MIN, 0.0_f64);
+    let (mut first, mut last) = (f64::MAX, f64::MIN);
+    let (mut least, mut most) = (f64::MAX, 0.0_f64);
     for point in points() {
-        (first, last, most) = (first.min(point.x), last.max(point.x), most.max(point.high));
+        (first, last) = (first.min(point.x), last.max(point.x));
+        (least, most) = (least.min(point.low), most.max(point.high));
     }
     let y = 0.0..most * 1.05;
-    if figure.is_logarithmic {
-        draw(figure, (first..last).log_scale().base(2.0), y, &mut text)?;
-    } else if figure.categories.is_empty() {
-        draw(figure, first..last, y, &mut text)?;
-    } else {
-        draw(figure, first - 0.5..last + 0.5, y, &mut text)?;
+    match figure.is_logarithmic {
+        [true, _] => draw(figure, (first..last).log_scale().base(2.0), y, &mut text)?,
+        [false, true] => draw(figure, first..last, (least * 0.9..most * 1.1).log_scale(), &mut text)?,
+        _ if figure.categories.is_empty() => draw(figure, first..last, y, &mut text)?,
+        _ => draw(figure, first - 0.5..last + 0.5, y, &mut text)?,
     }
     Ok(text)
 }
 
-fn draw<X>(figure: &Figure, x: X, y: std::ops::Range<f64>, text: &mut String) -> Result<(), String>
+fn draw<X, Y>(figure: &Figure, x: X, y: Y, text: &mut String) -> Result<(), String>
 where
     X: AsRangedCoord<Value = f64>,
     X::CoordDescType: ValueFormatter<f64>,
+    Y: AsRangedCoord<Value = f64>,
+    Y::CoordDescType: ValueFormatter<f64>,
 {
     let failed = |error: &dyn std::fmt::Display| format!("cannot draw {}: {error}", figure.name);
     let legend = u32::try_from(figure.series.len()).map_err(|error| failed(&error))? * LEGEND_LINE;

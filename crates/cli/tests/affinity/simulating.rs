@@ -1,0 +1,128 @@
+//! `homenode simulate`.
+
+use super::harness::*;
+use super::machine;
+use serde_json::Value;
+use std::fs;
+use std::process::Command;
+
+fn simulate(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_homenode"));
+    command.arg("simulate").args(arguments);
+    command
+}
+
+#[test]
+fn a_recorded_machine_is_told_what_it_would_gain() {
+    let [from, directory] = machine::with_pool();
+    let told: Value = serde_json::from_str(&shown(&mut simulate(&[from, directory, "--json"]))).unwrap();
+    let number = |name: &str| told[name].as_i64().unwrap();
+    assert!(number("moves") > 0 && number("bytes") > 500_000_000, "{told}");
+    assert_eq!(
+        number("freed"),
+        number("crossing_before") - number("crossing_after"),
+        "{told}"
+    );
+    assert!(number("freed") > 100_000_000, "{told}");
+    let range = |name: &str| {
+        told[name]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it.as_i64().unwrap())
+            .collect::<Vec<_>>()
+    };
+    let freed = range("freed_range");
+    assert!(
+        freed[0] <= number("freed") && number("freed") <= freed[1] && freed[0] < freed[1],
+        "{told}"
+    );
+    let text = shown(&mut simulate(&[from, directory]));
+    assert!(
+        text.starts_with("simulated from ") && text.contains("would stay home: "),
+        "{text}"
+    );
+    assert_eq!(
+        text,
+        shown(&mut simulate(&[from, directory])),
+        "the same seed tells the same"
+    );
+}
+
+#[test]
+fn spoilt_recordings_are_refused() {
+    let spoilt = machine::copy();
+    let directory = spoilt.path().to_str().unwrap();
+    fs::write(spoilt.path().join("topology.xml"), "<topology").unwrap();
+    refused(&mut simulate(&["--from", directory]), 1, &[directory]);
+    fs::remove_file(spoilt.path().join("topology.xml")).unwrap();
+    refused(&mut simulate(&["--from", directory]), 1, &[directory]);
+    refused(&mut simulate(&["--from", "/nowhere"]), 1, &["/nowhere"]);
+}
+
+#[test]
+fn figures_are_files() {
+    let scratch = tempfile::tempdir().unwrap();
+    let out = scratch.path().join("figures");
+    let make = |more: &[&str]| {
+        simulate(&["figures", "--small", "--draws", "2", "--out", out.to_str().unwrap()])
+            .args(more)
+            .output()
+    };
+    let told = make(&["blk-mq-4"]).unwrap();
+    assert!(told.status.success(), "{told:?}");
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 2);
+    let rows = fs::read_to_string(out.join("blk-mq-4.csv")).unwrap();
+    assert!(rows.starts_with("series,\"cores\",low,median,high\n"), "{rows}");
+    assert!(make(&[]).unwrap().status.success());
+    let page = fs::read_to_string(out.join("README.md")).unwrap();
+    let figures = fs::read_dir(&out)
+        .unwrap()
+        .filter(|file| file.as_ref().unwrap().path().extension().unwrap() == "svg");
+    assert_eq!(page.matches("## ").count(), figures.count());
+    assert_eq!(
+        fs::read_to_string(out.join("blk-mq-4.csv")).unwrap(),
+        rows,
+        "the same seed draws the same"
+    );
+    refused(
+        &mut simulate(&["figures", "--out", "/proc/nowhere"]),
+        1,
+        &["cannot create /proc/nowhere"],
+    );
+    refused(&mut simulate(&["figures", "none"]), 2, &["possible values"]);
+}
+
+#[test]
+fn loads_that_cannot_be_are_refused() {
+    let text = shown(&mut simulate(&[
+        "fio",
+        "--machine",
+        "node:2 core:2 pu:1",
+        "--size",
+        "1M",
+        "--draws",
+        "2",
+    ]));
+    assert!(
+        text.starts_with("simulated, 2 draws") && text.contains("100.0 % local"),
+        "{text}"
+    );
+    for (arguments, problem) in [
+        (
+            &["fio", "--machine", "node:2 core:2 pu:1", "--jobs", "5"][..],
+            "has 4 CPUs",
+        ),
+        (&["fio", "--size", "1K"], "less than a block"),
+        (&["fio", "--runtime", "0", "--rw", "randread"], "--runtime 0"),
+        (
+            &["fio", "--machine", "node:2 core:1 pu:1", "--size", "1T"],
+            "do not fit",
+        ),
+        (&["fio", "--machine", "/nowhere.xml"], "/nowhere.xml"),
+    ] {
+        refused(&mut simulate(arguments), 1, &[problem]);
+    }
+    refused(&mut simulate(&[]), 2, &["--from"]);
+    refused(&mut simulate(&["--draws", "0", "--from", "x"]), 2, &["1..=1000"]);
+}

@@ -20,10 +20,11 @@ use crate::failure::{Failure, told};
 use crate::mountinfo::{Device, mounts};
 use crate::report::{KindTimes, Span};
 use homenode::{
-    ChosenTransport, Error, MemberId, Mount, MountStatistics, NewFile, NodeId, Pool, RequestKind, RequestTimes, Size,
-    Status,
+    Accessed, ChosenTransport, Error, MemberId, Mount, MountAccess, MountStatistics, NewFile, NodeId, Pool,
+    RequestKind, RequestTimes, Size, Status,
 };
 use rustix::io::Errno;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -222,6 +223,7 @@ impl Handler for PoolHandler {
             Request::Status => Ok(Outcome::Status(Box::new(self.status_for(user)))),
             Request::Live { since_ms } => return self.live(since_ms),
             Request::Tasks => Ok(Outcome::Tasks(seen_by(self.mount.tasks(), user, owner))),
+            Request::Accesses => Ok(accesses(&self.mount.take_accesses())),
             Request::Down { lazy } => return self.down(lazy),
             Request::FileMove { inode, node } => self.move_file(inode, node, progress),
             Request::PoolAdd { node, size } => self.add(node, &size),
@@ -256,6 +258,28 @@ impl Handler for PoolHandler {
             Request::VolumeDetach { name, force } => return self.exports.detach(&self.pool, &name, force),
         };
         done.map_err(|error| refusal(&error))
+    }
+}
+
+/// Lines of a trace ([`homenode_sim::trace`]).
+fn accesses(accessed: &Accessed) -> Outcome {
+    let mut lines = String::new();
+    for access in &accessed.accesses {
+        let letter = if access.writes { 'w' } else { 'r' };
+        let MountAccess {
+            at_ns,
+            node,
+            file,
+            offset,
+            bytes,
+            ..
+        } = access;
+        // Writing to a string cannot fail.
+        let _ = writeln!(lines, "{at_ns} {} {file} {offset} {bytes} {letter}", node.0);
+    }
+    Outcome::Accesses {
+        lines,
+        lost: accessed.lost,
     }
 }
 

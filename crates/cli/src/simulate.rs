@@ -2,12 +2,14 @@
 
 mod draw;
 mod gain;
+mod record;
 
 use crate::argument;
 use crate::failure::{Failure, Result, chain, fail};
 use crate::topology::crashes_hwloc;
 use clap::{Args, Subcommand, ValueEnum};
 use homenode_linux::topology::{Source, read};
+use homenode_policy::topology::Topology;
 use homenode_sim::figures::{self, Effort, Figure};
 use homenode_sim::fio::{Fio, Work};
 use homenode_sim::{Constants, Contestant, Machine};
@@ -49,6 +51,8 @@ struct Draws {
 enum What {
     Figures(FiguresArgs),
     Fio(FioArgs),
+    Record(record::RecordArgs),
+    Trace(record::TraceArgs),
 }
 
 /// Simulate the papers' figures; write each as SVG and as rows (CSV), and all of them into a README.md.
@@ -106,6 +110,8 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<()> {
     match (&args.what, &args.from) {
         (Some(What::Figures(args)), _) => make_figures(args),
         (Some(What::Fio(args)), _) => fio(args),
+        (Some(What::Record(args)), _) => record::run(args),
+        (Some(What::Trace(args)), _) => record::simulate(args),
         (None, Some(directory)) => gain::run(directory, args.draws, args.json),
         (None, None) => fail!("nothing to simulate: give --from DIR, or `figures` or `fio`"),
     }
@@ -157,6 +163,18 @@ fn make_figures(args: &FiguresArgs) -> Result<()> {
     Ok(())
 }
 
+fn topology(source: &Source) -> Result<Topology> {
+    if let Source::Xml(path) = source
+        && crashes_hwloc(path).map_err(Failure::new)?
+    {
+        fail!(
+            "{} contradicts itself so badly that hwloc crashes on it: make a new one with `lstopo --disallowed FILE.xml`",
+            path.display()
+        );
+    }
+    read(source).map_err(|error| Failure::new(chain(&error)))
+}
+
 fn fio(args: &FioArgs) -> Result<()> {
     if args.bs == 0 || args.size < args.bs {
         fail!(
@@ -171,15 +189,7 @@ fn fio(args: &FioArgs) -> Result<()> {
             args.runtime
         );
     }
-    if let Source::Xml(path) = &args.machine
-        && crashes_hwloc(path).map_err(Failure::new)?
-    {
-        fail!(
-            "{} contradicts itself so badly that hwloc crashes on it: make a new one with `lstopo --disallowed FILE.xml`",
-            path.display()
-        );
-    }
-    let topology = read(&args.machine).map_err(|error| Failure::new(chain(&error)))?;
+    let topology = topology(&args.machine)?;
     let mixed = |read_percent| Work::Mixed {
         seconds: args.runtime,
         read_percent,

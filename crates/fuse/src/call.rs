@@ -17,6 +17,7 @@ mod open;
 mod room;
 mod xattrs;
 
+use crate::accesses::Access;
 use crate::aside::Way;
 use crate::host::Host;
 use crate::negotiate::Agreed;
@@ -413,6 +414,18 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         self.counters
             .tasks
             .count(thread, file, pool.nodes().len(), look, operation)
+    }
+
+    /// Notes that the request's file was read or written, where somebody wants to know.
+    fn note_access(&self, node: &dyn Fn() -> NodeId, offset: u64, bytes: usize, writes: bool) {
+        self.counters.accesses.note(|| Access {
+            at_ns: 0,
+            node: node(),
+            file: self.header.nodeid,
+            offset,
+            bytes: bytes as u64,
+            writes,
+        });
     }
 
     /// Runs `operation`, and for a moment again when it finds the pool full while removed files are about to give space back ([`room`]).

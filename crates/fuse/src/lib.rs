@@ -11,6 +11,7 @@
 //! Cost: a request is one system call of a ring, or one read and one write of the device, with the bytes copied once between
 //! kernel and buffer and once between buffer and pool.
 
+mod accesses;
 mod aside;
 mod buffer;
 mod call;
@@ -31,6 +32,7 @@ pub mod wire;
 mod worker;
 mod writers;
 
+pub use accesses::{Access, Accessed};
 pub use error::{Error, RingError};
 pub use host::Host;
 pub use options::{Chosen, ChosenData, Data, Options, Transport, UnknownData, UnknownTransport};

@@ -11,6 +11,7 @@
 
 mod mounting;
 
+use crate::accesses::Accessed;
 use crate::error::Error;
 use crate::host::Host;
 use crate::mount::{self, Busy};
@@ -139,6 +140,18 @@ impl Server {
             one.tasks.take(nodes, &mut counts);
         }
         counts
+    }
+
+    /// Takes the reads and writes since the last call, in the order of their times. They are kept from the first call on, as long as
+    /// somebody asks again and again.
+    #[must_use]
+    pub fn take_accesses(&self) -> Accessed {
+        let mut all = Accessed::default();
+        for one in &self.counters {
+            one.accesses.take(&mut all);
+        }
+        all.accesses.sort_by_key(|access| access.at_ns);
+        all
     }
 
     /// Waits until no thread serves any more: the filesystem is unmounted, by whomever.

@@ -1,5 +1,6 @@
 //! Counts of the server's work: kept by each thread on its own cache lines, summed on request.
 
+use crate::accesses::Accesses;
 use crate::tasks::Tasks;
 use crate::wire::Opcode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -164,6 +165,7 @@ pub(crate) struct Counters {
     written_bytes: AtomicU64,
     times: [OfKind; Kind::ALL.len()],
     pub(crate) tasks: Tasks,
+    pub(crate) accesses: Accesses,
 }
 
 impl Default for Counters {
@@ -181,6 +183,7 @@ impl Default for Counters {
                 }
             }; Kind::ALL.len()],
             tasks: Tasks::default(),
+            accesses: Accesses::default(),
         }
     }
 }

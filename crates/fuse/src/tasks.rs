@@ -40,11 +40,30 @@ pub struct TaskCounts {
     pub lost_bytes: u64,
 }
 
+/// Requests that are still counted. A load and a store by the server's thread: a renewal between them counts for one request more.
+#[derive(Debug, Default)]
+pub(crate) struct Lease(AtomicU32);
+
+impl Lease {
+    /// Whether the next request is to be counted.
+    pub(crate) fn counts(&self) -> bool {
+        let left = self.0.load(Ordering::Relaxed);
+        if left > 0 {
+            self.0.store(left - 1, Ordering::Relaxed);
+        }
+        left > 0
+    }
+
+    /// Somebody has asked.
+    pub(crate) fn renew(&self) {
+        self.0.store(LEASE, Ordering::Relaxed);
+    }
+}
+
 /// The table of one server thread.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
-    /// Requests that are still counted. A load and a store by the server's thread: one that comes between them is counted once more.
-    lease: AtomicU32,
+    lease: Lease,
     table: Mutex<Table>,
 }
 
@@ -69,11 +88,7 @@ struct Entry {
 impl Tasks {
     /// Whether the next request is to be counted.
     pub(crate) fn counts(&self) -> bool {
-        let left = self.lease.load(Ordering::Relaxed);
-        if left > 0 {
-            self.lease.store(left - 1, Ordering::Relaxed);
-        }
-        left > 0
+        self.lease.counts()
     }
 
     /// Runs a request of `thread` that moves bytes of a file. `look` adds what the slot has counted by home, of `homes` nodes.
@@ -104,7 +119,7 @@ impl Tasks {
 
     /// Takes what was counted, in `nodes`' order, and has more counted.
     pub(crate) fn take(&self, nodes: &[NodeId], counts: &mut TaskCounts) {
-        self.lease.store(LEASE, Ordering::Relaxed);
+        self.lease.renew();
         let mut table = self.lock();
         table.places.clear();
         let told = |entry: Entry| {

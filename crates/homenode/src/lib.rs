@@ -57,8 +57,9 @@ pub use homenode_engine::log::{Damage, NotAName, PoolName};
 pub use homenode_engine::pool::{Access, MemberKind, PoolError, Spill};
 pub use homenode_engine::{BLOCK_BYTES, CpuId, MemberId, NodeId};
 pub use homenode_fuse::{
-    Chosen as ChosenTransport, ChosenData, Data, Error as MountError, Kind as RequestKind, Options as MountOptions,
-    Statistics as MountStatistics, Times as RequestTimes, Transport, UnknownTransport,
+    Access as MountAccess, Accessed, Chosen as ChosenTransport, ChosenData, Data, Error as MountError,
+    Kind as RequestKind, Options as MountOptions, Statistics as MountStatistics, Times as RequestTimes, Transport,
+    UnknownTransport,
 };
 pub use homenode_linux::memory::Error as MemoryError;
 pub use homenode_linux::memory::{Health, Lent};

@@ -14,7 +14,7 @@ use crate::{CpuId, Error, NodeId, Status};
 use homenode_engine::BLOCK_BYTES;
 use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::{Ino, Inode};
-use homenode_fuse::{Chosen, ChosenData, Data, Host, Options as MountOptions, Server, Statistics, Transport};
+use homenode_fuse::{Accessed, Chosen, ChosenData, Data, Host, Options as MountOptions, Server, Statistics, Transport};
 use homenode_linux::process::start_ticks;
 use homenode_linux::reach::{Filesystem, Reached};
 use homenode_linux::tmpfs::store::TmpfsStore;
@@ -235,6 +235,13 @@ impl Mount {
         let mut told = ledger.tell(own, &files, &nodes);
         told.unseen.append(&mut unseen);
         told
+    }
+
+    /// Takes the reads and writes of the mount's callers since the last call. They are kept while somebody asks again and again; what the
+    /// kernel serves by itself (files of the kernel, its page cache) is not among them.
+    #[must_use]
+    pub fn take_accesses(&self) -> Accessed {
+        self.server.take_accesses()
     }
 
     /// Has users of files of the kernel counted soon; tells why they cannot be, if that is known.

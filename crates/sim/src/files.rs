@@ -53,10 +53,11 @@ impl Contestant {
     }
 }
 
-/// Files of equal size, and the home of each block.
+/// Files, and the home of each block.
 #[derive(Debug)]
 pub struct Files {
-    blocks: u64,
+    /// Number of the first block of each file, and of one behind the last.
+    starts: Vec<u64>,
     /// Node of each block, file after file; [`NOWHERE`] where it has no memory yet.
     homes: Vec<u8>,
     space: Space,
@@ -94,7 +95,6 @@ impl Files {
         file_bytes: u64,
         of_node_bytes: Option<u64>,
     ) -> Self {
-        let blocks = file_bytes.div_ceil(BLOCK_BYTES as u64).max(1);
         let room = |node| {
             let bytes = of_node_bytes.map_or(machine.memory_bytes(node) / 100 * SHARE_PERCENT, |bytes| {
                 bytes.min(machine.memory_bytes(node))
@@ -102,6 +102,23 @@ impl Files {
             bytes / BLOCK_BYTES as u64
         };
         let room: Vec<u64> = (0..machine.nodes()).map(room).collect();
+        let blocks = file_bytes.div_ceil(BLOCK_BYTES as u64).max(1);
+        Self::of_sizes(contestant, machine, std::iter::repeat_n(blocks, count(files)), room)
+    }
+
+    /// Files of so many blocks each, with room for `room` blocks on each node.
+    #[must_use]
+    pub fn of_sizes(
+        contestant: Contestant,
+        machine: &Machine,
+        blocks: impl IntoIterator<Item = u64>,
+        room: Vec<u64>,
+    ) -> Self {
+        let mut starts = vec![0];
+        for blocks in blocks {
+            starts.push(starts.last().copied().unwrap_or(0) + blocks);
+        }
+        let all = count(starts.last().copied().unwrap_or(0));
         let space = if contestant.is_homenode() {
             Space::Pool(Box::new(Pool::new(machine, &room)))
         } else {
@@ -115,19 +132,18 @@ impl Files {
                 nearest: (0..machine.nodes()).map(nearest).collect(),
             }
         };
-        let count = usize::try_from(files * blocks).expect("a table of homes fits into memory");
         Self {
-            blocks,
-            homes: vec![NOWHERE; count],
+            starts,
+            homes: vec![NOWHERE; all],
             space,
             spilled: 0,
         }
     }
 
-    /// Blocks of each file.
+    /// Blocks of the first file; of each, where all are equal.
     #[must_use]
     pub fn blocks(&self) -> u64 {
-        self.blocks
+        self.starts.get(1).copied().unwrap_or(0)
     }
 
     /// Blocks that went to another node than the writer's.
@@ -157,13 +173,12 @@ impl Files {
 
     /// A file's blocks are moved to a node, as far as the model goes: nothing of the old places becomes free.
     pub fn move_to(&mut self, file: u64, node: u32) {
-        let first = self.at(file, 0);
-        let blocks = usize::try_from(self.blocks).expect("a table of homes fits into memory");
-        self.homes[first..first + blocks].fill(u8::try_from(node).expect("machines have fewer than 255 nodes"));
+        let (first, end) = (self.at(file, 0), self.at(file + 1, 0));
+        self.homes[first..end].fill(u8::try_from(node).expect("machines have fewer than 255 nodes"));
     }
 
     fn at(&self, file: u64, block: u64) -> usize {
-        usize::try_from(file * self.blocks + block).expect("a table of homes fits into memory")
+        count(self.starts[count(file)] + block)
     }
 
     fn take(&mut self, machine: &Machine, core: u32) -> Option<u32> {
@@ -180,6 +195,11 @@ impl Files {
             Space::Pool(pool) => pool.take(core, machine.id(node)),
         }
     }
+}
+
+/// A number of blocks or files as a place in a table.
+fn count(number: u64) -> usize {
+    usize::try_from(number).expect("a table of homes fits into memory")
 }
 
 impl Pool {

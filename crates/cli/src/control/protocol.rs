@@ -34,6 +34,8 @@ pub(crate) enum Request {
         inode: u64,
         node: u16,
     },
+    /// Asks for reads and writes since the last such request.
+    Accesses,
     /// Asks what threads do with the pool, as far as the asker may see them.
     Tasks,
     PoolAdd {
@@ -86,7 +88,10 @@ pub(crate) enum Request {
 impl Request {
     /// Whether anything is other than before when it was carried out.
     pub(crate) fn changes_something(&self) -> bool {
-        !matches!(self, Self::Status | Self::Live { .. } | Self::VolumeList | Self::Tasks)
+        !matches!(
+            self,
+            Self::Status | Self::Live { .. } | Self::VolumeList | Self::Tasks | Self::Accesses
+        )
     }
 
     /// Whether those may ask it who may only look. Tasks have the kernel count, where it does not.
@@ -98,7 +103,12 @@ impl Request {
     pub(crate) fn is_quick(&self) -> bool {
         matches!(
             self,
-            Self::Status | Self::Live { .. } | Self::VolumeList | Self::Tasks | Self::VolumeCreate { .. }
+            Self::Status
+                | Self::Live { .. }
+                | Self::VolumeList
+                | Self::Tasks
+                | Self::Accesses
+                | Self::VolumeCreate { .. }
         )
     }
 }
@@ -119,6 +129,11 @@ pub(crate) enum Outcome {
     Status(Box<StatusReport>),
     Live(Box<LiveReport>),
     Tasks(PoolTasks),
+    Accesses {
+        /// Lines of a trace.
+        lines: String,
+        lost: u64,
+    },
     Down,
     Moved {
         bytes: u64,

@@ -37,6 +37,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             })
         })?;
         self.counters.count_read(bytes);
+        self.note_access(&node, input.offset, bytes, false);
         Ok(reply.advance(bytes)?)
     }
 
@@ -65,6 +66,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             return Err(Errno(libc::ENOSPC));
         }
         self.counters.count_write(written);
+        self.note_access(&node, input.offset, written, true);
         // O_SYNC has both bits.
         if input.flags & libc::O_DSYNC.cast_unsigned() != 0 {
             self.sync()?;

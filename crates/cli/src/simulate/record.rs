@@ -1,0 +1,126 @@
+//! Traces of mounts: recorded, and simulated.
+
+use super::topology;
+use crate::control::client::{Connection, RequestError, unexpected};
+use crate::control::protocol::{Outcome, Request};
+use crate::failure::{Failure, Result, fail};
+use clap::Args;
+use homenode_linux::topology::Source;
+use homenode_sim::trace::{HEADER, Trace};
+use homenode_sim::{Constants, Contestant, Machine};
+use std::fs::{self, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Servers keep so much for each of their threads that this is often enough for 160,000 requests a second.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Record the reads and writes of a mount into FILE, for `simulate trace`.
+///
+/// Seen are those that reach the server: of mounts with `--data pool`, and past the page cache. FILE names nodes, inode numbers, offsets and lengths; no names and no bytes.
+#[derive(Args, Debug)]
+pub(super) struct RecordArgs {
+    /// A directory of the mount.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// The trace; must not exist.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// How long, 1 to 3600.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+}
+
+/// Tell which bytes of a recorded trace would be local on a machine.
+#[derive(Args, Debug)]
+pub(super) struct TraceArgs {
+    /// The trace, from `simulate record`.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Machine: `live`, an XML file made with `lstopo --disallowed FILE.xml`, or a description such as "node:4 core:10 pu:1".
+    #[arg(long, value_name = "SOURCE", default_value = "live")]
+    machine: Source,
+}
+
+pub(super) fn run(args: &RecordArgs) -> Result<()> {
+    let (mut connection, _) = Connection::to_server_of(&args.directory)?;
+    let report = connection.status()?;
+    let cannot = |error: &dyn std::fmt::Display| Failure::new(format!("cannot write {}: {error}", args.file.display()));
+    let file = OpenOptions::new().write(true).create_new(true).open(&args.file);
+    let mut file = BufWriter::new(file.map_err(|error| cannot(&error))?);
+    let mut head = format!("{HEADER}\n");
+    for node in &report.pool.nodes {
+        head.push_str(&format!("node {} {}\n", node.node.0, node.capacity_bytes));
+    }
+    file.write_all(head.as_bytes()).map_err(|error| cannot(&error))?;
+    let mut take = || match connection.request(&Request::Accesses, &mut |_, _| {}) {
+        Ok(Outcome::Accesses { lines, lost }) => Ok((lines, lost)),
+        Ok(other) => Err(unexpected(&other)),
+        Err(RequestError::Refused(refusal)) => Err(Failure::new(refusal.message)),
+        Err(RequestError::Broken(failure)) => Err(failure),
+    };
+    // What somebody asked for before is not of this trace.
+    take()?;
+    let (begin, mut accesses, mut lost) = (Instant::now(), 0, 0);
+    while begin.elapsed() < Duration::from_secs(args.seconds) {
+        thread::sleep(PAUSE);
+        let (lines, more) = take()?;
+        file.write_all(lines.as_bytes()).map_err(|error| cannot(&error))?;
+        (accesses, lost) = (accesses + lines.lines().count(), lost + more);
+    }
+    if lost > 0 {
+        writeln!(file, "# {lost} accesses were too many at once and are missing").map_err(|error| cannot(&error))?;
+    }
+    file.flush().map_err(|error| cannot(&error))?;
+    let name = args.file.display();
+    let mut text = format!(
+        "recorded {accesses} reads and writes in {name}; `homenode simulate trace {name}` tells which would be local\n"
+    );
+    if lost > 0 {
+        text.push_str(&format!("{lost} more were too many at once and are missing\n"));
+    }
+    if accesses == 0 {
+        text.push_str(
+            "none reached the server: files of the kernel (`--data kernel`) and the page cache are served without it\n",
+        );
+    }
+    crate::print_text(&text)
+}
+
+pub(super) fn simulate(args: &TraceArgs) -> Result<()> {
+    let name = args.file.display();
+    let text = fs::read_to_string(&args.file).map_err(|error| Failure::new(format!("cannot read {name}: {error}")))?;
+    let wrong = |error: &dyn std::fmt::Display| Failure::new(format!("trace {name}: {error}"));
+    let trace = Trace::parse(&text).map_err(|error| wrong(&error))?;
+    if trace.accesses.is_empty() {
+        fail!("trace {name} has no read and no write");
+    }
+    let topology = topology(&args.machine)?;
+    // Where bytes lie depends on no constant.
+    let machine = Machine::new(&topology, &Constants::SERVER.draw(0)).map_err(|error| wrong(&error))?;
+    let mut told = format!("simulated: {} reads and writes\n", trace.accesses.len());
+    for contestant in [Contestant::Tmpfs, Contestant::Library] {
+        let done = trace.run(contestant, &machine).map_err(|error| wrong(&error))?;
+        told.push_str(&format!(
+            "{:<18} {:>5.1} % of {:.1} MB local; {} blocks on other nodes than their writers'\n",
+            if contestant == Contestant::Tmpfs {
+                "tmpfs"
+            } else {
+                "Homenode"
+            },
+            done.local_percent(),
+            done.bytes as f64 / 1e6,
+            done.spilled_blocks
+        ));
+        if contestant == Contestant::Library && done.unknown_bytes + done.refused_bytes > 0 {
+            told.push_str(&format!(
+                "not counted: {:.1} MB read that the trace did not write, {:.1} MB that found no room\n",
+                done.unknown_bytes as f64 / 1e6,
+                done.refused_bytes as f64 / 1e6
+            ));
+        }
+    }
+    crate::print_text(&told)
+}

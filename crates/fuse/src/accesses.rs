@@ -1,0 +1,115 @@
+//! Reads and writes of a mount's callers, one after another, for a trace.
+//!
+//! Each server thread keeps its own. Nothing is kept before somebody asks, nor after [`LEASE`] requests without anyone asking; more than
+//! [`KEPT_MAX`] are lost and counted.
+//! Not seen: reads and writes that the kernel serves by itself.
+//! Cost: while somebody asks, an uncontended lock and the clock for each request; 48 bytes for each that is kept, at most 800 KB for a thread.
+
+use crate::tasks::Lease;
+use homenode_engine::NodeId;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Accesses that a thread keeps at most.
+const KEPT_MAX: usize = 1 << 14;
+/// Times are counted from here.
+static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// A read or a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Nanoseconds since the process first kept one.
+    pub at_ns: u64,
+    /// Node of the thread that asked.
+    pub node: NodeId,
+    /// Number of the file's inode.
+    pub file: u64,
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// Whether it wrote.
+    pub writes: bool,
+}
+
+/// Accesses since the last look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accessed {
+    /// In the order of their times.
+    pub accesses: Vec<Access>,
+    /// Those that were not kept.
+    pub lost: u64,
+}
+
+/// Those of one server thread.
+#[derive(Debug, Default)]
+pub(crate) struct Accesses {
+    lease: Lease,
+    kept: Mutex<Accessed>,
+}
+
+impl Accesses {
+    /// Keeps an access where somebody asks for them; its time is filled in.
+    pub(crate) fn note(&self, access: impl FnOnce() -> Access) {
+        if !self.lease.counts() {
+            return;
+        }
+        let at_ns = u64::try_from(BEGIN.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let access = Access { at_ns, ..access() };
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.accesses.len() < KEPT_MAX {
+            kept.accesses.push(access);
+        } else {
+            kept.lost += 1;
+        }
+    }
+
+    /// Moves what was kept to `all`, and has more kept.
+    pub(crate) fn take(&self, all: &mut Accessed) {
+        LazyLock::force(&BEGIN);
+        self.lease.renew();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        all.accesses.append(&mut kept.accesses);
+        all.lost += std::mem::take(&mut kept.lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(file: u64) -> Access {
+        Access {
+            at_ns: 0,
+            node: NodeId(1),
+            file,
+            offset: 4096,
+            bytes: 512,
+            writes: true,
+        }
+    }
+
+    #[test]
+    fn accesses_are_kept_while_somebody_asks_and_the_rest_is_counted() {
+        let accesses = Accesses::default();
+        accesses.note(|| panic!("nobody has asked"));
+        let take = || {
+            let mut all = Accessed::default();
+            accesses.take(&mut all);
+            all
+        };
+        assert_eq!(take(), Accessed::default());
+        (0..KEPT_MAX as u64 + 3).for_each(|file| accesses.note(|| access(file)));
+        let all = take();
+        assert_eq!((all.accesses.len(), all.lost), (KEPT_MAX, 3));
+        assert!(all.accesses.is_sorted_by_key(|access| access.at_ns));
+        assert_eq!(
+            Access {
+                at_ns: 0,
+                ..all.accesses[7]
+            },
+            access(7)
+        );
+        assert_eq!(take(), Accessed::default());
+    }
+}

@@ -37,11 +37,11 @@ pub struct Access {
 pub struct Accessed {
     /// In the order of their times.
     pub accesses: Vec<Access>,
-    /// Those that were not kept.
+    /// Accesses that were not kept.
     pub lost: u64,
 }
 
-/// Those of one server thread.
+/// Accesses of one server thread.
 #[derive(Debug, Default)]
 pub(crate) struct Accesses {
     lease: Lease,

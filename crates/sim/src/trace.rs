@@ -48,7 +48,7 @@ pub enum TraceError {
     Line {
         /// From 1.
         line: usize,
-        /// What is wrong.
+        /// Problem of the line.
         problem: &'static str,
     },
     /// It stops in the middle of a line.
@@ -72,7 +72,7 @@ pub enum TraceError {
 pub struct Done {
     /// Read and written.
     pub bytes: u64,
-    /// Those on the node of the thread that asked.
+    /// Bytes on the node of the thread that asked.
     pub local_bytes: u64,
     /// Reads of what the trace did not write, which are in neither.
     pub unknown_bytes: u64,

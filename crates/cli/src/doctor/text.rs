@@ -58,7 +58,9 @@ fn first_line(judged: &Judged) -> String {
             };
             match gain.bytes_per_s() {
                 0 => format!("{findings}; the affinity plan has nothing to move"),
-                _ => format!("{findings}; the affinity plan would save {gain} that cross nodes now"),
+                _ => format!(
+                    "{findings}; the affinity plan would save {gain} that cross nodes now; `homenode simulate --from` a recording tells how sure that is"
+                ),
             }
         }
     }

@@ -35,7 +35,7 @@ test: setup
 
 figures: setup
 	@cargo build --release -p homenode-cli
-	@$(CARGO_TARGET_DIR)/release/homenode simulate figures
+	@$(CARGO_TARGET_DIR)/release/homenode simulate figures --out docs/figures
 
 mutants: setup
 	@scripts/mutants.py

@@ -223,7 +223,7 @@ impl Handler for PoolHandler {
             Request::Status => Ok(Outcome::Status(Box::new(self.status_for(user)))),
             Request::Live { since_ms } => return self.live(since_ms),
             Request::Tasks => Ok(Outcome::Tasks(seen_by(self.mount.tasks(), user, owner))),
-            Request::Accesses => Ok(accesses(&self.mount.take_accesses())),
+            Request::Accesses { ends } => Ok(accesses(&self.mount.take_accesses(ends))),
             Request::Down { lazy } => return self.down(lazy),
             Request::FileMove { inode, node } => self.move_file(inode, node, progress),
             Request::PoolAdd { node, size } => self.add(node, &size),

@@ -110,7 +110,7 @@ impl Serving {
             commit_period: args.commit_period(),
             cache: args.cache.or_else(|| known::cache_of(args.pool().as_ref()?)),
             // Files of the kernel need no blocks of the pool: whether there are such the mount will tell.
-            populate_ahead: (args.mounting.data != Data::Pool).then_some(Size::Bytes(MEMBER_BYTES_MIN)),
+            populate_ahead: (args.mounting.data() != Data::Pool).then_some(Size::Bytes(MEMBER_BYTES_MIN)),
             ..PoolOptions::default()
         };
         clear_dead_devices(notice);
@@ -147,7 +147,7 @@ impl Serving {
         let located = located.map_err(|error| Failure::new(format!("cannot find the new mount: {error}")))?;
         let device = located.mount.device;
         let number = rustix::fs::makedev(device.major, device.minor);
-        let mode = args.mounting.mover;
+        let mode = args.mounting.mover();
         if let Err(error) = mount.0.watch(mode, number) {
             notice(&format!("mover off: {error}"));
         }

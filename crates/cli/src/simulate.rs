@@ -62,7 +62,7 @@ struct FiguresArgs {
     #[arg(value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(figures::ALL.map(|(name, _)| name)))]
     names: Vec<String>,
     /// Output directory; created if missing.
-    #[arg(long, value_name = "DIR", default_value = "docs/figures")]
+    #[arg(long, value_name = "DIR", default_value = "homenode-figures")]
     out: PathBuf,
     /// Simulate a hundredth of the load: quick, and less exact.
     #[arg(long)]
@@ -95,6 +95,10 @@ struct FioArgs {
     /// Reads among the operations of randrw, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100))]
     rwmixread: u32,
+    /// Give a constant of the model a known value, such as hop_ns=80 or tmpfs.page_ns=250; may be given several times. A wrong name
+    /// lists all names.
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    known: Vec<String>,
     #[command(flatten)]
     draws: Draws,
 }
@@ -130,7 +134,7 @@ fn make_figures(args: &FiguresArgs) -> Result<()> {
     let mut page = format!(
         "# Simulated figures\n\nNothing here is measured. `homenode simulate figures` made it: {} draws of unknown constants, first seed {}. Lines are \
          medians, bars the range of all draws. Each figure's rows are in its CSV file. The guide \
-         [simulate](../guide/simulate.md) tells what the model has.\n",
+         `simulate.md` tells what the model has.\n",
         effort.draws, effort.seed
     );
     for (name, make) in figures::ALL {
@@ -175,6 +179,25 @@ fn topology(source: &Source) -> Result<Topology> {
     read(source).map_err(|error| Failure::new(chain(&error)))
 }
 
+fn constants(known: &[String]) -> Result<Constants> {
+    let mut constants = Constants::SERVER;
+    for word in known {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        match value.parse::<f64>() {
+            Ok(value) if (0.001..=1e6).contains(&value) || value == 0.0 && name.contains('.') => {
+                if !constants.set(name, value) {
+                    fail!(
+                        "--set {word}: the model has no constant {name}: it has {}",
+                        Constants::NAMES.join(", ")
+                    );
+                }
+            }
+            _ => fail!("--set {word}: write NAME=VALUE, with a value from 0.001 to 1000000"),
+        }
+    }
+    Ok(constants)
+}
+
 fn fio(args: &FioArgs) -> Result<()> {
     if args.bs == 0 || args.size < args.bs {
         fail!(
@@ -183,12 +206,16 @@ fn fio(args: &FioArgs) -> Result<()> {
             args.bs
         );
     }
+    if args.bs > 1 << 30 {
+        fail!("--bs {} is more than 1 GiB", args.bs);
+    }
     if !(args.runtime > 0.0 && args.runtime <= 60.0) {
         fail!(
             "--runtime {} is not above 0 and at most 60 virtual seconds",
             args.runtime
         );
     }
+    let constants = constants(&args.known)?;
     let topology = topology(&args.machine)?;
     let mixed = |read_percent| Work::Mixed {
         seconds: args.runtime,
@@ -219,25 +246,28 @@ fn fio(args: &FioArgs) -> Result<()> {
         args.draws.draws
     );
     for contestant in Contestant::ALL {
-        let (mut speeds, mut local, mut events) = (Vec::new(), 0.0, 0);
+        let (mut speeds, mut local, mut events) = (Vec::new(), Vec::new(), 0);
         let begin = Instant::now();
         for seed in args.draws.seed..args.draws.seed + args.draws.draws {
-            let drawn = Constants::SERVER.draw(seed);
+            let drawn = constants.draw(seed);
             let mut machine = Machine::new(&topology, &drawn).map_err(|error| Failure::new(error.to_string()))?;
             let done = load
                 .run(contestant, &mut machine, &drawn, seed)
                 .map_err(|error| Failure::new(error.to_string()))?;
             speeds.push(done.mb_per_s());
-            (local, events) = (done.local_percent(), events + done.events);
+            local.push(done.local_percent());
+            events += done.events;
         }
         tracing::debug!(events, seconds = begin.elapsed().as_secs_f64(), "simulated");
         speeds.sort_by(f64::total_cmp);
+        local.sort_by(f64::total_cmp);
         text.push_str(&format!(
-            "{:<36} {:>9.0} MB/s ({:.0} to {:.0})  {local:>5.1} % local\n",
+            "{:<36} {:>9.0} MB/s ({:.0} to {:.0})  {:>5.1} % local\n",
             contestant.name(),
             speeds[speeds.len() / 2],
             speeds[0],
-            speeds[speeds.len() - 1]
+            speeds[speeds.len() - 1],
+            local[local.len() / 2]
         ));
     }
     crate::print_text(&text)

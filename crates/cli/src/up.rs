@@ -142,7 +142,7 @@ impl UpArgs {
         arguments
     }
 
-    /// Adds the options in the file of its pool, which count where this command line leaves the default.
+    /// Adds the options in the file of its pool; those of this command line outrank them.
     fn with_options_of_file(&self) -> Result<Self> {
         let Some(name) = self.pool() else {
             return Ok(self.clone());
@@ -158,12 +158,21 @@ impl UpArgs {
                 file.display()
             );
         }
-        let parsed =
-            |words: Vec<String>| Again::try_parse_from(words.into_iter().chain(["--".to_owned(), "/".to_owned()]));
-        let defaults = parsed(vec![format!("--pool={name}")]).map_or_else(|_| Vec::new(), |again| again.up.arguments());
-        let given = self.arguments().into_iter().filter(|word| !defaults.contains(word));
-        let words = options.into_iter().chain(given).chain([format!("--pool={name}")]);
-        match parsed(words.collect()) {
+        const NOT_OF_FILES: [&str; 6] = [
+            "--pool",
+            "--foreground",
+            "--detached",
+            "--with-parent",
+            "--help",
+            "--version",
+        ];
+        let is_refused = |word: &&String| NOT_OF_FILES.contains(&word.split('=').next().unwrap_or_default());
+        if let Some(word) = options.iter().find(is_refused) {
+            fail!("options in {}: {word} belongs on a command line", file.display());
+        }
+        let words = options.into_iter().chain(self.arguments());
+        let words = words.chain(["--".to_owned(), "/".to_owned()]);
+        match Again::try_parse_from(words) {
             Ok(Again { up }) => Ok(Self {
                 directory: self.directory.clone(),
                 foreground: self.foreground,

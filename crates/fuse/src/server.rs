@@ -143,12 +143,12 @@ impl Server {
     }
 
     /// Takes the reads and writes since the last call, in the order of their times. They are kept from the first call on, as long as
-    /// somebody asks again and again.
+    /// somebody asks again and again, until a call `ends` it.
     #[must_use]
-    pub fn take_accesses(&self) -> Accessed {
+    pub fn take_accesses(&self, ends: bool) -> Accessed {
         let mut all = Accessed::default();
         for one in &self.counters {
-            one.accesses.take(&mut all);
+            one.accesses.take(ends, &mut all);
         }
         all.accesses.sort_by_key(|access| access.at_ns);
         all

@@ -40,7 +40,8 @@ pub struct TaskCounts {
     pub lost_bytes: u64,
 }
 
-/// Requests that are still counted. A load and a store by the server's thread: a renewal between them counts for one request more.
+/// Requests that are still counted. A load and a store by the server's thread: a renewal between them is lost, which
+/// matters only to who has not asked for very long.
 #[derive(Debug, Default)]
 pub(crate) struct Lease(AtomicU32);
 
@@ -57,6 +58,16 @@ impl Lease {
     /// Somebody has asked.
     pub(crate) fn renew(&self) {
         self.0.store(LEASE, Ordering::Relaxed);
+    }
+
+    /// Nobody will ask any more.
+    pub(crate) fn end(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether nothing is counted from now on.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
     }
 }
 

@@ -237,11 +237,11 @@ impl Mount {
         told
     }
 
-    /// Takes the reads and writes of the mount's callers since the last call. They are kept while somebody asks again and again; what the
-    /// kernel serves by itself (files of the kernel, its page cache) is not among them.
+    /// Takes the reads and writes of the mount's callers since the last call. They are kept while somebody asks again and again, until a
+    /// call `ends` it; what the kernel serves by itself (files of the kernel, its page cache) is not among them.
     #[must_use]
-    pub fn take_accesses(&self) -> Accessed {
-        self.server.take_accesses()
+    pub fn take_accesses(&self, ends: bool) -> Accessed {
+        self.server.take_accesses(ends)
     }
 
     /// Has users of files of the kernel counted soon; tells why they cannot be, if that is known.

@@ -5,7 +5,7 @@
 //! [`Eviction`], and [`affinity::decide`] moves threads to their buffers once in a period.
 
 use crate::scheduler::Scheduler;
-use crate::{Agenda, Band, Drawn, Machine, MachineError, PS_PER_S, random};
+use crate::{Agenda, Band, Drawn, Machine, MachineError, PS_PER_S, Stream, random};
 use homenode_policy::affinity::{self, Config, Previous, Snapshot, Target, Thread, ThreadId};
 use homenode_policy::eviction::{Eviction, Ghosts, Look};
 use homenode_policy::slices::Slices;
@@ -15,7 +15,7 @@ use rand::Rng;
 use rand::seq::SliceRandom;
 use rand_distr::{Distribution, Zipf};
 
-/// Who decides.
+/// Cache, and whether threads move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stack {
     /// The page cache of Linux: a block lies on the node of the core that missed it, and the oldest goes.
@@ -169,7 +169,8 @@ impl<'a> Run<'a> {
         seed: u64,
     ) -> Result<Self, MachineError> {
         let machine = Machine::new(topology, drawn)?;
-        let mut random = random(seed);
+        let disk_ns = load.disk_ns.draw(&mut random(Stream::Load, seed));
+        let mut random = random(Stream::Run, seed);
         let (cores, nodes) = (machine.cores(), machine.nodes());
         let jobs = load.jobs.min(cores);
         let mut starts: Vec<u32> = (0..jobs).collect();
@@ -184,9 +185,8 @@ impl<'a> Run<'a> {
                 cache.come(*node, job * load.file_blocks + block);
             }
         }
-        let disk = load.disk_ns;
         Ok(Self {
-            disk_ps: crate::constants::ps(disk.low + (disk.high - disk.low) * random.random::<f64>()),
+            disk_ps: crate::constants::ps(disk_ns),
             costs_ps: drawn.page_cache.of(1, 0),
             zipf: (load.zipf > 0.0).then(|| {
                 Zipf::new(load.file_blocks as f64, load.zipf).expect("a file has blocks, and the exponent is positive")

@@ -1,6 +1,6 @@
 //! Constants of the model: what a machine and the software on it take.
 
-use crate::{PS_PER_NS, Random, random};
+use crate::{PS_PER_NS, Random, Stream, random};
 use rand::Rng;
 
 /// A number that is known to lie between two others.
@@ -25,7 +25,7 @@ impl Band {
         Self::new(value, value)
     }
 
-    fn draw(self, random: &mut Random) -> f64 {
+    pub(crate) fn draw(self, random: &mut Random) -> f64 {
         self.low + (self.high - self.low) * random.random::<f64>()
     }
 }
@@ -111,7 +111,8 @@ impl Costs<f64> {
     #[must_use]
     pub fn of(&self, pages: u64, first: u64) -> u64 {
         let pages = self.page_ns * pages as f64 + self.first_ns * first as f64;
-        ps(self.operation_ns + pages)
+        // At least a picosecond, so that time goes on whatever constants are given.
+        ps(self.operation_ns + pages).max(1)
     }
 }
 
@@ -126,8 +127,8 @@ pub(crate) fn ps(ns: f64) -> u64 {
 
 impl Constants {
     /// A server of several sockets. Bands are of servers from 2010 to 2020: the papers name cores and nodes, and no more. The
-    /// software's are those that `homenode-bench` and fio measured on this project's machines, from half to one and a half of them for
-    /// older processors.
+    /// software's are about those that `homenode-bench` and fio measured on this project's machines, and up to twice as much for older
+    /// processors.
     pub const SERVER: Self = Self {
         local_ns: Band::new(80.0, 130.0),
         hop_ns: Band::new(50.0, 120.0),
@@ -147,10 +148,62 @@ impl Constants {
         page_cache: Costs::new(Band::new(400.0, 700.0), Band::new(150.0, 400.0), Band::new(0.0, 0.0)),
     };
 
+    /// Names of all constants, as [`Constants::set`] takes them.
+    pub const NAMES: [&str; 12] = [
+        "local_ns",
+        "hop_ns",
+        "lines_under_way",
+        "memory_bytes_per_ns",
+        "link_bytes_per_ns",
+        "lines_per_written",
+        "transfer_ns",
+        "transfer_hop_ns",
+        "tmpfs.(operation|page|first)_ns",
+        "mount.(…)",
+        "library.(…)",
+        "page_cache.(…)",
+    ];
+
+    /// Gives a constant a known value, by its name here, with a dot within a filesystem's costs: `hop_ns`, `tmpfs.page_ns`. Whether there is
+    /// a constant of that name.
+    #[must_use]
+    pub fn set(&mut self, name: &str, value: f64) -> bool {
+        let of_costs = |costs: &mut Costs<Band>, name: &str| {
+            match name {
+                "operation_ns" => costs.operation_ns = Band::known(value),
+                "page_ns" => costs.page_ns = Band::known(value),
+                "first_ns" => costs.first_ns = Band::known(value),
+                _ => return false,
+            }
+            true
+        };
+        let of_machine = match name {
+            "local_ns" => &mut self.local_ns,
+            "hop_ns" => &mut self.hop_ns,
+            "lines_under_way" => &mut self.lines_under_way,
+            "memory_bytes_per_ns" => &mut self.memory_bytes_per_ns,
+            "link_bytes_per_ns" => &mut self.link_bytes_per_ns,
+            "lines_per_written" => &mut self.lines_per_written,
+            "transfer_ns" => &mut self.transfer_ns,
+            "transfer_hop_ns" => &mut self.transfer_hop_ns,
+            _ => {
+                return match name.split_once('.') {
+                    Some(("tmpfs", name)) => of_costs(&mut self.tmpfs, name),
+                    Some(("mount", name)) => of_costs(&mut self.mount, name),
+                    Some(("library", name)) => of_costs(&mut self.library, name),
+                    Some(("page_cache", name)) => of_costs(&mut self.page_cache, name),
+                    _ => false,
+                };
+            }
+        };
+        *of_machine = Band::known(value);
+        true
+    }
+
     /// Constants of one run; the same seed draws the same.
     #[must_use]
     pub fn draw(&self, seed: u64) -> Drawn {
-        let random = &mut random(seed);
+        let random = &mut random(Stream::Constants, seed);
         Drawn {
             local_ns: self.local_ns.draw(random),
             hop_ns: self.hop_ns.draw(random),
@@ -181,6 +234,29 @@ mod tests {
             assert!((band.low..=band.high).contains(&drawn.local_ns), "{}", drawn.local_ns);
         }
         assert_ne!(Constants::SERVER.draw(1), Constants::SERVER.draw(2));
+    }
+
+    #[test]
+    fn streams_have_nothing_in_common() {
+        let first = |stream| random(stream, 7).random::<u64>();
+        assert_ne!(first(Stream::Constants), first(Stream::Load));
+        assert_ne!(first(Stream::Load), first(Stream::Run));
+        assert_ne!(
+            random(Stream::Run, 7).random::<u64>(),
+            random(Stream::Run, 8).random::<u64>()
+        );
+    }
+
+    #[test]
+    fn known_constants_are_not_drawn() {
+        let mut constants = Constants::SERVER;
+        assert!(constants.set("hop_ns", 7.5) && constants.set("tmpfs.page_ns", 3.0));
+        for name in ["hop", "tmpfs", "tmpfs.page", "ext4.page_ns", ""] {
+            assert!(!constants.set(name, 1.0), "{name}");
+        }
+        let drawn = constants.draw(3);
+        assert_eq!((drawn.hop_ns, drawn.tmpfs.page_ns), (7.5, 3.0));
+        assert_eq!(drawn.local_ns, Constants::SERVER.draw(3).local_ns);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A job has a core of its own and writes each block of its file once, in random order, as fio does; or it reads or overwrites blocks
 //! at random, for as long as it is told.
 
-use crate::{Agenda, Contestant, Drawn, Files, Machine, PS_PER_S, random};
+use crate::{Agenda, Contestant, Drawn, Files, Machine, PS_PER_S, Stream, random, random_of};
 use homenode_policy::BLOCK_BYTES;
 use rand::Rng;
 
@@ -82,6 +82,12 @@ impl Fio {
     /// When a core is not one of the machine's, or there is no job.
     pub fn run(&self, contestant: Contestant, machine: &mut Machine, drawn: &Drawn, seed: u64) -> Result<Done, NoRoom> {
         let jobs = self.cores.len() as u64;
+        let room: u128 = (0..machine.nodes())
+            .map(|node| u128::from(machine.memory_bytes(node)))
+            .sum();
+        if u128::from(self.file_bytes) * u128::from(jobs) > room {
+            return Err(NoRoom);
+        }
         let mut files = Files::new(contestant, machine, jobs, self.file_bytes, self.of_node_bytes);
         let reserved_by = (contestant == Contestant::TmpfsReserved).then_some(self.cores[0]);
         let one_core = self.laid_out_by.or(reserved_by);
@@ -96,13 +102,17 @@ impl Fio {
         }
         let costs = contestant.costs(drawn);
         let parts = (self.file_bytes / self.block_bytes).max(1);
-        let mut orders: Vec<Order> = (0..jobs).map(|job| Order::new(parts, seed ^ job)).collect();
-        let mut random = random(seed);
+        let mut orders: Vec<Order> = (0..jobs).map(|job| Order::new(parts, job, seed)).collect();
+        let mut random = random(Stream::Run, seed);
         let (mut done, mut is_full) = (Done::default(), false);
         let pages = self.block_bytes.div_ceil(BLOCK_BYTES as u64);
         let end_ps = match self.work {
             Work::WriteOnce => u64::MAX,
-            Work::Mixed { seconds, .. } => crate::constants::ps(seconds * 1e9),
+            Work::Mixed { seconds, .. } => {
+                // Only what comes again may be in a cache.
+                machine.set_working_bytes(&self.cores, self.file_bytes);
+                crate::constants::ps(seconds * 1e9)
+            }
         };
         let mut agenda = Agenda::new(u32::try_from(jobs).expect("a job for each core"));
         done.events = agenda.run(end_ps, |now, job| {
@@ -114,26 +124,48 @@ impl Fio {
                     random.random_range(0..100) < read_percent,
                 ),
             };
-            let block = part * self.block_bytes / BLOCK_BYTES as u64;
-            let (mut home, mut first) = (0, 0);
-            for page in block..(block + pages).min(files.blocks()) {
-                let Some((on, is_first)) = files.write(machine, core, file, page) else {
+            let begin = part * self.block_bytes;
+            let (mut at, end_at, mut first) = (begin, begin + self.block_bytes, 0);
+            // Events are copies that begin, so that memories and links meet them in order; the software's time comes behind.
+            let mut copied = now;
+            while at < end_at {
+                let page = at / BLOCK_BYTES as u64;
+                let Some((home, is_first)) = files.write(machine, core, file, page) else {
                     is_full = true;
                     return None;
                 };
-                (home, first) = (on, first + u64::from(is_first));
+                first += u64::from(is_first);
+                // All pages that follow on the same node are a copy.
+                let mut next = page + 1;
+                while next * (BLOCK_BYTES as u64) < end_at {
+                    match files.write(machine, core, file, next) {
+                        Some((on, is_first)) if on == home => first += u64::from(is_first),
+                        // A copy of its own; the block's first touch is counted here.
+                        Some((_, is_first)) => {
+                            first += u64::from(is_first);
+                            break;
+                        }
+                        None => {
+                            is_full = true;
+                            return None;
+                        }
+                    }
+                    next += 1;
+                }
+                let bytes = end_at.min(next * BLOCK_BYTES as u64) - at;
+                let end = if reads {
+                    machine.read(now, core, home, bytes)
+                } else {
+                    machine.write(now, core, home, bytes)
+                };
+                copied += end - now;
+                if machine.node_of(core) == home {
+                    done.local_bytes += bytes;
+                }
+                at += bytes;
             }
-            // Events are copies that begin, so that memories and links meet them in order; the software's time comes behind.
-            let copied = if reads {
-                machine.read(now, core, home, self.block_bytes)
-            } else {
-                machine.write(now, core, home, self.block_bytes)
-            };
             let end = copied + costs.of(pages, first);
             done.bytes += self.block_bytes;
-            if machine.node_of(core) == home {
-                done.local_bytes += self.block_bytes;
-            }
             done.span_ps = done.span_ps.max(end);
             Some(end)
         });
@@ -154,8 +186,8 @@ struct Order {
 }
 
 impl Order {
-    fn new(count: u64, seed: u64) -> Self {
-        let mut random = random(seed);
+    fn new(count: u64, job: u64, seed: u64) -> Self {
+        let mut random = random_of(Stream::Orders, job, seed);
         let period = count.next_power_of_two();
         Self {
             count,
@@ -202,7 +234,7 @@ mod tests {
     #[test]
     fn an_order_names_each_number_once() {
         for count in [1, 2, 7, 1000, 1024] {
-            let mut order = Order::new(count, 3);
+            let mut order = Order::new(count, 1, 3);
             let seen: BTreeSet<_> = std::iter::from_fn(|| order.next()).collect();
             assert_eq!(seen, (0..count).collect());
         }

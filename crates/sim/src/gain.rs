@@ -3,7 +3,7 @@
 //! A recording is one period, and the next one differs. So the plan is made for the recorded load, and for the same load with each thread's
 //! bytes and CPU time changed by up to a quarter, several times; the range of the results is the uncertainty.
 
-use crate::random;
+use crate::{Stream, random_of};
 use homenode_policy::affinity::{self, Config, Plan, Previous, Snapshot, Target};
 use homenode_policy::{CpuId, NodeId};
 use rand::Rng;
@@ -16,7 +16,7 @@ const CHANGE: f64 = 0.25;
 pub struct Crossing {
     /// Between a thread and memory of pools.
     pub memory: u64,
-    /// Between the CPU that takes packets apart and the thread that receives them.
+    /// Between the CPU that takes packets apart and the thread that receives them, and between a thread and the home of the card it sends by.
     pub network: u64,
     /// Between a thread and a disk's home.
     pub disk: u64,
@@ -79,7 +79,7 @@ fn of_plan(snapshot: &Snapshot, config: &Config) -> Gain {
 
 fn changed(snapshot: &Snapshot, seed: u64) -> Snapshot {
     let mut changed = snapshot.clone();
-    let mut random = random(seed);
+    let mut random = random_of(Stream::Load, 0, seed);
     for thread in &mut changed.threads {
         let by = random.random_range(1.0 - CHANGE..1.0 + CHANGE);
         #[expect(
@@ -117,7 +117,10 @@ fn carried_out(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
             let of_queue = |queue: &&affinity::Queue| {
                 queue.kind == affinity::QueueKind::Receive && queue.device == *device && queue.index == *index
             };
-            let interrupt = snapshot.queues.iter().find(of_queue).and_then(|queue| queue.interrupt);
+            let queue = snapshot.queues.iter().find(of_queue);
+            // With RPS, packets are processed elsewhere than where they arrive.
+            let arrives = queue.filter(|queue| queue.cpus.is_empty());
+            let interrupt = arrives.and_then(|queue| queue.interrupt);
             let processed = Target::Receive {
                 device: device.clone(),
                 index: *index,
@@ -133,12 +136,18 @@ fn carried_out(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
             let Some((_, rate)) = thread.files.iter().find(|(file, _)| *file == moved.file) else {
                 continue;
             };
+            let lies = snapshot.files.iter().find(|file| file.id == moved.file);
+            let lies = lies.map_or(&[][..], |file| &file.lies);
+            let all = lies.iter().map(|(_, bytes)| u128::from(*bytes)).sum::<u128>().max(1);
             let period = u128::from(snapshot.period_ns) * u128::from(*rate) / 1_000_000_000;
-            let mut left = u64::try_from(period).unwrap_or(u64::MAX);
             let mut come = 0;
-            for (_, bytes) in thread.memory.iter_mut().filter(|(node, _)| *node != moved.to) {
-                let part = left.min(*bytes);
-                (*bytes, left, come) = (*bytes - part, left - part, come + part);
+            for (node, bytes) in thread.memory.iter_mut().filter(|(node, _)| *node != moved.to) {
+                // A thread's bytes of a file are taken as spread over it, as the plan takes them.
+                let there = lies.iter().find(|(on, _)| on == node).map_or(0, |(_, bytes)| *bytes);
+                let part = u64::try_from(period * u128::from(there) / all)
+                    .unwrap_or(u64::MAX)
+                    .min(*bytes);
+                (*bytes, come) = (*bytes - part, come + part);
             }
             match thread.memory.iter_mut().find(|(node, _)| *node == moved.to) {
                 Some((_, bytes)) => *bytes += come,
@@ -152,7 +161,7 @@ fn carried_out(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
 fn all(snapshot: &Snapshot) -> u64 {
     let of = |thread: &affinity::Thread| {
         let disk: u64 = thread.disk.iter().map(|it| it.bytes).sum();
-        thread.memory_bytes() + thread.received.iter().map(|it| it.bytes).sum::<u64>() + disk
+        thread.memory_bytes() + thread.network_bytes() + disk
     };
     snapshot.threads.iter().map(of).sum()
 }
@@ -171,6 +180,7 @@ fn crossing(snapshot: &Snapshot) -> Crossing {
         sum.network += received.map(|it| it.bytes).sum::<u64>();
         let home =
             |it: &&affinity::DeviceBytes| is_away(it.device.as_deref().and_then(|name| snapshot.home(name)), node);
+        sum.network += thread.sent.iter().filter(home).map(|it| it.bytes).sum::<u64>();
         sum.disk += thread.disk.iter().filter(home).map(|it| it.bytes).sum::<u64>();
     }
     Crossing {
@@ -248,6 +258,55 @@ mod tests {
             of(&snapshot(&[(0, 1)]), &Config::default(), 3, 5),
             of(&snapshot(&[(0, 1)]), &Config::default(), 3, 5)
         );
+    }
+
+    #[test]
+    fn a_file_that_moves_takes_what_lies_elsewhere_with_it() {
+        let file = affinity::FileId { pool: (0, 1), inode: 7 };
+        let mut before = snapshot(&[(0, 1)]);
+        before.files = vec![affinity::PoolFile {
+            id: file,
+            lies: vec![(NodeId(0), 60), (NodeId(1), 40)],
+            room: Vec::new(),
+        }];
+        before.threads[0].memory = vec![(NodeId(0), 60), (NodeId(1), 140)];
+        // 100 bytes in the period of 2 s; the other 100 on node 1 are of another file.
+        before.threads[0].files = vec![(file, 50)];
+        let mut plan = affinity::decide(&before, &Config::default(), &Previous::default());
+        plan.actions.clear();
+        plan.files = vec![affinity::MoveFile {
+            file,
+            to: NodeId(0),
+            threads: 1,
+            bytes: 40,
+            saved_bytes_per_s: 20,
+            reason: affinity::FileReason::Held,
+            cost_before: affinity::Cost::default(),
+            cost_after: affinity::Cost::default(),
+        }];
+        assert_eq!(
+            carried_out(&before, &plan).threads[0].memory,
+            [(NodeId(0), 100), (NodeId(1), 100)]
+        );
+    }
+
+    #[test]
+    fn sent_bytes_count_where_their_card_is_far() {
+        let card = |home| homenode_policy::topology::Device {
+            name: "eth0".to_owned(),
+            kind: homenode_policy::topology::DeviceKind::Network,
+            home: Some(NodeId(home)),
+            queues: Vec::new(),
+        };
+        for (home, bytes) in [(0, 0), (1, 500)] {
+            let mut sends = snapshot(&[(0, 0)]);
+            sends.topology = machine(2, 4, 1 << 30, Shape::Full, vec![card(home)]);
+            sends.threads[0].sent = vec![affinity::DeviceBytes {
+                device: Some("eth0".to_owned()),
+                bytes: 1000,
+            }];
+            assert_eq!(crossing(&sends).network, bytes);
+        }
     }
 
     #[test]

@@ -28,7 +28,8 @@ impl Lock {
             Some(last) if last != core => machine.transfer_ps(last, core),
             _ => 0,
         };
-        let crowd = self.ends.len() as u64;
+        // The first of them holds it.
+        let crowd = (self.ends.len() as u64).saturating_sub(1);
         let begin = now.max(self.free_at) + transfer + transfer * crowd * CROWD_PERCENT / 100;
         (self.free_at, self.last) = (begin + hold_ps, Some(core));
         self.ends.push_back(self.free_at);

@@ -10,6 +10,11 @@ use homenode_policy::NodeId;
 use homenode_policy::topology::{LatencySource, Topology};
 use std::collections::VecDeque;
 
+/// Most nodes of a machine.
+const NODES_MAX: usize = 254;
+/// A line from the cache of the node takes this part of one from its memory.
+const CACHED_PERCENT: u64 = 25;
+
 /// Hardware in one run.
 #[derive(Clone, Debug)]
 pub struct Machine {
@@ -31,7 +36,7 @@ pub struct Machine {
 pub struct Traffic {
     /// Between cores and the memory of their own node.
     pub local_bytes: u64,
-    /// All others.
+    /// Between cores and memory of another node.
     pub remote_bytes: u64,
 }
 
@@ -43,9 +48,11 @@ struct Node {
     line_ps: u64,
     /// Bytes of its last-level caches; 0 where the machine tells none.
     cache_bytes: u64,
+    /// Lines, of a hundred that its cores copy, that are in its caches.
+    hit_percent: u64,
 }
 
-/// Something that serves lines one after another.
+/// Server of lines, one after another: a memory or a link.
 #[derive(Clone, Copy, Debug, Default)]
 struct Server {
     free_at: u64,
@@ -64,13 +71,16 @@ struct Way {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineError {
-    /// Nothing could run there.
+    /// Each CPU is offline.
     #[error("the machine has no CPU that runs: a load needs one")]
     NoCpu,
-    /// Nothing could lie there.
+    /// Each node is without memory.
     #[error("the machine has no memory: bytes need a node that has some")]
     NoMemory,
-    /// Nearer than local.
+    /// Homes are told by a byte.
+    #[error("the machine has {0} nodes, and the simulator takes at most {NODES_MAX}")]
+    TooManyNodes(usize),
+    /// Another node's memory seems nearer than the own.
     #[error(
         "the distances contradict themselves: from {from} the memory of {to} is nearer ({far}) than its own ({near})"
     )]
@@ -116,6 +126,9 @@ impl Machine {
         if topology.nodes().iter().all(|node| node.memory_bytes == 0) {
             return Err(MachineError::NoMemory);
         }
+        if ids.len() > NODES_MAX {
+            return Err(MachineError::TooManyNodes(ids.len()));
+        }
         let (ways, link_count) = ways(topology, drawn)?;
         let memory_line_ps = ps(LINE_BYTES as f64 / drawn.memory_bytes_per_ns);
         let nodes = topology.nodes().iter().map(|node| {
@@ -131,6 +144,7 @@ impl Machine {
                 memory: Server::default(),
                 line_ps: memory_line_ps,
                 cache_bytes: of_node.map(|cache| cache.bytes).sum(),
+                hit_percent: 0,
             }
         });
         Ok(Self {
@@ -176,10 +190,23 @@ impl Machine {
         self.nodes[node as usize].memory_bytes
     }
 
-    /// Bytes of the last-level caches of a node.
-    #[must_use]
-    pub fn cache_bytes(&self, node: u32) -> u64 {
-        self.nodes[node as usize].cache_bytes
+    /// Says that each of these cores works on so many bytes of its own: the caches of its node have as many lines of those as fit, and lose
+    /// them at random. Until it is said, nothing is in a cache.
+    pub fn set_working_bytes(&mut self, cores: &[u32], bytes_each: u64) {
+        for (place, node) in (0..).zip(&mut self.nodes) {
+            let on_node = cores
+                .iter()
+                .filter(|core| self.nodes_of_cores[**core as usize] == place)
+                .count() as u64;
+            let hits = u128::from(node.cache_bytes) * 100 / u128::from((on_node * bytes_each).max(1));
+            node.hit_percent = u64::try_from(hits).unwrap_or(100).min(100);
+        }
+    }
+
+    /// A device on `node` moves bytes from or to memory of `home`; returns when it has done.
+    pub fn transfer(&mut self, now: u64, node: u32, home: u32, bytes: u64) -> u64 {
+        let lines = bytes.div_ceil(LINE_BYTES);
+        self.reserve(now, node, home, lines)
     }
 
     /// Latencies in picoseconds from each node to each, as [`homenode_policy::pool::Monitor`] takes them.
@@ -227,20 +254,28 @@ impl Machine {
     #[inline]
     fn copy(&mut self, now: u64, core: u32, home: u32, bytes: u64, percent: u64) -> u64 {
         let node = self.nodes_of_cores[core as usize];
-        let way = &self.ways[node as usize][home as usize];
         let lines = bytes.div_ceil(LINE_BYTES) * percent / 100;
-        let mut end = now + lines * way.line_ps;
-        for link in &way.links {
-            end = end.max(self.links[*link].serve(now, lines * self.link_line_ps));
-        }
-        let of_home = &mut self.nodes[home as usize];
-        end = end.max(of_home.memory.serve(now, lines * of_home.line_ps));
+        let hits = lines * self.nodes[node as usize].hit_percent / 100;
+        let line_ps = self.ways[node as usize][home as usize].line_ps;
+        let near_ps = self.ways[node as usize][node as usize].line_ps * CACHED_PERCENT / 100;
+        let core_end = now + (lines - hits) * line_ps + hits * near_ps;
         if node == home {
             self.traffic.local_bytes += bytes;
         } else {
             self.traffic.remote_bytes += bytes;
         }
-        end
+        self.reserve(now, node, home, lines - hits).max(core_end).max(now + 1)
+    }
+
+    /// Lines between a node and memory of a home take their turn at the links on the way and at the memory.
+    #[inline]
+    fn reserve(&mut self, now: u64, node: u32, home: u32, lines: u64) -> u64 {
+        let mut end = now;
+        for link in &self.ways[node as usize][home as usize].links {
+            end = end.max(self.links[*link].serve(now, lines * self.link_line_ps));
+        }
+        let of_home = &mut self.nodes[home as usize];
+        end.max(of_home.memory.serve(now, lines * of_home.line_ps))
     }
 }
 
@@ -408,6 +443,17 @@ mod tests {
     }
 
     #[test]
+    fn cached_lines_are_near_wherever_they_lie() {
+        let mut machine = of(2, Shape::Full);
+        let far = machine.read(0, 0, 1, 1 << 20);
+        let later = 10 * far;
+        // 24 MiB of caches for two cores with 24 MiB each.
+        machine.set_working_bytes(&[0, 1], 24 << 20);
+        let half = machine.read(later, 0, 1, 1 << 20) - later;
+        assert!(half < far * 3 / 4 && half > far / 2, "{half} and {far}");
+    }
+
+    #[test]
     fn a_cube_has_ways_of_three_links() {
         let cube = of(8, Shape::Cube);
         for (to, links) in [(0, 0), (1, 1), (2, 1), (3, 2), (7, 3)] {
@@ -430,6 +476,11 @@ mod tests {
         };
         let why = |parts: &Parts| Machine::new(&Topology::new(parts.clone()).unwrap(), &drawn).unwrap_err();
         assert_eq!(why(&parts), MachineError::NoCpu);
+        let many = machine(300, 1, 1 << 30, Shape::Full, Vec::new());
+        assert_eq!(
+            Machine::new(&many, &drawn).unwrap_err(),
+            MachineError::TooManyNodes(300)
+        );
         let with_cpus = machine(2, 1, 0, Shape::Full, Vec::new());
         assert_eq!(Machine::new(&with_cpus, &drawn).unwrap_err(), MachineError::NoMemory);
         parts.nodes = machine(2, 1, 1 << 30, Shape::Full, Vec::new()).nodes().to_vec();

@@ -1,7 +1,7 @@
 //! Files that are written on one node and read on others: the mover brings them to their readers, once a second.
 
 use crate::fio::NoRoom;
-use crate::{Agenda, Contestant, Drawn, Files, Machine, PS_PER_S, random};
+use crate::{Agenda, Contestant, Drawn, Files, Machine, PS_PER_S, Stream, random};
 use homenode_policy::mover::{Mover, Rates, Reason};
 use homenode_policy::{BLOCK_BYTES, NodeId};
 use rand::Rng;
@@ -32,7 +32,7 @@ impl Moving {
     /// # Panics
     /// When there is no job.
     pub fn run(&self, moves: bool, machine: &mut Machine, drawn: &Drawn, seed: u64) -> Result<Vec<f64>, NoRoom> {
-        let mut random = random(seed);
+        let mut random = random(Stream::Run, seed);
         let jobs = self.cores.len() as u64;
         let mut files = Files::new(Contestant::Mount, machine, jobs, self.file_bytes, None);
         for (file, block) in

@@ -1,8 +1,7 @@
 //! Block layers: requests of 512 bytes to a device that does nothing, as fast as cores submit them (blk-mq, figures 3 and 4).
 
-use crate::{Agenda, Band, Lock, Machine, PS_PER_NS, PS_PER_S, random};
+use crate::{Agenda, Band, Lock, Machine, PS_PER_NS, PS_PER_S, Stream, random};
 use homenode_policy::{NodeId, queue_map};
-use rand::Rng;
 
 /// How requests are queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,8 +43,8 @@ impl Requests {
     /// When the machine has fewer cores.
     #[must_use]
     pub fn run(&self, design: Design, machine: &Machine, cores: u32, seed: u64) -> f64 {
-        let random = &mut random(seed);
-        let drawn = |band: Band| crate::constants::ps(band.low + (band.high - band.low) * random.random::<f64>());
+        let random = &mut random(Stream::Load, seed);
+        let drawn = |band: Band| crate::constants::ps(band.draw(random));
         let [core_ps, locked, hardware_ps] = [self.core_ns, self.locked_percent, self.hardware_hold_ns].map(drawn);
         let single_ps = core_ps * locked / (100 * PS_PER_NS) / 2;
         let nodes: Vec<NodeId> = (0..cores).map(|core| machine.id(machine.node_of(core))).collect();
@@ -67,9 +66,12 @@ impl Requests {
             Design::TwoLevel { .. } => (core_ps, hardware_ps, 1),
         };
         let end_ps = crate::constants::ps(self.seconds * 1e9);
-        // Events are cores that come to a lock, so that locks meet them in order.
-        let taken = Agenda::new(cores).run(end_ps, |now, core| {
-            Some(locks[map[core as usize]].hold(machine, now, core, hold_ps) + between_ps)
+        // Events are cores that come to a lock, so that locks meet them in order. What has not ended by the end does not count.
+        let mut taken = 0;
+        Agenda::new(cores).run(end_ps, |now, core| {
+            let free = locks[map[core as usize]].hold(machine, now, core, hold_ps);
+            taken += u64::from(free <= end_ps);
+            Some(free + between_ps)
         });
         let requests = taken / takes;
         requests as f64 * PS_PER_S as f64 / end_ps as f64

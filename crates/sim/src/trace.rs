@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 /// First line.
 pub const HEADER: &str = "homenode trace 1";
+/// Bytes of an access at most; a request has 1 MiB at most.
+const ACCESS_BYTES_MAX: u64 = 16 << 20;
 /// Blocks that all files of a trace may have together: 1 TiB.
 const BLOCKS_MAX: u64 = 1 << 28;
 
@@ -24,6 +26,8 @@ pub struct Trace {
 /// A read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
+    /// When, in nanoseconds from some beginning.
+    pub at_ns: u64,
     /// Node of the thread that asked.
     pub node: NodeId,
     /// Number of the file's inode.
@@ -40,7 +44,7 @@ pub struct Access {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// It begins otherwise.
+    /// First line that is another one.
     #[error("it does not begin with `{HEADER}`: it is no trace, or one of another version")]
     Header,
     /// A line is not understood.
@@ -51,13 +55,13 @@ pub enum TraceError {
         /// Problem of the line.
         problem: &'static str,
     },
-    /// It stops in the middle of a line.
+    /// End in the middle of a line.
     #[error("its last line is cut: it was not written to its end")]
     Cut,
     /// It names no node's room.
     #[error("it names no node of the pool")]
     NoNode,
-    /// The machine is another one.
+    /// Machine without a node of the trace.
     #[error(
         "{0} asks or has memory in the trace, and has no CPU or no place in the machine: give the machine that was recorded"
     )]
@@ -117,6 +121,9 @@ impl Trace {
                 continue;
             }
             let access = access(text).ok_or(wrong("an access is `TIME_NS NODE FILE OFFSET BYTES r|w`"))?;
+            if access.bytes > ACCESS_BYTES_MAX {
+                return Err(wrong("the access has more than 16 MiB, which no request has"));
+            }
             if access.offset.checked_add(access.bytes).is_none() {
                 return Err(wrong("the access ends beyond any offset"));
             }
@@ -125,6 +132,8 @@ impl Trace {
         if trace.nodes.is_empty() {
             return Err(TraceError::NoNode);
         }
+        // Threads of the server were asked one after another.
+        trace.accesses.sort_by_key(|access| access.at_ns);
         Ok(trace)
     }
 
@@ -134,7 +143,6 @@ impl Trace {
     /// When the machine has not the nodes of the trace, or the files are too large for a table.
     pub fn run(&self, contestant: Contestant, machine: &Machine) -> Result<Done, TraceError> {
         let place = |id: NodeId| (0..machine.nodes()).find(|node| machine.id(*node) == id);
-        let core = |id: NodeId| (0..machine.cores()).find(|core| place(id) == Some(machine.node_of(*core)));
         let mut room = vec![0; machine.nodes() as usize];
         for (id, bytes) in &self.nodes {
             let node = place(*id).ok_or(TraceError::UnknownNode(*id))?;
@@ -149,11 +157,15 @@ impl Trace {
         if all.is_none_or(|blocks| blocks > BLOCKS_MAX) {
             return Err(TraceError::TooLarge);
         }
+        let first = |core: &u32| (machine.id(machine.node_of(*core)), *core);
+        // The first core of each node, as later ones are overwritten.
+        let cores: BTreeMap<NodeId, u32> = (0..machine.cores()).rev().map(|core| first(&core)).collect();
         let number: BTreeMap<u64, u64> = ends.keys().copied().zip(0..).collect();
         let mut files = Files::of_sizes(contestant, machine, ends.values().copied(), room);
         let mut done = Done::default();
         for access in &self.accesses {
-            let core = core(access.node).ok_or(TraceError::UnknownNode(access.node))?;
+            let core = cores.get(&access.node).copied();
+            let core = core.ok_or(TraceError::UnknownNode(access.node))?;
             let (file, end) = (number[&access.file], access.offset + access.bytes);
             let mut at = access.offset;
             while at < end {
@@ -183,7 +195,7 @@ impl Trace {
 fn access(text: &str) -> Option<Access> {
     let mut words = text.split(' ');
     let mut number = || words.next()?.parse::<u64>().ok();
-    let _at_ns = number()?;
+    let at_ns = number()?;
     let node = NodeId(u16::try_from(number()?).ok()?);
     let (file, offset, bytes) = (number()?, number()?, number()?);
     let writes = match words.next()? {
@@ -192,6 +204,7 @@ fn access(text: &str) -> Option<Access> {
         _ => return None,
     };
     words.next().is_none().then_some(Access {
+        at_ns,
         node,
         file,
         offset,

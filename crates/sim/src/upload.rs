@@ -1,11 +1,12 @@
 //! HDFS upload: chunks of connections go from a card's queue through an interrupt's CPU and a thread to a disk (dynamic core affinity).
 //!
-//! A chunk comes into memory of the card's node. The CPU of its queue's interrupt takes it apart; the connection's thread copies it from
-//! there, checks it and writes it into a buffer of its own node; the disk takes it from there. Senders wait while a connection has
-//! [`WINDOW`] chunks that its thread has not taken.
+//! The card writes a chunk to memory of the node of its queue's interrupt, where the driver has put the buffers. The CPU of that interrupt takes
+//! it apart; the connection's thread copies it, checks it and writes it into a buffer of its own node; the disk takes it from there. Senders
+//! wait while a connection has [`WINDOW`] chunks that its thread has not taken. Where nobody places threads, the scheduler moves each
+//! with a chance of [`ROAM_PERCENT`] a period, as it balances.
 
 use crate::scheduler::Scheduler;
-use crate::{Agenda, Band, Drawn, Machine, MachineError, PS_PER_S, random};
+use crate::{Agenda, Band, Drawn, Machine, MachineError, PS_PER_S, Stream, random};
 use homenode_policy::affinity::{
     self, Config, DeviceBytes, Interrupt, Policy, Previous, Queue, QueueKind, Received, Snapshot, Target, Thread,
     ThreadId,
@@ -17,13 +18,15 @@ use std::collections::BTreeMap;
 
 /// Chunks of a connection under way.
 const WINDOW: u32 = 4;
+/// Threads that the scheduler moves in a period, of a hundred.
+const ROAM_PERCENT: u32 = 25;
 const CARD: &str = "eth0";
 const DISK: &str = "nvme0n1";
 /// Numbers of the card's interrupts begin here, those of the disk above.
 const CARD_INTERRUPTS: u32 = 100;
 const DISK_INTERRUPTS: u32 = 10_000;
 
-/// Who places interrupts and threads.
+/// Placement of interrupts and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placing {
     /// All interrupts arrive on CPU 0; the scheduler puts threads anywhere.
@@ -196,11 +199,14 @@ struct Run<'a> {
     agenda: Agenda,
     receive_ps: u64,
     thread_ps: u64,
-    /// Core of each queue's interrupt, and of RPS where that is used.
+    /// Core of each queue's interrupt.
     interrupts: Vec<u32>,
-    /// Masks of interrupts and of RPS that plans have set.
+    /// Masks of interrupts that plans have set.
     masks: BTreeMap<Target, Vec<CpuId>>,
     connections: Vec<Connection>,
+    /// Nodes of the card and of the disk.
+    card: u32,
+    disk: u32,
     card_free_at: u64,
     disk_free_at: u64,
     /// Bytes of this period that reached the disk, and those of them that threads found on their node.
@@ -226,15 +232,35 @@ impl<'a> Run<'a> {
         seed: u64,
     ) -> Result<Self, MachineError> {
         let machine = Machine::new(topology, drawn)?;
-        let mut random = random(seed);
+        let mut costs = random(Stream::Load, seed);
+        let mut random = random(Stream::Run, seed);
         let cores = machine.cores();
         let mut of_chunk = |band: Band| {
-            let ns_per_kib = band.low + (band.high - band.low) * random.random::<f64>();
+            let ns_per_kib = band.draw(&mut costs);
             crate::constants::ps(ns_per_kib * load.chunk_bytes as f64 / 1024.0)
         };
         let [receive_ps, thread_ps] = [load.receive_ns_per_kib, load.thread_ns_per_kib].map(&mut of_chunk);
         let starts: Vec<u32> = (0..load.connections).map(|_| random.random_range(0..cores)).collect();
-        let core_of = |queue| if placing == Placing::FirstCpu { 0 } else { queue % cores };
+        // One CPU of each node in turn.
+        let mut by_turns: Vec<u32> = (0..cores).collect();
+        let place = |core: u32| {
+            (0..core)
+                .filter(|other| machine.node_of(*other) == machine.node_of(core))
+                .count()
+        };
+        by_turns.sort_by_key(|core| (place(*core), *core));
+        let core_of = |queue: u32| match placing {
+            Placing::FirstCpu => 0,
+            _ => by_turns[(queue % cores) as usize],
+        };
+        let home = |device: &str| {
+            let device = topology.devices().iter().find(|other| other.name == device);
+            let home = device.and_then(|device| device.home);
+            (0..machine.nodes())
+                .find(|node| Some(machine.id(*node)) == home)
+                .unwrap_or(0)
+        };
+        let (card, disk) = (home(CARD), home(DISK));
         Ok(Self {
             scheduler: Scheduler::new(topology, cores, &starts),
             // Each connection has two actors: its packets, and its thread.
@@ -242,6 +268,8 @@ impl<'a> Run<'a> {
             interrupts: (0..load.queues).map(core_of).collect(),
             masks: BTreeMap::new(),
             connections: vec![Connection::default(); load.connections as usize],
+            card,
+            disk,
             card_free_at: 0,
             disk_free_at: 0,
             moved: (0, 0),
@@ -268,8 +296,9 @@ impl<'a> Run<'a> {
         let (card_free_at, disk_free_at, moved) = (&mut self.card_free_at, &mut self.disk_free_at, &mut self.moved);
         let on_card = crate::constants::ps(load.chunk_bytes as f64 / load.card_bytes_per_ns);
         let on_disk = crate::constants::ps(load.chunk_bytes as f64 / load.disk_bytes_per_ns);
-        // Where somebody has nothing to do, this much later is looked again.
+        // Time after which an idle actor looks again.
         let idle = *receive_ps / 4;
+        let (card, disk) = (self.card, self.disk);
         agenda.run(end_ps, |now, actor| {
             let number = actor / 2;
             let connection = &mut connections[number as usize];
@@ -283,11 +312,13 @@ impl<'a> Run<'a> {
                     return Some(free);
                 }
                 *card_free_at = now + on_card;
-                // Headers, which the card has written to memory of its node.
-                let end = machine.read(now, core, 1, load.chunk_bytes / 16) + *receive_ps;
+                let node = machine.node_of(core);
+                let arrived = machine.transfer(now, card, node, load.chunk_bytes);
+                // Headers.
+                let end = machine.read(now, core, node, load.chunk_bytes / 16) + *receive_ps;
                 scheduler.occupy(core, end);
                 (connection.waiting, connection.from) = (connection.waiting + 1, core);
-                return Some(end.max(now + on_card));
+                return Some(end.max(now + on_card).max(arrived));
             }
             if connection.waiting == 0 {
                 return Some(now + idle);
@@ -300,11 +331,14 @@ impl<'a> Run<'a> {
                 return Some(free);
             }
             let (node, from) = (machine.node_of(core), machine.node_of(connection.from));
-            let read = machine.read(now, core, from, load.chunk_bytes);
-            let written = machine.write(read, core, node, load.chunk_bytes) + *thread_ps;
+            // Memories and links meet events in order, so all that a chunk needs takes its turn now, one time behind the other.
+            let read = machine.read(now, core, from, load.chunk_bytes) - now;
+            let copied = machine.write(now, core, node, load.chunk_bytes) - now;
+            let saved = machine.transfer(now, disk, node, load.chunk_bytes) - now;
+            let written = now + read + copied + *thread_ps;
             scheduler.occupy(core, written);
             scheduler.note(thread, written - now, 0);
-            *disk_free_at = (*disk_free_at).max(written) + on_disk;
+            *disk_free_at = (*disk_free_at).max(written) + on_disk.max(saved);
             connection.waiting -= 1;
             connection.bytes += load.chunk_bytes;
             moved.0 += load.chunk_bytes;
@@ -317,7 +351,7 @@ impl<'a> Run<'a> {
     /// The scheduler puts some threads elsewhere, as it balances.
     fn roam(&mut self) {
         for thread in 0..self.connections.len() {
-            if self.random.random_range(0..4) == 0 {
+            if self.random.random_range(0..100) < ROAM_PERCENT {
                 let cpus = self.scheduler.cpus().to_vec();
                 let to = cpus[self.random.random_range(0..cpus.len())];
                 self.scheduler.allow(thread, &[to]);
@@ -398,16 +432,12 @@ impl<'a> Run<'a> {
                 effective: vec![at],
                 managed: false,
             });
-            let of_card = Target::Receive {
-                device: CARD.to_owned(),
-                index: queue,
-            };
             all.push(Queue {
                 device: CARD.to_owned(),
                 kind: QueueKind::Receive,
                 index: queue,
                 interrupt: Some(number),
-                cpus: self.masks.get(&of_card).cloned().unwrap_or_default(),
+                cpus: Vec::new(),
                 movable: true,
             });
         }

@@ -35,7 +35,10 @@ pub(crate) enum Request {
         node: u16,
     },
     /// Asks for reads and writes since the last such request.
-    Accesses,
+    Accesses {
+        /// No more are asked for.
+        ends: bool,
+    },
     /// Asks what threads do with the pool, as far as the asker may see them.
     Tasks,
     PoolAdd {
@@ -90,7 +93,7 @@ impl Request {
     pub(crate) fn changes_something(&self) -> bool {
         !matches!(
             self,
-            Self::Status | Self::Live { .. } | Self::VolumeList | Self::Tasks | Self::Accesses
+            Self::Status | Self::Live { .. } | Self::VolumeList | Self::Tasks | Self::Accesses { .. }
         )
     }
 
@@ -107,7 +110,7 @@ impl Request {
                 | Self::Live { .. }
                 | Self::VolumeList
                 | Self::Tasks
-                | Self::Accesses
+                | Self::Accesses { .. }
                 | Self::VolumeCreate { .. }
         )
     }

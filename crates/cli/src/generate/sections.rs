@@ -36,7 +36,7 @@ const FILES: [(&str, &str); 10] = [
     (
         "/etc/homenode/pools/NAME.toml",
         "A durable pool that is known by its name: its UUID, the files of its members, and options of homenode up, such as \
-         options = [\"--mover=on\", \"--noatime\"], which count where the command line leaves the default.",
+         options = [\"--mover=on\", \"--noatime\"], which those of a command line outrank.",
     ),
     ("/etc/fstab", "Pools to mount at boot: mount.homenode(8)."),
     (

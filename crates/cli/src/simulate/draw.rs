@@ -123,7 +123,7 @@ mod tests {
             );
             for series in &figure.series {
                 assert!(
-                    picture.contains(&series.name.replace('\'', "&#39;")) || picture.contains(&series.name),
+                    picture.contains(&series.name.replace('\'', "&apos;")) || picture.contains(&series.name),
                     "{name}: {}",
                     series.name
                 );

@@ -9,17 +9,19 @@ use homenode_linux::topology::Source;
 use homenode_sim::trace::{HEADER, Trace};
 use homenode_sim::{Constants, Contestant, Machine};
 use std::fs::{self, OpenOptions};
-use std::io::{BufWriter, Write};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Servers keep so much for each of their threads that this is often enough for 160,000 requests a second.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Pause between requests; what a server's thread keeps lasts for it up to 160,000 accesses a second.
+const PAUSE: Duration = Duration::from_millis(25);
 
 /// Record the reads and writes of a mount into FILE, for `simulate trace`.
 ///
-/// Seen are those that reach the server: of mounts with `--data pool`, and past the page cache. FILE names nodes, inode numbers, offsets and lengths; no names and no bytes.
+/// Seen are reads and writes that reach the server: of mounts with `--data pool`, and past the page cache. What the pool held before, and what is removed
+/// meanwhile, is not in the trace: record a pool from its start. FILE names nodes, inode numbers, offsets and lengths; no names and no bytes.
 #[derive(Args, Debug)]
 pub(super) struct RecordArgs {
     /// A directory of the mount.
@@ -47,33 +49,41 @@ pub(super) struct TraceArgs {
 pub(super) fn run(args: &RecordArgs) -> Result<()> {
     let (mut connection, _) = Connection::to_server_of(&args.directory)?;
     let report = connection.status()?;
-    let cannot = |error: &dyn std::fmt::Display| Failure::new(format!("cannot write {}: {error}", args.file.display()));
-    let file = OpenOptions::new().write(true).create_new(true).open(&args.file);
-    let mut file = BufWriter::new(file.map_err(|error| cannot(&error))?);
-    let mut head = format!("{HEADER}\n");
-    for node in &report.pool.nodes {
-        head.push_str(&format!("node {} {}\n", node.node.0, node.capacity_bytes));
-    }
-    file.write_all(head.as_bytes()).map_err(|error| cannot(&error))?;
-    let mut take = || match connection.request(&Request::Accesses, &mut |_, _| {}) {
+    let mut take = |ends| match connection.request(&Request::Accesses { ends }, &mut |_, _| {}) {
         Ok(Outcome::Accesses { lines, lost }) => Ok((lines, lost)),
         Ok(other) => Err(unexpected(&other)),
         Err(RequestError::Refused(refusal)) => Err(Failure::new(refusal.message)),
         Err(RequestError::Broken(failure)) => Err(failure),
     };
-    // What somebody asked for before is not of this trace.
-    take()?;
+    // Discards what is kept of an earlier recording.
+    take(false)?;
+    let cannot = |error: &dyn std::fmt::Display| Failure::new(format!("cannot write {}: {error}", args.file.display()));
+    // Inode numbers and habits of all users.
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&args.file);
+    let mut file = file.map_err(|error| cannot(&error))?;
+    let mut head = format!("{HEADER}\n");
+    for node in &report.pool.nodes {
+        let free = node.capacity_bytes.saturating_sub(node.used_bytes);
+        head.push_str(&format!("node {} {free}\n", node.node.0));
+    }
+    file.write_all(head.as_bytes()).map_err(|error| cannot(&error))?;
     let (begin, mut accesses, mut lost) = (Instant::now(), 0, 0);
-    while begin.elapsed() < Duration::from_secs(args.seconds) {
+    let mut ends = false;
+    while !ends {
         thread::sleep(PAUSE);
-        let (lines, more) = take()?;
+        ends = begin.elapsed() >= Duration::from_secs(args.seconds);
+        let (lines, more) = take(ends)?;
+        // Whole lines at once: a recording that is interrupted can be read.
         file.write_all(lines.as_bytes()).map_err(|error| cannot(&error))?;
         (accesses, lost) = (accesses + lines.lines().count(), lost + more);
     }
     if lost > 0 {
         writeln!(file, "# {lost} accesses were too many at once and are missing").map_err(|error| cannot(&error))?;
     }
-    file.flush().map_err(|error| cannot(&error))?;
     let name = args.file.display();
     let mut text = format!(
         "recorded {accesses} reads and writes in {name}; `homenode simulate trace {name}` tells which would be local\n"

@@ -12,21 +12,21 @@ use std::time::Duration;
 #[command(next_help_heading = "Mounting")]
 pub(crate) struct MountingArgs {
     /// Transport of requests between kernel and server: `uring` (a ring for each CPU, faster; needs Linux 6.14 or newer with
-    /// enable_uring of the fuse module set), `classic` (/dev/fuse, on every kernel), or `auto`: uring if available.
-    #[arg(long, value_name = "auto|uring|classic", value_parser = argument::transport(), default_value = "auto")]
+    /// enable_uring of the fuse module set), `classic` (/dev/fuse, on every kernel), or `auto`: uring if available. Default: auto.
+    #[arg(long, value_name = "auto|uring|classic", value_parser = argument::transport())]
     #[arg(hide_possible_values = true)]
-    transport: Transport,
+    transport: Option<Transport>,
     /// Storage of the bytes of regular files: `kernel`, `pool` or `auto`. `kernel` means files of a private tmpfs, which the
     /// kernel reads, writes and maps itself at the speed of a tmpfs (Linux 6.9 and newer). `pool` means blocks of the pool:
-    /// all bytes go through the server. `auto` takes `kernel` if available.
-    #[arg(long, value_name = "auto|kernel|pool", value_parser = argument::data(), default_value = "auto")]
+    /// all bytes go through the server. `auto` takes `kernel` if available. Default: auto.
+    #[arg(long, value_name = "auto|kernel|pool", value_parser = argument::data())]
     #[arg(hide_possible_values = true)]
-    pub(crate) data: Data,
+    data: Option<Data>,
     /// Move files to the node that uses them most: `off`, `plan` (`status` lists the moves), or `on`. BPF programs count reads and writes;
-    /// works only on machines with several nodes, and if the kernel holds the bytes (--data).
-    #[arg(long, value_name = "off|plan|on", value_parser = argument::mover(), default_value = "plan")]
+    /// works only on machines with several nodes, and if the kernel holds the bytes (--data). Default: plan.
+    #[arg(long, value_name = "off|plan|on", value_parser = argument::mover())]
     #[arg(hide_possible_values = true)]
-    pub(crate) mover: MoverMode,
+    mover: Option<MoverMode>,
     /// Limit of memory for the payloads of all rings together, in addition to the pool: bytes (64M, 1G). The limit decides how many
     /// requests each CPU may have in flight. Default: 256M. The classic transport has no rings.
     #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
@@ -76,7 +76,7 @@ impl MountingArgs {
     pub(crate) fn check(&self, spelled: fn(&str) -> String) -> Result<()> {
         let for_rings = [("buffers", self.buffers), ("spin-us", self.spin_us)];
         for (name, value) in for_rings {
-            if self.transport == Transport::Classic && value.is_some() {
+            if self.transport == Some(Transport::Classic) && value.is_some() {
                 let (option, transport) = (spelled(name), spelled("transport"));
                 fail!("{option} is for rings, and {transport}=classic has none: leave {option} or {transport} out");
             }
@@ -84,11 +84,21 @@ impl MountingArgs {
         Ok(())
     }
 
+    /// Storage of the bytes of regular files.
+    pub(crate) fn data(&self) -> Data {
+        self.data.unwrap_or(Data::Auto)
+    }
+
+    /// Whether files move to their users.
+    pub(crate) fn mover(&self) -> MoverMode {
+        self.mover.unwrap_or(MoverMode::Plan)
+    }
+
     /// For the library.
     pub(crate) fn options(&self) -> MountOptions {
         let mut options = MountOptions::default();
-        options.transport = self.transport;
-        options.data = self.data;
+        options.transport = self.transport.unwrap_or(Transport::Auto);
+        options.data = self.data();
         options.buffer_bytes = self.buffers.unwrap_or(options.buffer_bytes);
         options.spin = self.spin_us.map_or(options.spin, Duration::from_micros);
         (options.nosuid, options.nodev, options.noexec) = (self.nosuid, self.nodev, self.noexec);
@@ -110,13 +120,13 @@ impl MountingArgs {
         ];
         let switches = switches.into_iter().filter(|(_, given)| *given);
         let mut arguments: Vec<String> = switches.map(|(switch, _)| switch.to_owned()).collect();
-        arguments.push(format!("--transport={}", self.transport));
-        arguments.push(format!("--data={}", self.data));
-        arguments.push(format!("--mover={}", self.mover));
         let cache_attr = self
             .cache_attr
             .map(|time| format!("{}.{:09}", time.as_secs(), time.subsec_nanos()));
         let values = [
+            ("--transport", self.transport.map(|transport| transport.to_string())),
+            ("--data", self.data.map(|data| data.to_string())),
+            ("--mover", self.mover.map(|mode| mode.to_string())),
             ("--buffers", self.buffers.map(|bytes| bytes.to_string())),
             ("--spin-us", self.spin_us.map(|time| time.to_string())),
             ("--cache-attr", cache_attr),
@@ -152,9 +162,9 @@ mod tests {
     #[test]
     fn arguments_survive_a_round_trip() {
         let all = MountingArgs {
-            transport: Transport::Uring,
-            data: Data::Kernel,
-            mover: MoverMode::On,
+            transport: Some(Transport::Uring),
+            data: Some(Data::Kernel),
+            mover: Some(MoverMode::On),
             buffers: Some(3 << 20),
             spin_us: Some(20),
             cache_attr: Some(Duration::new(1, 500)),

@@ -113,6 +113,9 @@ fn loads_that_cannot_be_are_refused() {
             &["fio", "--machine", "node:2 core:2 pu:1", "--jobs", "5"][..],
             "has 4 CPUs",
         ),
+        (&["fio", "--set", "hop=3"], "no constant hop"),
+        (&["fio", "--set", "hop_ns=-3"], "NAME=VALUE"),
+        (&["fio", "--set", "local_ns=0"], "NAME=VALUE"),
         (&["fio", "--size", "1K"], "less than a block"),
         (&["fio", "--runtime", "0", "--rw", "randread"], "--runtime 0"),
         (

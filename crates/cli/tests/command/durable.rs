@@ -92,17 +92,22 @@ fn options_in_the_file_of_a_pool_are_those_of_up() {
         (r#""--", "elsewhere""#, "\"--\" is no option"),
         (r#""--commit=0""#, "--commit"),
         (r#""--transport=classic", "--spin-us=1""#, "is for rings"),
+        (r#""--foreground""#, "belongs on a command line"),
+        (r#""--pool=other""#, "belongs on a command line"),
     ] {
         write(options);
         refused(&mut pools.homenode("up tank mount"), &[problem]);
     }
-    write(r#""--noatime", "--commit=7""#);
+    write(r#""--noatime", "--commit=7", "--mover=off""#);
     for (nth, seconds) in [(0, 7), (1, 2)] {
-        let up = ["up tank mount", "up tank mount --nosuid --commit 2"][nth];
+        let up = ["up tank mount", "up tank mount --nosuid --commit 2 --mover plan"][nth];
         succeed(&mut pools.homenode(up));
         let server = fs::read(format!("/proc/{}/cmdline", server_pid(&mount).unwrap().as_raw_pid())).unwrap();
         let server = String::from_utf8_lossy(&server);
         assert!(server.contains(&format!("--commit={seconds}\0")), "{server}");
+        // A default outranks the file as well, where it is asked for.
+        let mover = ["--mover=off\0", "--mover=plan\0"][nth];
+        assert!(server.contains(mover), "{server}");
         assert_eq!(server.matches("--commit").count(), 1, "{server}");
         let mounts = fs::read_to_string("/proc/mounts").unwrap();
         let line = mounts.lines().find(|line| line.contains(mount.to_str().unwrap()));

@@ -132,7 +132,8 @@ until_true() {
 bring_up() {
     local directory=$1 size=$2
     shift 2
-    [ -d "$directory" ] || mkdir "$directory"
+    # A mount whose server was killed is there, and no directory to stat(2).
+    mkdir "$directory" 2>/dev/null || true
     pools+=("$directory")
     "$homenode" up "$directory" --size-per-node "$size" "$@" 2>"$scratch/up.log" || {
         cat "$scratch/up.log" >&2

@@ -1,0 +1,62 @@
+#!/bin/bash
+# Engines as people install them, on mounts, in a quarter of an hour: each with a full and a lost pool where that matters, its data verified,
+# and its speed beside a tmpfs and a disk. HOMENODE is the command; default: the release build. ENGINES names some of them
+# (default: all); ROUNDS is the number of rounds of a comparison (5). What they need is fetched once, below the target directory.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+exec </dev/null
+HOMENODE=${HOMENODE:-${CARGO_TARGET_DIR:-target}/release/homenode}
+# shellcheck source=scripts/engines/common.sh
+. scripts/engines/common.sh
+# shellcheck source=scripts/engines/hdfs.sh
+. scripts/engines/hdfs.sh
+rounds=${ROUNDS:-5}
+store=$(realpath -m "$target/engines")
+
+# The classes of a pom.xml in scripts/engines/, fetched once, as a path of Java. $1: its directory.
+maven_classes() {
+    local list=$store/$1.classpath
+    if ! [ "$list" -nt "scripts/engines/$1/pom.xml" ]; then
+        mkdir -p "$store"
+        mvn --quiet --batch-mode --file "scripts/engines/$1/pom.xml" dependency:build-classpath -Dmdep.outputFile="$list" >&2
+    fi
+    cat "$list"
+}
+
+# A port of the loopback that nobody listens on.
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+# Prints the median of a column for the mount, and its ratios to tmpfs and disk, each the median of the ratios of all rounds, with the
+# lowest and the highest. Lines of standard input begin with the name of the place. $1: title; $2 to $4: names of mount, tmpfs
+# and disk; $5: column.
+ratios() {
+    python3 scripts/engines/ratios.py "$@"
+}
+
+# Whether commands are there; if not, tells which engine is left out. $1: engine; $2: what to install; the rest: commands.
+have() {
+    local engine=$1 advice=$2 command
+    shift 2
+    for command in "$@"; do
+        if ! command -v "$command" >/dev/null; then
+            echo "SKIPPED: $engine: there is no $command ($advice)"
+            return 1
+        fi
+    done
+}
+
+skip_without_mounts
+need jq curl pgrep python3
+make_scratch
+
+for engine in ${ENGINES:-hdfs}; do
+    started=$SECONDS
+    case $engine in
+    hdfs) have HDFS "apt-get install maven openjdk-17-jdk-headless" mvn java javac || continue ;;
+    *) fail "there is no engine $engine" ;;
+    esac
+    "$engine"
+    echo "$engine: $((SECONDS - started)) s"
+done

@@ -10,7 +10,10 @@ HOMENODE=${HOMENODE:-${CARGO_TARGET_DIR:-target}/release/homenode}
 . scripts/engines/common.sh
 # shellcheck source=scripts/engines/hdfs.sh
 . scripts/engines/hdfs.sh
+# shellcheck source=scripts/engines/spark.sh
+. scripts/engines/spark.sh
 rounds=${ROUNDS:-5}
+python_packages=(pyspark==3.5.9 ray==2.60.0 numpy==2.2.6)
 store=$(realpath -m "$target/engines")
 
 # The classes of a pom.xml in scripts/engines/, fetched once, as a path of Java. $1: its directory.
@@ -51,10 +54,11 @@ skip_without_mounts
 need jq curl pgrep python3
 make_scratch
 
-for engine in ${ENGINES:-hdfs}; do
+for engine in ${ENGINES:-hdfs spark}; do
     started=$SECONDS
     case $engine in
     hdfs) have HDFS "apt-get install maven openjdk-17-jdk-headless" mvn java javac || continue ;;
+    spark) have Spark "apt-get install openjdk-17-jre-headless" java || continue ;;
     *) fail "there is no engine $engine" ;;
     esac
     "$engine"

@@ -41,7 +41,7 @@ virtual_environment() {
     fi
     rm -rf "$directory"
     python3 -m venv "$directory"
-    "$directory/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir "$@" >&2
+    "$directory/bin/pip" install --quiet --disable-pip-version-check "$@" >&2
     echo "$*" >"$made"
 }
 

@@ -53,28 +53,66 @@ rocksdb() {
     echo "RocksDB: ok: 40000 pairs byte by byte; checksums and 50000 of 50000 reads; $found keys without a gap after kill -9"
 }
 
-redis() {
-    local mount=$scratch/redis socket=$scratch/redis.socket confirmed writer
-    bring_up "$mount" 256M
-    start_redis() {
-        redis-server --port 0 --unixsocket "$socket" --dir "$mount" --save '' --appendonly yes --appendfsync always \
-            --auto-aof-rewrite-min-size 2mb --auto-aof-rewrite-percentage 50 >"$scratch/redis.log" 2>&1 &
-        children=($!)
-        until_true 20 eval "redis-cli -s $socket ping | grep -qx PONG" || fail "Redis does not start: $(tail -n 3 "$scratch/redis.log")"
-    }
-    start_redis
-    "$python" scripts/engines/redis_writer.py write "$socket" >"$scratch/redis.confirmed" 2>"$scratch/redis-writer.log" &
+# $1: its directory.
+start_redis() {
+    redis-server --port 0 --unixsocket "$scratch/redis.socket" --dir "$1" --save '' --appendonly yes --appendfsync always \
+        --auto-aof-rewrite-min-size 2mb --auto-aof-rewrite-percentage 50 >"$scratch/redis.log" 2>&1 &
+    children=($!)
+    until_true 20 eval "redis-cli -s $scratch/redis.socket ping | grep -qx PONG" ||
+        fail "Redis does not start: $(tail -n 3 "$scratch/redis.log")"
+}
+
+# Writes until the server is gone, which the rest of the arguments see to, after $1 seconds. Sets `confirmed`.
+write_to_redis() {
+    local writer seconds=$1
+    shift
+    "$python" scripts/engines/redis_writer.py write "$scratch/redis.socket" >"$scratch/redis.confirmed" 2>"$scratch/redis-writer.log" &
     writer=$!
-    sleep 4
-    kill_hard "${children[0]}"
-    grep -q 'AOF rewrite finished successfully' "$scratch/redis.log" || fail "Redis has not rewritten its file: a run longer than this is needed"
+    sleep "$seconds"
+    "$@"
     wait "$writer" || fail "Redis: $(cat "$scratch/redis-writer.log")"
     confirmed=$(cat "$scratch/redis.confirmed")
-    start_redis
-    "$python" scripts/engines/redis_writer.py check "$socket" "$confirmed" || fail "Redis lost a confirmed write"
+}
+
+check_redis() {
+    "$python" scripts/engines/redis_writer.py check "$scratch/redis.socket" "$confirmed" || fail "Redis lost a confirmed write"
     end_children
+}
+
+redis() {
+    local mount=$scratch/redis confirmed
+    bring_up "$mount" 256M
+    start_redis "$mount"
+    write_to_redis 4 kill_hard "${children[0]}"
+    grep -q 'AOF rewrite finished successfully' "$scratch/redis.log" || fail "Redis has not rewritten its file: it must write longer for that"
+    start_redis "$mount"
+    check_redis
     take_down "$mount"
     echo "Redis: ok: $((confirmed + 1)) confirmed writes byte by byte after kill -9 (append-only file, rewritten meanwhile)"
+}
+
+# The recipe docs/recipes/key-value.md: the server of a durable pool is killed below Redis.
+redis_durable() {
+    local mount=$scratch/durable confirmed
+    export HOMENODE_POOLS=$scratch/known
+    "$homenode" pool create engines "$scratch/member" --size 256M --unwritten >"$scratch/pool.log" 2>&1 || fail "$(cat "$scratch/pool.log")"
+    bring_up_durable() {
+        mkdir "$mount" 2>/dev/null || true
+        pools+=("$mount")
+        "$homenode" up engines "$mount" >"$scratch/up.log" 2>&1 || fail "no durable pool: $(cat "$scratch/up.log")"
+    }
+    bring_up_durable
+    start_redis "$mount"
+    write_to_redis 3 lose "$mount"
+    # Redis ends by itself when it cannot append.
+    until_true 20 gone "${children[0]}" || fail "Redis goes on without its files: $(tail -n 3 "$scratch/redis.log")"
+    wait "${children[0]}" || true
+    bring_up_durable
+    start_redis "$mount"
+    check_redis
+    take_down "$mount"
+    unset HOMENODE_POOLS
+    echo "Redis, durable pool: ok: $((confirmed + 1)) confirmed writes byte by byte after kill -9 of the pool's server"
 }
 
 # PostgreSQL refuses to run as root. setpriv becomes the command, so that the id of the one is that of the other.
@@ -230,6 +268,6 @@ kubernetes() {
     echo "Kubernetes: ok: the DaemonSet's command mounts for other mount namespaces, and again after kill -9 (no cluster)"
 }
 
-for engine in ${ENGINES:-rocksdb redis postgresql postgresql_temporary lmdb duckdb kubernetes}; do
+for engine in ${ENGINES:-rocksdb redis redis_durable postgresql postgresql_temporary lmdb duckdb kubernetes}; do
     "$engine"
 done

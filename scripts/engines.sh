@@ -12,6 +12,8 @@ HOMENODE=${HOMENODE:-${CARGO_TARGET_DIR:-target}/release/homenode}
 . scripts/engines/hdfs.sh
 # shellcheck source=scripts/engines/spark.sh
 . scripts/engines/spark.sh
+# shellcheck source=scripts/engines/ycsb.sh
+. scripts/engines/ycsb.sh
 rounds=${ROUNDS:-5}
 python_packages=(pyspark==3.5.9 ray==2.60.0 numpy==2.2.6)
 store=$(realpath -m "$target/engines")
@@ -54,11 +56,13 @@ skip_without_mounts
 need jq curl pgrep python3
 make_scratch
 
-for engine in ${ENGINES:-hdfs spark}; do
+for engine in ${ENGINES:-hdfs spark ycsb etcd}; do
     started=$SECONDS
     case $engine in
     hdfs) have HDFS "apt-get install maven openjdk-17-jdk-headless" mvn java javac || continue ;;
     spark) have Spark "apt-get install openjdk-17-jre-headless" java || continue ;;
+    ycsb) have "YCSB-A on Redis" "Go 1.24 or newer; scripts/setup.sh brings Redis" go redis-server || continue ;;
+    etcd) have etcd "Go 1.24 or newer" go || continue ;;
     *) fail "there is no engine $engine" ;;
     esac
     "$engine"

@@ -46,8 +46,9 @@ else
     units_checked="units SKIPPED: there is no systemd-analyze"
 fi
 
-# In a page, a line "From [packaging/recipes/FILE](...):" stands before an excerpt: each of its lines is a line of FILE, in order.
+# In a page, a line "From `packaging/recipes/FILE`:" stands before an excerpt: each of its lines is a line of FILE, in order. Links lead to files.
 excerpts=$("$python" - docs/recipes/*.md <<'PYTHON'
+import os
 import re
 import sys
 
@@ -55,15 +56,14 @@ excerpts = 0
 for page in sys.argv[1:]:
     text = open(page).read()
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
-        import os
-        assert os.path.exists(os.path.join(os.path.dirname(page), link)), f"{page}: no {link}"
-    for name, block in re.findall(r"From \[(packaging/recipes/[^\]]+)\][^\n]*:\n\n((?:    [^\n]*\n|\n(?=    ))+)", text):
+        assert os.path.exists(os.path.join(os.path.dirname(page), link)), f"{page}: there is no {link}"
+    for name, block in re.findall(r"From `(packaging/recipes/[^`]+)`:\n\n((?:    [^\n]*\n|\n(?=    ))+)", text):
         lines = iter(open(name).read().splitlines())
         for line in block.splitlines():
             line = line[4:]
             assert not line or line in lines, f"{page}: {name} has no line {line!r} at that place"
         excerpts += 1
-    assert text.count("From [packaging/recipes/") == len(re.findall(r"From \[packaging/recipes/[^\]]+\][^\n]*:\n\n    ", text)), f"{page}: an excerpt that is none"
+    assert text.count("From `") == len(re.findall(r"^From `packaging/recipes/[^`]+`:\n\n    ", text, re.MULTILINE)), f"{page}: an excerpt that is none"
 print(excerpts)
 PYTHON
 )

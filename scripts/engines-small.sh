@@ -21,8 +21,14 @@ postgresql=$(find /usr/lib/postgresql -mindepth 1 -maxdepth 1 2>/dev/null | sort
 [ -x "$postgresql/initdb" ] || fail "there is no PostgreSQL server: run scripts/setup.sh first"
 make_scratch
 
+# Number of keys of db_bench's fillseq, or where the first one is missing. $1: database.
+keys_in_a_row() {
+    ldb --db="$1" scan --key_hex --no_value --max_keys=30000000 2>/dev/null | cut -c 1-18 |
+        awk '{ if (tolower($1) != sprintf("0x%016x", NR - 1)) { print "gap at " NR - 1 ": " $1; exit } } END { print NR }'
+}
+
 rocksdb() {
-    local mount=$scratch/rocksdb keys=100000 found
+    local mount=$scratch/rocksdb keys=100000 found full
     bring_up "$mount" 512M
 
     # Keys and values of our own, compared byte by byte by another process.
@@ -46,16 +52,23 @@ rocksdb() {
     sleep 3
     kill_hard "$!"
     children=()
-    found=$(ldb --db="$mount/killed" scan --key_hex --no_value --max_keys=30000000 2>/dev/null | cut -c 1-18 |
-        awk '{ if (tolower($1) != sprintf("0x%016x", NR - 1)) { print "gap at " NR - 1 ": " $1; exit } } END { print NR }')
+    found=$(keys_in_a_row "$mount/killed")
     [ "$found" -gt 1000 ] 2>/dev/null || fail "RocksDB: keys after the kill: $found"
     take_down "$mount"
-    echo "RocksDB: ok: 40000 pairs byte by byte; checksums and 50000 of 50000 reads; $found keys without a gap after kill -9"
+
+    bring_up "$mount" 64M
+    ! db_bench --db="$mount/full" --benchmarks=fillseq --num=1000000 --value_size=400 --compression_type=none \
+        >"$scratch/rocksdb.log" 2>&1 || fail "RocksDB wrote 400 MB to a pool of 64 MiB"
+    grep -q 'No space left on device' "$scratch/rocksdb.log" || fail "RocksDB: $(tail -n 3 "$scratch/rocksdb.log")"
+    full=$(keys_in_a_row "$mount/full")
+    [ "$full" -gt 1000 ] 2>/dev/null || fail "RocksDB: keys of a full pool: $full"
+    take_down "$mount"
+    echo "RocksDB: ok: 40000 pairs byte by byte; checksums and 50000 of 50000 reads; without a gap: $found keys after kill -9, $full after a full pool"
 }
 
-# $1: its directory.
+# $1: its directory; $2: when it syncs its file.
 start_redis() {
-    redis-server --port 0 --unixsocket "$scratch/redis.socket" --dir "$1" --save '' --appendonly yes --appendfsync always \
+    redis-server --port 0 --unixsocket "$scratch/redis.socket" --dir "$1" --save '' --appendonly yes --appendfsync "${2:-always}" \
         --auto-aof-rewrite-min-size 2mb --auto-aof-rewrite-percentage 50 >"$scratch/redis.log" 2>&1 &
     children=($!)
     until_true 20 eval "redis-cli -s $scratch/redis.socket ping | grep -qx PONG" ||
@@ -74,6 +87,13 @@ write_to_redis() {
     confirmed=$(cat "$scratch/redis.confirmed")
 }
 
+# Whether an answer begins with $1; the rest: the command.
+redis_says() {
+    local expected=$1
+    shift
+    redis-cli -s "$scratch/redis.socket" "$@" | grep -q "^$expected"
+}
+
 check_redis() {
     "$python" scripts/engines/redis_writer.py check "$scratch/redis.socket" "$confirmed" || fail "Redis lost a confirmed write"
     end_children
@@ -87,8 +107,23 @@ redis() {
     grep -q 'AOF rewrite finished successfully' "$scratch/redis.log" || fail "Redis has not rewritten its file: it must write longer for that"
     start_redis "$mount"
     check_redis
+
+    # Full: it refuses writes, goes on reading, and takes writes again when there is room.
+    rm -r "$mount/appendonlydir"
+    start_redis "$mount" everysec
+    redis_says OK set before 1
+    head -c 512M /dev/zero >"$mount/filler" 2>/dev/null && fail "the pool takes more than its size"
+    until_true 20 redis_says MISCONF set within "$(printf '%8000d' 0)" || fail "Redis takes writes on a full pool"
+    redis_says 1 get before || fail "Redis does not read on a full pool"
+    rm "$mount/filler"
+    until_true 20 redis_says OK set after 2 || fail "Redis takes no writes though there is room"
+    kill_hard "${children[0]}"
+    start_redis "$mount"
+    redis_says 1 get before || fail "Redis lost a write of before the pool was full"
+    redis_says 2 get after || fail "Redis lost a write of after the pool was full"
+    end_children
     take_down "$mount"
-    echo "Redis: ok: $((confirmed + 1)) confirmed writes byte by byte after kill -9 (append-only file, rewritten meanwhile)"
+    echo "Redis: ok: $((confirmed + 1)) confirmed writes byte by byte after kill -9 (append-only file, rewritten meanwhile); full: refuses writes until there is room"
 }
 
 # The recipe docs/recipes/key-value.md: the server of a durable pool is killed below Redis.
@@ -203,6 +238,7 @@ postgresql_temporary() {
     # Lost, and up again with nothing on it: temporary files are made elsewhere, and temporary tables fail, until the recipe has run.
     lose "$mount"
     sorts_in base
+    "$recipe" "$mount/postgresql" "$data" "$postgresql" postgres | grep -q '^no pool is up' || fail "the recipe fails on a pool that is lost"
     bring_up "$mount" 96M
     ! has_table || fail "PostgreSQL: a temporary table in a directory that is gone"
     version=$("$recipe" "$mount/postgresql" "$data" "$postgresql" postgres)

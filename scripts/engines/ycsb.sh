@@ -93,7 +93,7 @@ ycsb() {
 }
 
 etcd() {
-    local places place before after round rates='' servers=() addresses=()
+    local places place before after full round rates='' servers=() addresses=()
     go_ycsb
     go_program go.etcd.io/etcd/server/v3@v3.6.16 go.etcd.io/etcd/server/v3 etcd
     go_program go.etcd.io/etcd/etcdctl/v3@v3.6.16 go.etcd.io/etcd/etcdctl/v3 etcdctl
@@ -128,10 +128,24 @@ etcd() {
     after=$(etcd_contents "${addresses[0]}")
     [ "$after" = "$before" ] || fail "etcd has other data after kill -9"
     [ "$("$store/bin/etcdctl" --endpoints="${addresses[0]}" get '' --prefix --keys-only | grep -c .)" -ge 500 ] || fail "etcd lost keys"
+
+    # Full: it ends, and has all that it confirmed when there is room again.
+    head -c 2G /dev/zero >"${places[0]}/filler" 2>/dev/null && fail "the pool takes more than its size"
+    full=0
+    while [ "$full" -lt 200 ] && head -c 750000 /dev/urandom | base64 --wrap=0 |
+        timeout 10 "$store/bin/etcdctl" --endpoints="${addresses[0]}" put "full/$full" >"$scratch/put.log" 2>&1; do
+        full=$((full + 1))
+    done
+    until_true 10 gone "${servers[-1]}" || fail "etcd goes on with a full pool"
+    wait "${servers[-1]}" || true
+    grep -q 'no space left on device' "${places[0]}.log" || fail "etcd: $(tail -n 3 "${places[0]}.log")"
+    rm "${places[0]}/filler"
+    etcd_server "${places[0]}" "${addresses[0]}"
+    [ "$("$store/bin/etcdctl" --endpoints="${addresses[0]}" get full/ --prefix --keys-only | grep -c .)" -ge "$full" ] || fail "etcd lost keys of the full pool"
     kill -TERM "${servers[-1]}"
     wait "${servers[-1]}" || true
     "$store/bin/bbolt" check "${places[0]}/data/member/snap/db" >"$scratch/bbolt.log" 2>&1 || fail "etcd: $(tail -n 3 "$scratch/bbolt.log")"
-    echo "etcd: ok: each value that was read is right; the same keys, values and revisions after kill -9; its file is sound"
+    echo "etcd: ok: each value that was read is right; the same keys, values and revisions after kill -9; full: it ends, and has what it confirmed when there is room; its file is sound"
     sed -n '/^0 /d; s/^[0-9]* //p' <<<"$rates" | ratios "YCSB-A on etcd, operations/s" etcd etcd-tmpfs etcd-disk 2
     end_places
 }

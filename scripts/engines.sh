@@ -12,6 +12,8 @@ HOMENODE=${HOMENODE:-${CARGO_TARGET_DIR:-target}/release/homenode}
 . scripts/engines/hdfs.sh
 # shellcheck source=scripts/engines/spark.sh
 . scripts/engines/spark.sh
+# shellcheck source=scripts/engines/ray.sh
+. scripts/engines/ray.sh
 # shellcheck source=scripts/engines/ycsb.sh
 . scripts/engines/ycsb.sh
 rounds=${ROUNDS:-5}
@@ -56,13 +58,14 @@ skip_without_mounts
 need jq curl pgrep python3
 make_scratch
 
-for engine in ${ENGINES:-hdfs spark ycsb etcd}; do
+for engine in ${ENGINES:-hdfs spark ycsb etcd ray}; do
     started=$SECONDS
     case $engine in
     hdfs) have HDFS "apt-get install maven openjdk-17-jdk-headless" mvn java javac || continue ;;
     spark) have Spark "apt-get install openjdk-17-jre-headless" java || continue ;;
     ycsb) have "YCSB-A on Redis" "Go 1.24 or newer; scripts/setup.sh brings Redis" go redis-server || continue ;;
     etcd) have etcd "Go 1.24 or newer" go || continue ;;
+    ray) ;;
     *) fail "there is no engine $engine" ;;
     esac
     "$engine"

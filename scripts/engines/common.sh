@@ -55,7 +55,12 @@ cleanup() {
     trap '' HUP INT TERM
     set +e
     end_children
-    local directory
+    # What a process of ours started and left to init names the scratch directory, which nobody else knows, in its command line.
+    local directory pid
+    for pid in $(pgrep -f -- "$scratch/"); do
+        # Pools are taken down below.
+        [ "$(readlink "/proc/$pid/exe")" = "$homenode" ] || kill -KILL "$pid"
+    done
     for directory in "${pools[@]}"; do
         take_down "$directory"
     done
@@ -63,7 +68,7 @@ cleanup() {
         ! mountpoint -q "$directory" || umount "$directory" || umount --lazy "$directory"
     done
     if [ "$status" -ne 0 ] && [ -n "${KEEP_LOGS:-}" ]; then
-        find "$scratch" -xdev -name '*.log' -exec cp -t "$KEEP_LOGS" {} +
+        find "$scratch" -xdev -name '*.log' -exec cp --no-clobber -t "$KEEP_LOGS" {} +
     fi
     rm -rf --one-file-system "$scratch"
     exit "$status"

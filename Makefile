@@ -15,7 +15,7 @@ help:
 	@echo 'make fuzz       fuzz the decoders of what comes from outside, ten minutes in all (FUZZ_SECONDS=N)'
 	@echo 'make crash      a million crash states of durable pools, and faults that must be found among them'
 	@echo 'make soak       mixed load on mounts of memory and of a disk, by each transport (root; SOAK_MINUTES=30)'
-	@echo 'make engines    HDFS, Spark, Redis and etcd on mounts: full, lost, verified, beside tmpfs and disk (root; a quarter of an hour)'
+	@echo 'make engines    HDFS, Spark, Redis, etcd, Kafka and Ray on mounts: full, lost, verified, beside tmpfs and disk (root; 15 minutes)'
 	@echo 'make install    the command, its mount helper, man pages, completions and systemd units (PREFIX=/usr/local)'
 	@echo 'make uninstall  remove what make install installed'
 	@echo 'make deb        a Debian package of it'

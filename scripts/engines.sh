@@ -10,6 +10,8 @@ HOMENODE=${HOMENODE:-${CARGO_TARGET_DIR:-target}/release/homenode}
 . scripts/engines/common.sh
 # shellcheck source=scripts/engines/hdfs.sh
 . scripts/engines/hdfs.sh
+# shellcheck source=scripts/engines/kafka.sh
+. scripts/engines/kafka.sh
 # shellcheck source=scripts/engines/spark.sh
 . scripts/engines/spark.sh
 # shellcheck source=scripts/engines/ray.sh
@@ -25,7 +27,7 @@ maven_classes() {
     local list=$store/$1.classpath
     if ! [ "$list" -nt "scripts/engines/$1/pom.xml" ]; then
         mkdir -p "$store"
-        mvn --quiet --batch-mode --file "scripts/engines/$1/pom.xml" dependency:build-classpath -Dmdep.outputFile="$list" >&2
+        mvn --quiet --batch-mode -Dstyle.color=never --file "scripts/engines/$1/pom.xml" dependency:build-classpath -Dmdep.outputFile="$list" >&2
     fi
     cat "$list"
 }
@@ -58,13 +60,14 @@ skip_without_mounts
 need jq curl pgrep python3
 make_scratch
 
-for engine in ${ENGINES:-hdfs spark ycsb etcd ray}; do
+for engine in ${ENGINES:-hdfs spark ycsb etcd kafka ray}; do
     started=$SECONDS
     case $engine in
     hdfs) have HDFS "apt-get install maven openjdk-17-jdk-headless" mvn java javac || continue ;;
     spark) have Spark "apt-get install openjdk-17-jre-headless" java || continue ;;
     ycsb) have "YCSB-A on Redis" "Go 1.24 or newer; scripts/setup.sh brings Redis" go redis-server || continue ;;
     etcd) have etcd "Go 1.24 or newer" go || continue ;;
+    kafka) have Kafka "apt-get install maven openjdk-17-jdk-headless" mvn java javac || continue ;;
     ray) ;;
     *) fail "there is no engine $engine" ;;
     esac

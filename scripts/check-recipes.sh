@@ -7,6 +7,10 @@ cd "$(dirname "$0")/.."
 python=$1
 recipes=packaging/recipes
 
+"$python" -c 'import kubernetes_validate' || {
+    echo "check-recipes: $python has no package kubernetes-validate" >&2
+    exit 1
+}
 # The first release that has dynamic resource allocation as v1, and the newest one known here.
 for version in 1.34.0 1.37.0; do
     "$python" -m kubernetes_validate --kubernetes-version "$version" --strict --quiet "$recipes"/kubernetes/*.yaml || {

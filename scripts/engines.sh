@@ -74,7 +74,10 @@ for engine in ${ENGINES:-hdfs spark ycsb etcd kafka ray}; do
     case $engine in
     hdfs) have HDFS "apt-get install maven openjdk-17-jdk-headless" mvn java javac || continue ;;
     spark) have Spark "apt-get install openjdk-17-jre-headless" java || continue ;;
-    ycsb) have_go "YCSB-A on Redis" && have "YCSB-A on Redis" scripts/setup.sh redis-server || continue ;;
+    ycsb)
+        have_go "YCSB-A on Redis" || continue
+        have "YCSB-A on Redis" scripts/setup.sh redis-server || continue
+        ;;
     etcd) have_go etcd || continue ;;
     kafka) have Kafka "apt-get install maven openjdk-17-jdk-headless" mvn java javac || continue ;;
     ray) ;;

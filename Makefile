@@ -5,7 +5,7 @@ bench := $(CARGO_TARGET_DIR)/release/homenode-bench
 
 export PREFIX DESTDIR HOMENODE_BINARY
 
-.PHONY: help setup run test figures mutants bench loom fuzz crash soak build install uninstall deb lab lab-test clean
+.PHONY: help setup run test figures mutants bench loom fuzz crash soak engines build install uninstall deb lab lab-test clean
 
 help:
 	@echo 'make run        homenode demo: real trees verified, everything measured beside tmpfs; a table and a page (root; RING=1: with rings)'
@@ -17,6 +17,7 @@ help:
 	@echo 'make fuzz       fuzz the decoders of what comes from outside, ten minutes in all (FUZZ_SECONDS=N)'
 	@echo 'make crash      a million crash states of durable pools, and faults that must be found among them'
 	@echo 'make soak       mixed load on mounts of memory and of a disk, by each transport (root; SOAK_MINUTES=30)'
+	@echo 'make engines    HDFS, Spark, Redis, etcd, Kafka and Ray on mounts: full, lost, verified, beside tmpfs and disk (root; 15 minutes)'
 	@echo 'make install    the command, its mount helper, man pages, completions and systemd units (PREFIX=/usr/local)'
 	@echo 'make uninstall  remove what make install installed'
 	@echo 'make deb        a Debian package of it'
@@ -61,6 +62,10 @@ crash: setup
 
 soak: setup
 	@scripts/soak.sh
+
+engines: setup
+	@cargo build --release -p homenode-cli
+	@scripts/engines.sh
 
 # HOMENODE_BINARY=FILE takes that one instead of building it: for packagers, and for root without a Rust toolchain.
 build:

@@ -31,6 +31,11 @@ curl             asks "homenode web" in the tests
 chromium         a browser, for the tests of its page
 rpm              builds and lists the package of other distributions, in the tests
 prometheus       promtool, which checks metrics and alerts
+rocksdb-tools    db_bench and ldb, for the tests of engines
+redis-server     an engine of those tests, and redis-cli
+postgresql       likewise
+python3-venv     LMDB, DuckDB and the schemas of Kubernetes come into a virtual environment of it
+jq               reads "homenode status --json" in them
 '
 
 if ! command -v cargo >/dev/null; then

@@ -1,6 +1,7 @@
 //! A full filesystem: ENOSPC to the writer, nothing lost, freed space usable at once. Each test fills a mount of its own.
 
 use crate::actor::Actor;
+use crate::map::Map;
 use crate::mount;
 use crate::observe::{names, size};
 use crate::stage::{Stage, assert_errno, content, create, edit, eventually, open, read_at, write_at};
@@ -100,6 +101,37 @@ fn a_store_to_a_hole_without_room_is_a_bus_error() {
     actor.tell(&format!("store-mapped 500000 {}", hole.display()));
     assert_eq!(actor.answer(), "");
     assert_eq!(actor.end().signal(), Some(7), "SIGBUS");
+}
+
+/// A request of the kernel that writes pages back may find room for some of them only.
+#[test]
+fn stores_that_find_room_in_part_fail_their_sync() {
+    let Some(mount) = mount::small("16M") else { return };
+    let stage = Stage::on(&mount);
+    if stage.has_tmpfs_bytes() {
+        return; // A store without room is a bus error.
+    }
+    for (name, left) in [("some", 64 << 10), ("half", 512 << 10), ("all", 2 << 20)] {
+        let file = create(stage.at(name));
+        ftruncate(&file, MIB as u64).unwrap();
+        let filler = fill(&stage);
+        ftruncate(edit(&filler), size(&filler) - left).unwrap();
+        let mut map = Map::shared(&file, 0, MIB);
+        (0..MIB).step_by(4096).for_each(|at| map.set(at, 7));
+        let synced = rustix::fs::fsync(&file);
+        assert_eq!(
+            synced,
+            if left > MIB as u64 { Ok(()) } else { Err(Errno::NOSPC) },
+            "{name}"
+        );
+        drop(map);
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let kept = (0..256).filter(|page| read_at(&file, page * 4096, 1) == [7]).count() as u64;
+        assert!(kept >= (left / 4096).min(256) - 8, "{name}: {kept} pages");
+        unlink(&filler).unwrap();
+        unlink(stage.at(name)).unwrap();
+        eventually("all is free again", || free(&stage) > 3000);
+    }
 }
 
 /// Fills the filesystem, frees it in one way or another and writes again without a pause; `rounds` times.

@@ -62,7 +62,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             })
         };
         let written = self.counted(tid, &asking, write)?;
-        if written == 0 && !data.is_empty() {
+        // Of pages that it writes back the kernel takes a short count for success, and drops them all: stores through mappings would be
+        // lost without a word. What was written stays, and the sync that waits for these pages fails.
+        let is_cut = written < data.len() && input.write_flags & write::CACHE != 0;
+        if is_cut || written == 0 && !data.is_empty() {
             return Err(Errno(libc::ENOSPC));
         }
         self.counters.count_write(written);

@@ -32,7 +32,8 @@ defaults=/etc/default/homenode
 documentation=$prefix/share/doc/homenode
 example=$documentation/affinity.toml
 # Below the documentation's directory, in the places that their links name.
-guides='README.md CHANGELOG.md docs/*.md docs/*.png docs/figures/* docs/guide/*.md docs/decisions/*.md packaging/modprobe.conf packaging/grafana.json packaging/prometheus-alerts.yml'
+guides="README.md CHANGELOG.md docs/*.md docs/*.png docs/figures/* docs/guide/*.md docs/decisions/*.md docs/recipes/*.md $(find packaging/recipes -type f)
+    packaging/modprobe.conf packaging/grafana.json packaging/prometheus-alerts.yml"
 # mount(8) looks for helpers in /sbin only; below /usr that is the same directory.
 case $prefix in
 /usr) sbin=/usr/sbin helped_by=../bin/homenode ;;
@@ -109,9 +110,7 @@ uninstall_all() {
     for guide in $guides; do
         rm -f "$destination$documentation/$guide"
     done
-    for directory in docs/decisions docs/guide docs/figures docs packaging .; do
-        rmdir "$destination$documentation/$directory" 2>/dev/null || true
-    done
+    [ ! -d "$destination$documentation" ] || find "$destination$documentation" -depth -type d -empty -delete
     for helper in $helpers; do
         # Another installation's stays.
         if [ "$(readlink "$destination$helper")" = "$helped_by" ]; then

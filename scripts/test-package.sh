@@ -33,6 +33,9 @@ share/doc/homenode/README.md
 share/doc/homenode/docs/claims.md
 share/doc/homenode/docs/limits.md
 share/doc/homenode/docs/guide/pools.md
+share/doc/homenode/docs/recipes/hdfs.md
+share/doc/homenode/docs/figures/blk-mq-4.svg
+share/doc/homenode/packaging/recipes/kubernetes/daemonset.yaml
 share/bash-completion/completions/homenode
 share/fish/vendor_completions.d/homenode.fish
 share/man/man1/homenode.1

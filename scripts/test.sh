@@ -80,6 +80,9 @@ benches=$!
 step "package: installed, used and removed"
 HOMENODE_BINARY="$target/debug/homenode" scripts/test-package.sh
 
+step "engines on mounts: killed, full, lost"
+HOMENODE="$target/debug/homenode" scripts/engines-small.sh
+
 step "the lab: a guest with two nodes"
 scripts/lab-smoke.sh
 

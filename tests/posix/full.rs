@@ -134,6 +134,28 @@ fn stores_that_find_room_in_part_fail_their_sync() {
     }
 }
 
+#[test]
+fn stores_into_a_reserved_extension_find_room() {
+    let Some(mount) = mount::small("16M") else { return };
+    let stage = Stage::on(&mount);
+    if stage.is_reference() {
+        return; // A tmpfs does not know the attribute.
+    }
+    let (name, value) = (c"user.homenode.reserve", b"extend");
+    rustix::fs::setxattr(stage.path(), name, value, rustix::fs::XattrFlags::empty()).unwrap();
+    let file = create(stage.at("mapped"));
+    ftruncate(&file, 2 * MIB as u64).unwrap();
+    let filler = fill(&stage);
+    assert_errno!(ftruncate(create(stage.at("more")), 2 * MIB as u64), NOSPC);
+    let mut map = Map::shared(&file, 0, 2 * MIB);
+    (0..2 * MIB).step_by(4096).for_each(|at| map.set(at, 7));
+    rustix::fs::fsync(&file).unwrap();
+    drop(map);
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    assert!((0..512).all(|page| read_at(&file, page * 4096, 1) == [7]));
+    unlink(&filler).unwrap();
+}
+
 /// Fills the filesystem, frees it in one way or another and writes again without a pause; `rounds` times.
 pub(crate) fn refill(way: &str, rounds: u32, dir: &Path) -> Result<(), Errno> {
     let (path, empty) = (dir.join("filler"), dir.join("empty"));

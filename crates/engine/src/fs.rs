@@ -46,7 +46,7 @@ pub use unlinked::{Unlinked, UnlinkedCount};
 pub use volume::{Stretch, VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
 pub(crate) use volume::{check_name as check_volume_name, check_size as check_volume_size};
 pub use words::{WORDS_NAME, WORDS_XATTR};
-pub use xattr::{MAP_XATTR, POLICY_XATTR, map_value};
+pub use xattr::{MAP_XATTR, POLICY_XATTR, RESERVE_VALUE, RESERVE_XATTR, map_value};
 
 use crate::log::{Attributes, Change, Journal};
 use crate::pool::{Machine, Pool};

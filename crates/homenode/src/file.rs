@@ -267,7 +267,10 @@ impl File {
             size: Some(bytes),
             ..SetAttr::default()
         };
-        self.writing("resize", |pool, _, inode| pool.fs.set_attr(inode, &set).map(drop))
+        self.writing("resize", |pool, asking, inode| {
+            pool.fs.reserve_extension(asking, inode, bytes)?;
+            pool.fs.set_attr(inode, &set).map(drop)
+        })
     }
 
     /// Reserves, frees, zeroes, takes out or inserts `bytes` from `offset`. Others may read and write the file while much of it is freed

@@ -15,7 +15,7 @@ use rand::Rng;
 use rand::seq::SliceRandom;
 use rand_distr::{Distribution, Zipf};
 
-/// Cache, and whether threads move.
+/// Kind of cache, and whether threads move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stack {
     /// The page cache of Linux: a block lies on the node of the core that missed it, and the oldest goes.

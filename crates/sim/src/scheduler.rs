@@ -61,7 +61,7 @@ impl Scheduler {
         self.free_at[core as usize] = end;
     }
 
-    /// A thread waits for its core; or it ran.
+    /// Adds time for which a thread ran, or waited for its core.
     pub(crate) fn note(&mut self, thread: usize, busy_ps: u64, waited_ps: u64) {
         self.threads[thread].busy_ps += busy_ps;
         self.threads[thread].waited_ps += waited_ps;
@@ -93,7 +93,7 @@ impl Scheduler {
         self.threads[thread].core = least;
     }
 
-    /// Threads that share a core go to one of their mask that has nobody, as the kernel's scheduler has it; to one of their node first.
+    /// Moves threads that share a core to idle cores of their masks, those of their node first, as the kernel's scheduler does.
     pub(crate) fn balance(&mut self, machine: &Machine) {
         for thread in 0..self.threads.len() {
             let core = self.core(thread);

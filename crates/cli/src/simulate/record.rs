@@ -5,8 +5,10 @@ use crate::control::client::{Connection, RequestError, unexpected};
 use crate::control::protocol::{Outcome, Request};
 use crate::failure::{Failure, Result, fail};
 use clap::Args;
+use homenode::blk::Operation;
+use homenode::blk::trace::{ENTRY_BYTES, Entry, read_header};
 use homenode_linux::topology::Source;
-use homenode_sim::trace::{HEADER, Trace};
+use homenode_sim::trace::{Access, HEADER, Trace};
 use homenode_sim::{Constants, Contestant, Machine};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -36,9 +38,11 @@ pub(super) struct RecordArgs {
 }
 
 /// Tell which bytes of a recorded trace would be local on a machine.
+///
+/// A trace of `simulate record` names the nodes that asked. One of `volume attach --trace` names cores: core N is the N-th CPU of the machine.
 #[derive(Args, Debug)]
 pub(super) struct TraceArgs {
-    /// The trace, from `simulate record`.
+    /// The trace, from `simulate record` or `volume attach --trace`.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Machine: `live`, an XML file made with `lstopo --disallowed FILE.xml`, or a description such as "node:4 core:10 pu:1".
@@ -99,17 +103,56 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
     crate::print_text(&text)
 }
 
+/// Requests of a volume, as accesses of the cores' nodes to a pool over all of the machine.
+fn of_volume(entries: &[u8], machine: &Machine) -> std::result::Result<Trace, String> {
+    let mut trace = Trace {
+        nodes: (0..machine.nodes())
+            .map(|node| (machine.id(node), machine.memory_bytes(node)))
+            .collect(),
+        accesses: Vec::new(),
+    };
+    for (number, bytes) in entries.chunks_exact(ENTRY_BYTES).enumerate() {
+        let bytes = bytes.try_into().expect("a chunk has the bytes of an entry");
+        let entry = Entry::from_bytes(bytes).map_err(|error| format!("entry {number}: {error}"))?;
+        let core = u32::from(entry.core);
+        if core >= machine.cores() {
+            let cores = machine.cores();
+            return Err(format!(
+                "entry {number} is of core {core}, and the machine has {cores} CPUs"
+            ));
+        }
+        let request = &entry.request;
+        if request.operation.has_data() {
+            trace.accesses.push(Access {
+                at_ns: entry.time_ns,
+                node: machine.id(machine.node_of(core)),
+                file: 0,
+                offset: request.offset,
+                bytes: request.bytes.into(),
+                writes: request.operation != Operation::Read,
+            });
+        }
+    }
+    trace.accesses.sort_by_key(|access| access.at_ns);
+    Ok(trace)
+}
+
 pub(super) fn simulate(args: &TraceArgs) -> Result<()> {
     let name = args.file.display();
-    let text = fs::read_to_string(&args.file).map_err(|error| Failure::new(format!("cannot read {name}: {error}")))?;
+    let bytes = fs::read(&args.file).map_err(|error| Failure::new(format!("cannot read {name}: {error}")))?;
     let wrong = |error: &dyn std::fmt::Display| Failure::new(format!("trace {name}: {error}"));
-    let trace = Trace::parse(&text).map_err(|error| wrong(&error))?;
-    if trace.accesses.is_empty() {
-        fail!("trace {name} has no read and no write");
-    }
     let topology = topology(&args.machine)?;
     // Where bytes lie depends on no constant.
     let machine = Machine::new(&topology, &Constants::SERVER.draw(0)).map_err(|error| wrong(&error))?;
+    let trace = match bytes.split_first_chunk::<ENTRY_BYTES>() {
+        Some((header, entries)) if read_header(header).is_ok() => {
+            of_volume(entries, &machine).map_err(|error| wrong(&error))?
+        }
+        _ => Trace::parse(&String::from_utf8_lossy(&bytes)).map_err(|error| wrong(&error))?,
+    };
+    if trace.accesses.is_empty() {
+        fail!("trace {name} has no read and no write");
+    }
     let mut told = format!("simulated: {} reads and writes\n", trace.accesses.len());
     for contestant in [Contestant::Tmpfs, Contestant::Library] {
         let done = trace.run(contestant, &machine).map_err(|error| wrong(&error))?;

@@ -247,7 +247,7 @@ fn threads_are_shown_with_the_homes_of_their_bytes() {
     assert!(all.contains(line) && all.contains("not seen: files: no BPF"), "{all}");
 }
 
-/// Half of what `top` and the page may take together of a core: half a percent. CPUs are told by node, so more CPUs of a node change
+/// Bound of a quarter percent of a core; the page has another quarter. CPUs are told by node, so more CPUs of a node change
 /// nothing here.
 #[test]
 fn a_second_of_eight_nodes_costs_little() {

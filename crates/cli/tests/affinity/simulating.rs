@@ -2,6 +2,8 @@
 
 use super::harness::*;
 use super::machine;
+use homenode::blk::trace::{Entry, header};
+use homenode::blk::{Durability, Operation, Request};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
@@ -128,4 +130,68 @@ fn loads_that_cannot_be_are_refused() {
     }
     refused(&mut simulate(&[]), 2, &["--from"]);
     refused(&mut simulate(&["--draws", "0", "--from", "x"]), 2, &["1..=1000"]);
+}
+
+#[test]
+fn traces_are_placed_on_machines_that_have_their_nodes() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("trace");
+    let on = |machine: &str| simulate(&["trace", file.to_str().unwrap(), "--machine", machine]);
+    let two = "node:2 core:2 pu:1";
+    fs::write(
+        &file,
+        "homenode trace 1\nnode 0 1048576\nnode 1 1048576\n1 0 5 0 8192 w\n2 1 5 0 8192 r\n3 1 6 0 4096 w\n",
+    )
+    .unwrap();
+    let text = shown(&mut on(two));
+    assert!(text.contains("Homenode            60.0 % of 0.0 MB local"), "{text}");
+    refused(
+        &mut on("node:1 core:2 pu:1"),
+        1,
+        &["node 1", "give the machine that was recorded"],
+    );
+    for (spoilt, problem) in [
+        ("homenode trace 2\n", "another version"),
+        ("homenode trace 1\nnode 0 9\n1 0 5", "is cut"),
+        ("homenode trace 1\nnode 0 9\nnonsense\n", "line 3"),
+        ("homenode trace 1\nnode 0 9\n", "no read and no write"),
+    ] {
+        fs::write(&file, spoilt).unwrap();
+        refused(&mut on(two), 1, &[problem]);
+    }
+    // Of a volume: cores 0 and 1 are on node 0, core 3 on node 1.
+    let entry = |core, operation, offset| {
+        let request = Request {
+            operation,
+            durability: Durability::default(),
+            stream: 0,
+            bytes: 4096,
+            offset,
+            buffer: 0,
+            user: 0,
+        };
+        let entry = Entry {
+            time_ns: u64::from(core),
+            request,
+            core,
+            lost: 0,
+        };
+        entry.to_bytes()
+    };
+    let (write, read) = (Operation::Write, Operation::Read);
+    let mut bytes = header(1 << 20).to_vec();
+    for one in [
+        entry(0, write, 0),
+        entry(1, read, 0),
+        entry(3, read, 0),
+        entry(3, write, 4096),
+    ] {
+        bytes.extend(one);
+    }
+    fs::write(&file, &bytes).unwrap();
+    assert!(shown(&mut on(two)).contains("Homenode            75.0 % of 0.0 MB local"));
+    refused(&mut on("node:1 core:2 pu:1"), 1, &["core 3", "2 CPUs"]);
+    bytes[32 + 22] = 99;
+    fs::write(&file, &bytes).unwrap();
+    refused(&mut on(two), 1, &["entry 0", "unknown operation"]);
 }

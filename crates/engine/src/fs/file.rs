@@ -8,6 +8,7 @@
 use super::block_file::{BlockFile, FILE_BYTES_MAX};
 use super::inode::Body;
 use super::kernel_file::KernelFile;
+use super::xattr::RESERVE_XATTR;
 use super::{Asking, BodyKind, Error, Fs, Inode, Operation, Result, Whence};
 
 use crate::log::Effect;
@@ -255,6 +256,22 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             Bytes::Blocks(file) | Bytes::Volume(file) => Ok(self.truncate_blocks(inode, file, size)?.then_some(0)),
             Bytes::Kernel(_) if size > FILE_BYTES_MAX => Err(Error::TooBig),
             Bytes::Kernel(file) => file.truncate_step(&self.pool, size, done),
+        }
+    }
+
+    /// Extends a file to `size`, and reserves what that adds, where its [`RESERVE_XATTR`](super::RESERVE_XATTR) asks for it; otherwise, and
+    /// where `size` is no larger than the file, nothing.
+    ///
+    /// # Errors
+    /// As [`Fs::fallocate`]: [`Error::NoSpace`] when the space cannot be promised.
+    pub fn reserve_extension(&self, asking: &Asking<'_>, inode: &Inode, size: u64) -> Result<()> {
+        if inode.state.lock().xattr(RESERVE_XATTR).is_none() || inode.bytes_for(Operation::Reserve).is_err() {
+            return Ok(());
+        }
+        let before = self.attr(inode).size;
+        match size.checked_sub(before) {
+            None | Some(0) => Ok(()),
+            Some(more) => self.fallocate(asking, inode, 0, before, more),
         }
     }
 

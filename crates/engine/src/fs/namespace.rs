@@ -8,6 +8,7 @@ use super::inode::Body;
 use super::kernel_file::PreparedFile;
 use super::metadata::ROOT;
 use super::unlinked::Standing;
+use super::xattr::{RESERVE_VALUE, RESERVE_XATTR};
 use super::{Error, Fs, Ino, Inode, NewInode, Result};
 use crate::log::{Attributes, Change, Effect};
 use crate::{Clock, Memory};
@@ -242,8 +243,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             0 => REGULAR,
             kind => kind,
         };
-        let (attributes, default) = inherit(dir, kind, &new);
+        let (attributes, default, reserves) = inherit(dir, kind, &new);
         let lists = default.as_ref().map_or(0, |list| 2 * list.to_bytes().len());
+        let reserve: Option<Box<[u8]>> = reserves.then(|| RESERVE_VALUE.into());
+        let lists = lists + reserve.as_ref().map_or(0, |value| value.len());
         let target = if let Body::Symlink(target) = &body {
             target.len()
         } else {
@@ -271,7 +274,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let access = access.filter(|list| !list.is_minimal()).map(|list| list.to_bytes());
         let default = default.filter(|_| kind == DIRECTORY).map(|list| list.to_bytes());
         let mut changes = Changes::of(Change::Inode { ino, attributes });
-        for (name, value) in [(ACCESS, &access), (DEFAULT, &default)] {
+        for (name, value) in [(ACCESS, &access), (DEFAULT, &default), (RESERVE_XATTR, &reserve)] {
             if let Some(value) = value {
                 changes.add(Change::Xattr { ino, name, value });
             }
@@ -335,8 +338,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 }
 
-/// Attributes of a new inode in `dir`, and the default list it inherits.
-fn inherit(dir: &Inode, kind: u32, new: &NewInode) -> (Attributes, Option<Acl>) {
+/// Attributes of a new inode in `dir`, the default list it inherits, and whether it inherits [`RESERVE_XATTR`].
+fn inherit(dir: &Inode, kind: u32, new: &NewInode) -> (Attributes, Option<Acl>, bool) {
     let state = dir.state.lock();
     let stored = state.xattr(DEFAULT).filter(|_| kind != SYMLINK);
     let default = stored.and_then(|bytes| Acl::parse(bytes).ok().flatten());
@@ -360,7 +363,8 @@ fn inherit(dir: &Inode, kind: u32, new: &NewInode) -> (Attributes, Option<Acl>) 
         rdev: new.rdev,
         placement: dir.policy.load().filter(|_| inherits_placement),
     };
-    (attributes, default)
+    let reserves = inherits_placement && state.xattr(RESERVE_XATTR).is_some();
+    (attributes, default, reserves)
 }
 
 /// Marks an empty directory as removed, so that nothing is made in it any more.

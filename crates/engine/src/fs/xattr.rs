@@ -13,6 +13,11 @@ use crate::{Clock, Memory, NodeId};
 
 /// Placement policy of a file, or what new entries of a directory inherit: `local`, `node:N` or `interleave`.
 pub const POLICY_XATTR: &[u8] = b"user.homenode.policy";
+/// Has whatever extends a file reserve the space, so that stores through mappings find room; or says so of what is made in a directory. Its
+/// value is [`RESERVE_VALUE`].
+pub const RESERVE_XATTR: &[u8] = b"user.homenode.reserve";
+/// The only value of [`RESERVE_XATTR`].
+pub const RESERVE_VALUE: &[u8] = b"extend";
 /// Bytes per node, as `node=bytes` pairs with commas between. Read-only, and not listed.
 pub const MAP_XATTR: &[u8] = b"user.homenode.map";
 
@@ -75,7 +80,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NoAttribute`] by `mode`; [`Error::AttributeTooBig`], [`Error::NoSpace`] by size;
-    /// [`Error::Invalid`] for a list or a policy that does not parse; [`Error::NotPermitted`] for the map.
+    /// [`Error::Invalid`] for a list, a policy or a reservation that does not parse; [`Error::NotPermitted`] for the map.
     pub fn set_xattr(&self, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode, kill_sgid: bool) -> Result<()> {
         self.set_xattr_as(ROOT, inode, name, value, mode, kill_sgid)
     }
@@ -143,6 +148,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     None => Changes::of(Change::NoXattr { ino, name }),
                 }
             }
+            RESERVE_XATTR if value != RESERVE_VALUE => return Err(Error::Invalid),
             _ => {
                 check_mode(state.xattr(name).is_some(), mode)?;
                 Changes::of(put(ino, state, name, value)?)

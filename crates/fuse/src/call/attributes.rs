@@ -62,6 +62,9 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             changes.kill_priv = self.may_take_privileges(&inode)?;
         }
         if let Some(size) = changes.size {
+            let node = || self.own_node();
+            let asking = self.asking(&node);
+            self.with_room(|| self.fs().reserve_extension(&asking, &inode, size))?;
             self.shrink(&inode, size)?;
         }
         let attr = self.fs().set_attr(&inode, &changes)?;

@@ -3,7 +3,9 @@
 use crate::support::{
     BLOCK, Caller, RUN, TestFs, add_member, directory, empty_filesystem, filesystem, new_file, regular,
 };
-use homenode_engine::fs::{Error, Inode, POLICY_XATTR, SetAttr, XattrMode, fallocate_mode};
+use homenode_engine::fs::{
+    Error, Inode, POLICY_XATTR, RESERVE_VALUE, RESERVE_XATTR, SetAttr, XattrMode, fallocate_mode,
+};
 use homenode_engine::pool::{Access, Ahead, MemberStatus, Spill};
 use homenode_engine::{MemberId, NodeId};
 use std::sync::Arc;
@@ -346,4 +348,47 @@ fn a_file_written_in_order_lies_in_whole_runs() {
     let mut back = vec![0; (4 * RUN * BLOCK) as usize];
     assert_eq!(fs.read(&caller.asking(), &inode, 0, &mut back), Ok(back.len()));
     assert!(back.iter().all(|byte| *byte == 1));
+}
+
+/// What stores through mappings need: they ask for room when it is too late to refuse them.
+#[test]
+fn extensions_reserve_where_the_directory_says_so() {
+    let (fs, _) = filesystem(1, 4 * RUN);
+    let caller = Caller::on_node(&fs, 0);
+    let root = fs.root();
+    let set = |inode: &Inode, value: &[u8]| fs.set_xattr(inode, RESERVE_XATTR, value, XattrMode::Either, false);
+    let plain = new_file(&fs, "plain");
+    assert_eq!(set(&root, b"all"), Err(Error::Invalid));
+    set(&root, RESERVE_VALUE).unwrap();
+    let (file, below) = (
+        new_file(&fs, "a"),
+        fs.create(&root, b"below", directory(0o755)).unwrap(),
+    );
+    for inode in [&file, &below] {
+        assert_eq!(fs.xattr(inode, RESERVE_XATTR), Ok(RESERVE_VALUE.to_vec()));
+    }
+    let extend = |inode: &Arc<Inode>, bytes: u64| {
+        fs.reserve_extension(&caller.asking(), inode, bytes)?;
+        let size = SetAttr {
+            size: Some(bytes),
+            ..SetAttr::default()
+        };
+        fs.set_attr(inode, &size).map(|attr| (attr.size, attr.blocks))
+    };
+    let sectors = |blocks: u64| blocks * BLOCK / 512;
+    assert_eq!(extend(&plain, 3 * RUN * BLOCK), Ok((3 * RUN * BLOCK, 0)));
+    assert_eq!(extend(&file, RUN * BLOCK), Ok((RUN * BLOCK, sectors(RUN))));
+    assert_eq!(extend(&file, 3 * RUN * BLOCK), Ok((3 * RUN * BLOCK, sectors(3 * RUN))));
+    assert_eq!(extend(&file, 9 * RUN * BLOCK), Err(Error::NoSpace));
+    assert_eq!(fs.attr(&file).size, 3 * RUN * BLOCK, "nothing has changed");
+    // Others cannot take what is reserved.
+    let other = vec![1; (2 * RUN * BLOCK) as usize];
+    let written = fs.write(&caller.asking(), &plain, 0, &other, false).unwrap();
+    assert!(written as u64 <= RUN * BLOCK, "{written}");
+    let all = vec![2; (3 * RUN * BLOCK) as usize];
+    assert_eq!(fs.write(&caller.asking(), &file, 0, &all, false), Ok(all.len()));
+    assert_eq!(extend(&file, BLOCK), Ok((BLOCK, sectors(1))));
+    fs.remove_xattr(&file, RESERVE_XATTR).unwrap();
+    assert_eq!(extend(&file, RUN * BLOCK), Ok((RUN * BLOCK, sectors(1))));
+    fs.check_invariants();
 }

@@ -350,7 +350,7 @@ fn a_file_written_in_order_lies_in_whole_runs() {
     assert!(back.iter().all(|byte| *byte == 1));
 }
 
-/// What stores through mappings need: they ask for room when it is too late to refuse them.
+/// Room for stores through mappings, which ask for it when it is too late to refuse them.
 #[test]
 fn extensions_reserve_where_the_directory_says_so() {
     let (fs, _) = filesystem(1, 4 * RUN);

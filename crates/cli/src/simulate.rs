@@ -184,7 +184,10 @@ fn constants(known: &[String]) -> Result<Constants> {
     for word in known {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
         match value.parse::<f64>() {
-            Ok(value) if (0.001..=1e6).contains(&value) || value == 0.0 && name.contains('.') => {
+            Ok(value)
+                if (0.001..=1e6).contains(&value)
+                    || value == 0.0 && (name.contains('.') || name.ends_with("percent")) =>
+            {
                 if !constants.set(name, value) {
                     fail!(
                         "--set {word}: the model has no constant {name}: it has {}",

@@ -50,6 +50,10 @@ pub struct Constants {
     pub hop_ns: Band,
     /// Lines that a core has under way at once when it copies.
     pub lines_under_way: Band,
+    /// Percent by which the first [`PAGE_LINES`](crate::machine::PAGE_LINES) lines of a copy take longer than later ones, as nothing is read ahead yet.
+    pub first_percent: Band,
+    /// Percent by which the first [`RAMP_LINES`](crate::machine::RAMP_LINES) take longer.
+    pub ramp_percent: Band,
     /// Bytes a nanosecond of a node's memory.
     pub memory_bytes_per_ns: Band,
     /// Bytes a nanosecond of a link, each way.
@@ -77,6 +81,8 @@ pub struct Drawn {
     pub local_ns: f64,
     pub hop_ns: f64,
     pub lines_under_way: f64,
+    pub first_percent: f64,
+    pub ramp_percent: f64,
     pub memory_bytes_per_ns: f64,
     pub link_bytes_per_ns: f64,
     pub lines_per_written: f64,
@@ -133,6 +139,8 @@ impl Constants {
         local_ns: Band::new(80.0, 130.0),
         hop_ns: Band::new(50.0, 120.0),
         lines_under_way: Band::new(8.0, 14.0),
+        first_percent: Band::new(0.0, 100.0),
+        ramp_percent: Band::new(0.0, 20.0),
         memory_bytes_per_ns: Band::new(15.0, 40.0),
         link_bytes_per_ns: Band::new(6.0, 14.0),
         lines_per_written: Band::new(1.0, 2.0),
@@ -149,10 +157,12 @@ impl Constants {
     };
 
     /// Names of all constants, as [`Constants::set`] takes them.
-    pub const NAMES: [&str; 12] = [
+    pub const NAMES: [&str; 14] = [
         "local_ns",
         "hop_ns",
         "lines_under_way",
+        "first_percent",
+        "ramp_percent",
         "memory_bytes_per_ns",
         "link_bytes_per_ns",
         "lines_per_written",
@@ -181,6 +191,8 @@ impl Constants {
             "local_ns" => &mut self.local_ns,
             "hop_ns" => &mut self.hop_ns,
             "lines_under_way" => &mut self.lines_under_way,
+            "first_percent" => &mut self.first_percent,
+            "ramp_percent" => &mut self.ramp_percent,
             "memory_bytes_per_ns" => &mut self.memory_bytes_per_ns,
             "link_bytes_per_ns" => &mut self.link_bytes_per_ns,
             "lines_per_written" => &mut self.lines_per_written,
@@ -208,6 +220,8 @@ impl Constants {
             local_ns: self.local_ns.draw(random),
             hop_ns: self.hop_ns.draw(random),
             lines_under_way: self.lines_under_way.draw(random),
+            first_percent: self.first_percent.draw(random),
+            ramp_percent: self.ramp_percent.draw(random),
             memory_bytes_per_ns: self.memory_bytes_per_ns.draw(random),
             link_bytes_per_ns: self.link_bytes_per_ns.draw(random),
             lines_per_written: self.lines_per_written.draw(random),

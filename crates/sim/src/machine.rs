@@ -5,13 +5,17 @@
 //! Not modelled: refreshes and banks of memory, congestion within a socket, frequencies of cores, page tables.
 
 use crate::constants::ps;
-use crate::{Drawn, LINE_BYTES};
+use crate::{Drawn, LINE_BYTES, PS_PER_NS};
 use homenode_policy::NodeId;
 use homenode_policy::topology::{LatencySource, Topology};
 use std::collections::VecDeque;
 
 /// Most nodes of a machine.
 const NODES_MAX: usize = 254;
+/// Lines of a page of 4 KiB.
+pub(crate) const PAGE_LINES: u64 = 64;
+/// Lines after which a core reads ahead as far as it ever does: 64 KiB.
+pub(crate) const RAMP_LINES: u64 = 1024;
 /// A line from the cache of the node takes this part of one from its memory.
 const CACHED_PERCENT: u64 = 25;
 
@@ -28,6 +32,9 @@ pub struct Machine {
     transfer_ps: u64,
     transfer_hop_ps: u64,
     written_percent: u64,
+    /// Percent by which the first lines of a copy take longer: those of a page, and up to [`RAMP_LINES`].
+    first_percent: u64,
+    ramp_percent: u64,
     traffic: Traffic,
 }
 
@@ -156,6 +163,8 @@ impl Machine {
             transfer_ps: ps(drawn.transfer_ns),
             transfer_hop_ps: ps(drawn.transfer_hop_ns),
             written_percent: ps(drawn.lines_per_written) / 10,
+            first_percent: ps(drawn.first_percent) / PS_PER_NS,
+            ramp_percent: ps(drawn.ramp_percent) / PS_PER_NS,
             traffic: Traffic::default(),
         })
     }
@@ -258,13 +267,15 @@ impl Machine {
         let hits = lines * self.nodes[node as usize].hit_percent / 100;
         let line_ps = self.ways[node as usize][home as usize].line_ps;
         let near_ps = self.ways[node as usize][node as usize].line_ps * CACHED_PERCENT / 100;
-        let core_end = now + (lines - hits) * line_ps + hits * near_ps;
+        let missed = lines - hits;
+        let slow = missed.min(PAGE_LINES) * self.first_percent + missed.min(RAMP_LINES) * self.ramp_percent;
+        let core_end = now + (100 * missed + slow) * line_ps / 100 + hits * near_ps;
         if node == home {
             self.traffic.local_bytes += bytes;
         } else {
             self.traffic.remote_bytes += bytes;
         }
-        self.reserve(now, node, home, lines - hits).max(core_end).max(now + 1)
+        self.reserve(now, node, home, missed).max(core_end).max(now + 1)
     }
 
     /// Lines between a node and memory of a home take their turn at the links on the way and at the memory.

@@ -528,8 +528,8 @@ fn upload(effort: &Effort) -> Figure {
         axes: ["cores", "MB/s"],
         is_logarithmic: [false, false],
         categories: Vec::new(),
-        paper: "The paper's abstract: up to 32 % more than without dynamic core affinity, and better scaling with cores. Here `local` has 3 to 24 % \
-                more than interrupts that are spread over the nodes already, while CPUs are the limit; from 12 cores on the disk is. `spread` is as good. \
+        paper: "The paper's abstract: up to 32 % more than without dynamic core affinity, and better scaling with cores. Here `local` has up to a fifth \
+                more than interrupts that are spread over the nodes already, while CPUs are the limit; from 12 cores on the disk is. `spread` is between. \
                 With all interrupts on one CPU an upload stops at half.",
         series: series(&Placing::ALL, Placing::name, points),
     }

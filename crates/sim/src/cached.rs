@@ -6,11 +6,11 @@
 
 use crate::scheduler::Scheduler;
 use crate::{Agenda, Band, Drawn, Machine, MachineError, PS_PER_S, Stream, random};
-use homenode_policy::affinity::{self, Config, Previous, Snapshot, Target, Thread, ThreadId};
+use homenode_policy::BLOCK_BYTES;
+use homenode_policy::affinity::{self, Config, Previous, Snapshot, Target, Thread};
 use homenode_policy::eviction::{Eviction, Ghosts, Look};
 use homenode_policy::slices::Slices;
 use homenode_policy::topology::Topology;
-use homenode_policy::{BLOCK_BYTES, NodeId};
 use rand::Rng;
 use rand::seq::SliceRandom;
 use rand_distr::{Distribution, Zipf};
@@ -254,31 +254,13 @@ impl<'a> Run<'a> {
 
     fn snapshot(&mut self, topology: &Topology, period_ns: u64) -> Snapshot {
         let online = self.scheduler.cpus().to_vec();
-        let threads = (1_u32..).zip(&mut self.moved).map(|(number, moved)| {
-            let (cpu, allowed, cpu_ns, waited_ns) = self.scheduler.tell(number as usize - 1);
+        let threads = self.moved.iter_mut().enumerate().map(|(number, moved)| {
             let memory = (0_u32..).zip(moved.iter()).filter(|(_, bytes)| **bytes > 0);
-            let memory: Vec<(NodeId, u64)> = memory.map(|(node, bytes)| (self.machine.id(node), *bytes)).collect();
+            let memory = memory.map(|(node, bytes)| (self.machine.id(node), *bytes)).collect();
             moved.fill(0);
             Thread {
-                id: ThreadId {
-                    process: 1,
-                    thread: number,
-                    started: 1,
-                },
-                name: String::new(),
-                process_name: "fio".to_owned(),
-                cpu,
-                allowed,
-                cpuset: self.scheduler.cpus().to_vec(),
-                cpu_ns,
-                waited_ns,
-                disk: Vec::new(),
-                received: Vec::new(),
-                sent: Vec::new(),
                 memory,
-                files: Vec::new(),
-                is_new: false,
-                is_unread: false,
+                ..self.scheduler.tell(number, "fio")
             }
         });
         Snapshot {

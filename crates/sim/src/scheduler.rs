@@ -2,6 +2,7 @@
 
 use crate::Machine;
 use homenode_policy::CpuId;
+use homenode_policy::affinity::{Thread, ThreadId};
 use homenode_policy::topology::Topology;
 
 /// Cores, and who runs on them.
@@ -67,20 +68,32 @@ impl Scheduler {
         self.threads[thread].waited_ps += waited_ps;
     }
 
-    /// Fills the fields of a snapshot's thread that the scheduler knows, and begins a new period.
-    pub(crate) fn tell(&mut self, thread: usize) -> (CpuId, Vec<CpuId>, u64, u64) {
+    /// A thread of a snapshot with what the scheduler knows, and without bytes; begins a new period. Its number is one above its place here.
+    pub(crate) fn tell(&mut self, thread: usize, process: &str) -> Thread {
         let cpu = self.cpus[self.core(thread) as usize];
+        let cpuset = self.cpus.clone();
         let placed = &mut self.threads[thread];
-        let (busy, waited) = (
-            std::mem::take(&mut placed.busy_ps),
-            std::mem::take(&mut placed.waited_ps),
-        );
-        (
+        Thread {
+            id: ThreadId {
+                process: 1,
+                thread: u32::try_from(thread + 1).expect("threads are few"),
+                started: 1,
+            },
+            name: String::new(),
+            process_name: process.to_owned(),
             cpu,
-            placed.allowed.clone(),
-            busy / crate::PS_PER_NS,
-            waited / crate::PS_PER_NS,
-        )
+            allowed: placed.allowed.clone(),
+            cpuset,
+            cpu_ns: std::mem::take(&mut placed.busy_ps) / crate::PS_PER_NS,
+            waited_ns: std::mem::take(&mut placed.waited_ps) / crate::PS_PER_NS,
+            disk: Vec::new(),
+            received: Vec::new(),
+            sent: Vec::new(),
+            memory: Vec::new(),
+            files: Vec::new(),
+            is_new: false,
+            is_unread: false,
+        }
     }
 
     /// Gives a thread a mask. A thread whose core is not in it goes to the core of the mask that has the fewest threads.

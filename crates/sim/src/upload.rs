@@ -9,7 +9,6 @@ use crate::scheduler::Scheduler;
 use crate::{Agenda, Band, Drawn, Machine, MachineError, PS_PER_S, Stream, random};
 use homenode_policy::affinity::{
     self, Config, DeviceBytes, Interrupt, Policy, Previous, Queue, QueueKind, Received, Snapshot, Target, Thread,
-    ThreadId,
 };
 use homenode_policy::topology::{Device, DeviceKind, DeviceQueue, Parts, Topology};
 use homenode_policy::{CpuId, NodeId};
@@ -386,20 +385,7 @@ impl<'a> Run<'a> {
             let bytes = std::mem::take(&mut connection.bytes);
             let queue = number % queues;
             chunks[queue as usize] += bytes / chunk_bytes;
-            let (cpu, allowed, cpu_ns, waited_ns) = self.scheduler.tell(number as usize);
             threads.push(Thread {
-                id: ThreadId {
-                    process: 1,
-                    thread: number + 1,
-                    started: 1,
-                },
-                name: format!("DataXceiver {number}"),
-                process_name: "java".to_owned(),
-                cpu,
-                allowed,
-                cpuset: online.clone(),
-                cpu_ns,
-                waited_ns,
                 disk: vec![DeviceBytes {
                     device: Some(DISK.to_owned()),
                     bytes,
@@ -409,11 +395,7 @@ impl<'a> Run<'a> {
                     queue: Some((CARD.to_owned(), queue)),
                     bytes,
                 }],
-                sent: Vec::new(),
-                memory: Vec::new(),
-                files: Vec::new(),
-                is_new: false,
-                is_unread: false,
+                ..self.scheduler.tell(number as usize, "java")
             });
         }
         let mut told = Vec::new();

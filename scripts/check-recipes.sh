@@ -4,7 +4,7 @@
 # kubernetes-validate.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-python=$1
+python=${1:?usage: check-recipes.sh PYTHON, of an environment with kubernetes-validate}
 recipes=packaging/recipes
 
 "$python" -c 'import kubernetes_validate' || {

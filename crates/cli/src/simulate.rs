@@ -22,12 +22,12 @@ use std::time::Instant;
 /// The decisions are those of the server and of `affinity`; machine and load are models. Nothing here is measured. Constants that nobody has measured
 /// are drawn from bands: results are medians with the range of all draws. The same seed gives the same numbers.
 #[derive(Args, Debug)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct SimulateArgs {
     #[command(subcommand)]
     what: Option<What>,
     /// Tell what the machine in DIR would gain, which `homenode affinity record DIR` recorded: moves, bytes that would stay home, and how sure that is.
-    #[arg(long, value_name = "DIR", required = true)]
+    #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
     #[command(flatten)]
     draws: Draws,
@@ -117,7 +117,9 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<()> {
         (Some(What::Record(args)), _) => record::run(args),
         (Some(What::Trace(args)), _) => record::simulate(args),
         (None, Some(directory)) => gain::run(directory, args.draws, args.json),
-        (None, None) => fail!("nothing to simulate: give --from DIR, or `figures` or `fio`"),
+        (None, None) => {
+            fail!("nothing to simulate: give --from DIR, or `figures`, `fio`, `record` or `trace` (--help tells more)")
+        }
     }
 }
 
@@ -148,7 +150,7 @@ fn make_figures(args: &FiguresArgs) -> Result<()> {
             ("svg", draw::svg(&figure).map_err(Failure::new)?),
         ] {
             let path = args.out.join(format!("{name}.{ending}"));
-            fs::write(&path, text).map_err(|error| cannot("write", &path, &error))?;
+            whole(&path, &text).map_err(|error| cannot("write", &path, &error))?;
         }
         page.push_str(&format!(
             "\n## {name}\n\n![{}]({name}.svg)\n\n{}\n",
@@ -162,9 +164,16 @@ fn make_figures(args: &FiguresArgs) -> Result<()> {
     }
     if args.names.is_empty() {
         let path = args.out.join("README.md");
-        fs::write(&path, page).map_err(|error| cannot("write", &path, &error))?;
+        whole(&path, &page).map_err(|error| cannot("write", &path, &error))?;
     }
     Ok(())
+}
+
+/// Writes a file whole, or leaves the one that was there.
+fn whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let new = path.with_extension("new");
+    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
+    written.inspect_err(|_| _ = fs::remove_file(&new))
 }
 
 fn topology(source: &Source) -> Result<Topology> {

@@ -69,7 +69,9 @@ impl Done {
 
 /// A node has no room for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the files do not fit into the machine's memory: fewer jobs, smaller files, or a larger machine")]
+#[error(
+    "the files do not fit into the machine's memory: take fewer jobs, smaller files, or a larger machine, such as \"node:4(memory=64GB) core:10 pu:1\""
+)]
 pub struct NoRoom;
 
 impl Fio {

@@ -117,6 +117,9 @@ impl Trace {
                 let (number, bytes) = node.split_once(' ').ok_or(wrong("a node is `node NUMBER BYTES`"))?;
                 let number = number.parse().map_err(|_| wrong("the node is no number"))?;
                 let bytes = bytes.parse().map_err(|_| wrong("the node's bytes are no number"))?;
+                if trace.nodes.iter().any(|(other, _)| *other == NodeId(number)) {
+                    return Err(wrong("the node is there twice"));
+                }
                 trace.nodes.push((NodeId(number), bytes));
                 continue;
             }
@@ -143,11 +146,6 @@ impl Trace {
     /// When the machine has not the nodes of the trace, or the files are too large for a table.
     pub fn run(&self, contestant: Contestant, machine: &Machine) -> Result<Done, TraceError> {
         let place = |id: NodeId| (0..machine.nodes()).find(|node| machine.id(*node) == id);
-        let mut room = vec![0; machine.nodes() as usize];
-        for (id, bytes) in &self.nodes {
-            let node = place(*id).ok_or(TraceError::UnknownNode(*id))?;
-            room[node as usize] = bytes / BLOCK_BYTES as u64;
-        }
         let mut ends: BTreeMap<u64, u64> = BTreeMap::new();
         for access in &self.accesses {
             let end = ends.entry(access.file).or_default();
@@ -156,6 +154,13 @@ impl Trace {
         let all = ends.values().try_fold(0_u64, |sum, blocks| sum.checked_add(*blocks));
         if all.is_none_or(|blocks| blocks > BLOCKS_MAX) {
             return Err(TraceError::TooLarge);
+        }
+        // More than all files need is as good as twice that, and takes less memory here.
+        let most = 2 * all.unwrap_or(0) + (1 << 20);
+        let mut room = vec![0; machine.nodes() as usize];
+        for (id, bytes) in &self.nodes {
+            let node = place(*id).ok_or(TraceError::UnknownNode(*id))?;
+            room[node as usize] = (bytes / BLOCK_BYTES as u64).min(most);
         }
         let first = |core: &u32| (machine.id(machine.node_of(*core)), *core);
         // The first core of each node, as later ones are overwritten.
@@ -266,6 +271,12 @@ mod tests {
         assert_eq!(of("node 0 1\n1 0 7 0 4096 w"), Err(TraceError::Cut));
         assert_eq!(of(""), Err(TraceError::NoNode));
         assert_eq!(of("node x 1\n"), line(2, "the node is no number"));
+        assert_eq!(of("node 0 1\nnode 0 1\n"), line(3, "the node is there twice"));
+        let huge = of(&format!("node 0 {}\n1 0 7 0 4096 w\n", u64::MAX)).unwrap();
+        assert_eq!(
+            huge.run(Contestant::Library, &two_nodes()).unwrap().local_percent(),
+            100.0
+        );
         let access = "an access is `TIME_NS NODE FILE OFFSET BYTES r|w`";
         for wrong in [
             "1 0 7 0 4096",

@@ -10,10 +10,13 @@ use homenode::blk::trace::{ENTRY_BYTES, Entry, read_header};
 use homenode_linux::topology::Source;
 use homenode_sim::trace::{Access, HEADER, Trace};
 use homenode_sim::{Constants, Contestant, Machine};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,7 +35,7 @@ pub(super) struct RecordArgs {
     /// The trace; must not exist.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// How long, 1 to 3600.
+    /// How long, 1 to 3600; Ctrl-C ends it before.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 }
@@ -75,18 +78,36 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
         head.push_str(&format!("node {} {free}\n", node.node.0));
     }
     file.write_all(head.as_bytes()).map_err(|error| cannot(&error))?;
-    let (begin, mut accesses, mut lost) = (Instant::now(), 0, 0);
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted)).map_err(|error| cannot(&error))?;
+    }
+    let (begin, mut accesses, mut lost, mut written) = (Instant::now(), 0, 0, head.len() as u64);
+    let mut ended = None;
     let mut ends = false;
-    while !ends {
+    while !ends && ended.is_none() {
         thread::sleep(PAUSE);
-        ends = begin.elapsed() >= Duration::from_secs(args.seconds);
-        let (lines, more) = take(ends)?;
-        // Whole lines at once: a recording that is interrupted can be read.
-        file.write_all(lines.as_bytes()).map_err(|error| cannot(&error))?;
+        ends = begin.elapsed() >= Duration::from_secs(args.seconds) || interrupted.load(Ordering::Relaxed);
+        let (lines, more) = match take(ends) {
+            Ok(taken) => taken,
+            Err(failure) => {
+                ended = Some(failure);
+                break;
+            }
+        };
+        if let Err(error) = file.write_all(lines.as_bytes()) {
+            // Whole lines stay: they are a trace.
+            let _ = file.set_len(written);
+            let _ = take(true);
+            ended = Some(cannot(&error));
+            break;
+        }
+        written += lines.len() as u64;
         (accesses, lost) = (accesses + lines.lines().count(), lost + more);
     }
     if lost > 0 {
-        writeln!(file, "# {lost} accesses were too many at once and are missing").map_err(|error| cannot(&error))?;
+        // A remark: without it the trace is as good.
+        let _ = writeln!(file, "# {lost} accesses were too many at once and are missing");
     }
     let name = args.file.display();
     let mut text = format!(
@@ -95,12 +116,17 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
     if lost > 0 {
         text.push_str(&format!("{lost} more were too many at once and are missing\n"));
     }
-    if accesses == 0 {
+    if accesses == 0 && ended.is_none() {
         text.push_str(
-            "none reached the server: files of the kernel (`--data kernel`) and the page cache are served without it\n",
+            "none reached the server: files of the kernel (`--data kernel`) and the page cache are served without it; or another \
+             `simulate record` of this mount has taken them\n",
         );
     }
-    crate::print_text(&text)
+    crate::print_text(&text)?;
+    match ended {
+        Some(failure) => fail!("the recording ended early: {failure}"),
+        None => Ok(()),
+    }
 }
 
 /// Requests of a volume, as accesses of the cores' nodes to a pool over all of the machine.

@@ -128,7 +128,7 @@ fn loads_that_cannot_be_are_refused() {
     ] {
         refused(&mut simulate(arguments), 1, &[problem]);
     }
-    refused(&mut simulate(&[]), 2, &["--from"]);
+    refused(&mut simulate(&[]), 1, &["--from", "`figures`"]);
     refused(&mut simulate(&["--draws", "0", "--from", "x"]), 2, &["1..=1000"]);
 }
 

@@ -39,10 +39,11 @@ if command -v systemd-analyze >/dev/null; then
     done
     echo '[Service]
 ExecStart=/bin/true' >"$units/modprobe@.service"
+    code=0
     said=$(systemd-analyze verify --man=no --root="$root" hdfs-datanode.service spark-worker@0.service ray-worker.service \
-        postgresql@15-main.service redis-server.service homenode@srv-pool.service homenode-durable@srv-data.service 2>&1 || true)
-    if [ -n "$said" ]; then
-        echo "check-recipes: systemd says: $said" >&2
+        postgresql@15-main.service redis-server.service homenode@srv-pool.service homenode-durable@srv-data.service 2>&1) || code=$?
+    if [ -n "$said" ] || [ "$code" -ne 0 ]; then
+        echo "check-recipes: systemd ends with $code and says: $said" >&2
         exit 1
     fi
     units_checked="$(find "$recipes/systemd" -type f | wc -l) units and drop-ins by systemd"

@@ -2,6 +2,7 @@
 //!
 //! A thread for each server, so that one that is stopped holds up no other.
 
+use crate::affinity::known::changes_in_force;
 use crate::control::client::{ConnectError, Connection, RequestError, pool_of, unexpected};
 use crate::control::protocol::{Outcome, Request, StatusReport};
 use crate::control::{self, root_hint, socket_path};
@@ -17,6 +18,8 @@ use std::thread;
 use std::time::Duration;
 
 const PERIOD: Duration = Duration::from_secs(1);
+/// Looks for servers for each look at the changes of affinity.
+const AFFINITY_LOOKS: u64 = 10;
 
 /// A pool, as far as it was seen.
 #[derive(Clone, Debug)]
@@ -38,6 +41,8 @@ pub(crate) struct Pools {
     pub(crate) pools: Vec<Pool>,
     /// Directories of mounts whose servers were killed.
     pub(crate) dead: Vec<String>,
+    /// Changes of `homenode affinity` that are in force, as far as whoever looks may know.
+    pub(crate) affinity_changes: usize,
 }
 
 /// Pools that are looked at until this is dropped.
@@ -56,6 +61,7 @@ struct Shared {
 struct Known {
     pools: BTreeMap<(u32, u32), Pool>,
     dead: Vec<String>,
+    affinity_changes: usize,
     /// How often something was seen.
     looks: u64,
 }
@@ -189,6 +195,7 @@ pub(crate) fn look() -> Result<Pools> {
         .into_iter()
         .for_each(|(device, answer)| known.note(device, answer));
     known.find_dead();
+    known.affinity_changes = changes_in_force();
     Ok(known.pools())
 }
 
@@ -234,6 +241,7 @@ impl Known {
         Pools {
             pools: self.pools.values().cloned().collect(),
             dead: self.dead.clone(),
+            affinity_changes: self.affinity_changes,
         }
     }
 }
@@ -287,7 +295,15 @@ impl Shared {
 
     /// Looks for servers, and starts a thread for each new one.
     fn scan(self: Arc<Self>) {
-        while !self.is_over.load(Ordering::Relaxed) {
+        for look in 0_u64.. {
+            if self.is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            if look.is_multiple_of(AFFINITY_LOOKS) {
+                // Not under the lock: each change is compared with what the kernel has.
+                let changes = changes_in_force();
+                self.lock().affinity_changes = changes;
+            }
             let devices = control::devices().unwrap_or_default();
             let known: Vec<_> = self.lock().pools.keys().copied().collect();
             for device in devices {

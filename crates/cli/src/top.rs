@@ -62,6 +62,8 @@ struct Json<'a> {
     pools: Vec<JsonPool<'a>>,
     /// Mounts whose servers were killed.
     dead: &'a [String],
+    /// Changes of `homenode affinity` in force.
+    affinity_changes: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -86,6 +88,7 @@ impl<'a> Json<'a> {
             health: pools.health(),
             pools: pools.pools.iter().map(pool).collect(),
             dead: &pools.dead,
+            affinity_changes: pools.affinity_changes,
         }
     }
 }

@@ -130,6 +130,13 @@ pub(super) fn unopened(error: Error) -> Failure {
     Failure::new(format!("{}{why}", failure(error)))
 }
 
+/// Changes of `homenode affinity` that are in force by the default journal; none where that cannot be read.
+pub(crate) fn changes_in_force() -> usize {
+    let path = JournalArgs { journal: None }.path();
+    let actor = Actor::with_store(Live::new(), Glance(path));
+    actor.map_or(0, |actor| standing(&actor))
+}
+
 /// How many changes are in a journal and stand; all of them, where that cannot be told.
 pub(super) fn standing<S: Store>(actor: &Actor<Live, S>) -> usize {
     let stands = |standing: &Standing| matches!(standing, Standing::InForce | Standing::Pending);

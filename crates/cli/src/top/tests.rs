@@ -82,6 +82,7 @@ fn two_pools() -> View {
     view.note(Pools {
         pools: vec![pool("/mnt/a", 50, 2, 1), pool("/mnt/b", 51, 4, 3)],
         dead: Vec::new(),
+        affinity_changes: 0,
     });
     view
 }
@@ -210,6 +211,18 @@ fn keys_choose_sort_pause_and_end() {
 }
 
 #[test]
+fn changes_of_affinity_are_told() {
+    let mut view = two_pools();
+    assert!(!drawn(&view, 80, 30).join("\n").contains("affinity"));
+    view.pools.affinity_changes = 12;
+    let all = drawn(&view, 80, 30).join("\n");
+    assert!(
+        all.contains("  affinity: 12 changes in force: `homenode affinity explain` tells why"),
+        "{all}"
+    );
+}
+
+#[test]
 fn silent_dead_and_new_servers_are_told() {
     let mut view = two_pools();
     view.pools.pools[0].silent = Some("it is stopped".to_owned());
@@ -255,6 +268,7 @@ fn a_second_of_eight_nodes_costs_little() {
     view.note(Pools {
         pools: vec![pool("/mnt/a", 50, 8, 1)],
         dead: Vec::new(),
+        affinity_changes: 0,
     });
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);

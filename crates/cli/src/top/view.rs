@@ -199,6 +199,12 @@ impl View {
                 "  {dead}: its server was killed: `homenode down {dead}` clears it"
             )));
         }
+        if self.pools.affinity_changes > 0 {
+            lines.push(self.dim(format!(
+                "  affinity: {} changes in force: `homenode affinity explain` tells why",
+                self.pools.affinity_changes
+            )));
+        }
         if let Some(pool) = sorted.get(chosen) {
             self.write_pool(&mut lines, pool, area);
         }

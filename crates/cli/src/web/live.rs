@@ -13,6 +13,7 @@ pub(super) struct Live {
     version: &'static str,
     health: String,
     dead: Vec<String>,
+    affinity_changes: usize,
     pools: Vec<PoolNow>,
 }
 
@@ -88,6 +89,7 @@ impl Live {
             version: PAGE_VERSION,
             health: pools.health(),
             dead: pools.dead.clone(),
+            affinity_changes: pools.affinity_changes,
             pools: pools.pools.iter().map(|pool| PoolNow::of(pool, since_ms)).collect(),
         }
     }

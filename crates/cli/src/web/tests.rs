@@ -147,6 +147,7 @@ fn large(nodes: u16) -> Pools {
     Pools {
         pools: vec![pool],
         dead: vec!["/mnt/dead".to_owned()],
+        affinity_changes: 3,
     }
 }
 
@@ -183,6 +184,7 @@ fn the_page_gets_the_history_once_and_then_what_is_new() {
     let sum: u64 = (0..8).flat_map(|from| (0..8).map(move |home| from + home + 1)).sum();
     let local: u64 = (0..8).map(|node| 2 * node + 1).sum();
     assert_eq!(history.len(), 600);
+    assert_eq!(all["affinity_changes"], 3);
     assert_eq!(
         history[599],
         serde_json::json!([600_000, 600 * sum, 600 * (sum - local), 600, 0])

@@ -34,6 +34,15 @@ fn applied_changes_are_explained_and_reverted() {
         "{text}"
     );
     assert!(load.is_moved(), "{}", load.mask());
+    // Viewers look at the default journal.
+    let state = tempfile::tempdir().unwrap();
+    fs::copy(load.journal(), state.path().join("affinity.journal")).unwrap();
+    let changes_seen = || {
+        let mut top = std::process::Command::new(env!("CARGO_BIN_EXE_homenode"));
+        let told = shown(top.args(["top", "--json"]).env("STATE_DIRECTORY", state.path()));
+        serde_json::from_str::<serde_json::Value>(&told).unwrap()["affinity_changes"].clone()
+    };
+    assert_eq!(changes_seen(), 1);
 
     let child = load.fork();
     let text = shown(&mut load.affinity(&["explain", &id.to_string(), LONG_ENOUGH]));
@@ -58,6 +67,7 @@ fn applied_changes_are_explained_and_reverted() {
         "{text}"
     );
     assert_eq!((load.mask(), mask(child)), (before.clone(), before));
+    assert_eq!(changes_seen(), 0, "the change is no longer in force");
     let text = shown(&mut load.affinity(&["revert"]));
     assert!(text.starts_with("nothing to revert: there is no journal "), "{text}");
 }

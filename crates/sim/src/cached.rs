@@ -1,6 +1,6 @@
 //! Jericho's load: fio jobs on all cores over a cache of DRAM, which has fewer frames than the files have blocks.
 //!
-//! One thread has laid the files out before: the blocks of each file came into memory on the node where that thread ran then. The stock
+//! A thread has laid the files out before: the blocks of each file came into memory on the node where that thread ran then. The stock
 //! kernel leaves threads and blocks where they are. Homenode's cache has a slice on each node ([`Slices`]), evicts by
 //! [`Eviction`], and [`affinity::decide`] moves threads to their buffers once in a period.
 

@@ -124,12 +124,7 @@ impl Trace {
                 continue;
             }
             let access = access(text).ok_or(wrong("an access is `TIME_NS NODE FILE OFFSET BYTES r|w`"))?;
-            if access.bytes > ACCESS_BYTES_MAX {
-                return Err(wrong("the access has more than 16 MiB, which no request has"));
-            }
-            if access.offset.checked_add(access.bytes).is_none() {
-                return Err(wrong("the access ends beyond any offset"));
-            }
+            access.check().map_err(wrong)?;
             trace.accesses.push(access);
         }
         if trace.nodes.is_empty() {
@@ -194,6 +189,22 @@ impl Trace {
         }
         done.spilled_blocks = files.spilled_blocks();
         Ok(done)
+    }
+}
+
+impl Access {
+    /// Whether it can be simulated in a bounded time.
+    ///
+    /// # Errors
+    /// The problem, in words.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.bytes > ACCESS_BYTES_MAX {
+            return Err("the access has more than 16 MiB, which no request has");
+        }
+        match self.offset.checked_add(self.bytes) {
+            Some(_) => Ok(()),
+            None => Err("the access ends beyond any offset"),
+        }
     }
 }
 

@@ -149,14 +149,16 @@ fn of_volume(entries: &[u8], machine: &Machine) -> std::result::Result<Trace, St
         }
         let request = &entry.request;
         if request.operation.has_data() {
-            trace.accesses.push(Access {
+            let access = Access {
                 at_ns: entry.time_ns,
                 node: machine.id(machine.node_of(core)),
                 file: 0,
                 offset: request.offset,
                 bytes: request.bytes.into(),
                 writes: request.operation != Operation::Read,
-            });
+            };
+            access.check().map_err(|problem| format!("entry {number}: {problem}"))?;
+            trace.accesses.push(access);
         }
     }
     trace.accesses.sort_by_key(|access| access.at_ns);

@@ -191,6 +191,12 @@ fn traces_are_placed_on_machines_that_have_their_nodes() {
     fs::write(&file, &bytes).unwrap();
     assert!(shown(&mut on(two)).contains("Homenode            75.0 % of 0.0 MB local"));
     refused(&mut on("node:1 core:2 pu:1"), 1, &["core 3", "2 CPUs"]);
+    for (at, problem) in [(32 + 8, "ends beyond any offset"), (32 + 16, "more than 16 MiB")] {
+        let mut spoilt = bytes.clone();
+        spoilt[at..at + 8][..if at == 32 + 8 { 8 } else { 4 }].fill(0xFF);
+        fs::write(&file, &spoilt).unwrap();
+        refused(&mut on(two), 1, &["entry 0", problem]);
+    }
     bytes[32 + 22] = 99;
     fs::write(&file, &bytes).unwrap();
     refused(&mut on(two), 1, &["entry 0", "unknown operation"]);

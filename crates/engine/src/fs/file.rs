@@ -263,7 +263,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// where `size` is no larger than the file, nothing.
     ///
     /// # Errors
-    /// As [`Fs::fallocate`]: [`Error::NoSpace`] when the space cannot be promised.
+    /// [`Error::NoSpace`] when the space cannot be promised; the others of [`Fs::fallocate`].
     pub fn reserve_extension(&self, asking: &Asking<'_>, inode: &Inode, size: u64) -> Result<()> {
         if inode.state.lock().xattr(RESERVE_XATTR).is_none() || inode.bytes_for(Operation::Reserve).is_err() {
             return Ok(());

@@ -7,7 +7,7 @@
 mod apply;
 pub(crate) mod card_advice;
 mod explain;
-pub(crate) mod known;
+mod known;
 pub(crate) mod look;
 mod metrics;
 mod plan;
@@ -21,6 +21,7 @@ mod table;
 mod target;
 pub(crate) mod words;
 
+pub(crate) use known::changes_in_force;
 pub(crate) use metrics::METRICS_TYPE;
 
 use crate::failure::Result;

@@ -2,7 +2,7 @@
 //!
 //! A thread for each server, so that one that is stopped holds up no other.
 
-use crate::affinity::known::changes_in_force;
+use crate::affinity::changes_in_force;
 use crate::control::client::{ConnectError, Connection, RequestError, pool_of, unexpected};
 use crate::control::protocol::{Outcome, Request, StatusReport};
 use crate::control::{self, root_hint, socket_path};

@@ -1,6 +1,6 @@
 //! Reads and writes of a mount's callers, one after another, for a trace.
 //!
-//! Each server thread keeps its own. Nothing is kept before somebody asks, nor after as many requests as a lease has without anyone asking; more than
+//! Each server thread keeps its own. Nothing is kept before somebody asks, nor after [`LEASE`] requests without anyone asking; more than
 //! [`KEPT_MAX`] are lost and counted. Two who ask at the same time share what there is.
 //! Not seen: reads and writes that the kernel serves by itself.
 //! Cost: while somebody asks, 160 KiB for each thread, and for each request an uncontended lock, the clock, and on the classic transport a look
@@ -13,6 +13,9 @@ use std::time::Instant;
 
 /// Accesses that a thread keeps at most.
 const KEPT_MAX: usize = 1 << 12;
+/// Requests for which a thread keeps its memory when nobody asks any more: a recorder that was killed leaves it for no longer.
+const LEASE: u32 = 1 << 14;
+const _: () = assert!(LEASE as usize > 2 * KEPT_MAX);
 const _: () = assert!(KEPT_MAX * size_of::<Access>() <= 160 << 10);
 /// Times are counted from here.
 static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -81,7 +84,7 @@ impl Accesses {
         if ends {
             self.lease.end();
         } else {
-            self.lease.renew();
+            self.lease.renew(LEASE);
         }
         all.accesses.extend(kept.accesses);
         all.lost += kept.lost;
@@ -129,6 +132,11 @@ mod tests {
         let mut last = Accessed::default();
         accesses.take(true, &mut last);
         assert_eq!(last.accesses.len(), 1);
+        // A recorder that was killed: the lease ends, and with it the memory.
+        assert_eq!(take(), Accessed::default());
+        (0..u64::from(LEASE)).for_each(|file| accesses.note(|| access(file)));
+        assert_eq!(accesses.kept.lock().unwrap().accesses.capacity(), 0);
+        accesses.take(true, &mut last);
         accesses.note(|| panic!("nobody asks any more"));
         assert_eq!(accesses.kept.lock().unwrap().accesses.capacity(), 0);
     }

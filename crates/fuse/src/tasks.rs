@@ -55,9 +55,9 @@ impl Lease {
         left > 0
     }
 
-    /// Somebody has asked.
-    pub(crate) fn renew(&self) {
-        self.0.store(LEASE, Ordering::Relaxed);
+    /// Somebody has asked: as many requests more are counted.
+    pub(crate) fn renew(&self, requests: u32) {
+        self.0.store(requests, Ordering::Relaxed);
     }
 
     /// Nobody will ask any more.
@@ -130,7 +130,7 @@ impl Tasks {
 
     /// Takes what was counted, in `nodes`' order, and has more counted.
     pub(crate) fn take(&self, nodes: &[NodeId], counts: &mut TaskCounts) {
-        self.lease.renew();
+        self.lease.renew(LEASE);
         let mut table = self.lock();
         table.places.clear();
         let told = |entry: Entry| {

@@ -23,7 +23,7 @@ pub use spot::Spot;
 pub use status::{CacheStatus, SliceStatus};
 
 use crate::fs::SLOTS;
-use crate::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved};
+use crate::{BLOCK_BYTES, Block, Disks, Meanwhile, MemberId, Memory, MemoryError, NodeId, Starved};
 use ahead::Ahead;
 use ending::Ending;
 use failures::Failures;
@@ -380,11 +380,6 @@ impl<M: Disks> Memory for Cached<M> {
     }
 
     #[inline]
-    fn gains(&self, bytes: usize, to_write: bool) -> bool {
-        self.below.gains(bytes, to_write)
-    }
-
-    #[inline]
     fn announce(&self, at: Block, offset: usize, bytes: usize, to_write: bool) {
         self.below.announce(at, offset, bytes, to_write);
     }
@@ -504,6 +499,28 @@ impl<M: Disks> Memory for Cached<M> {
     #[inline(always)]
     fn store_located(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         self.below.store(to, offset, from)
+    }
+
+    #[inline(always)]
+    fn load_meanwhile(
+        &self,
+        from: Block,
+        offset: usize,
+        to: &mut [u8],
+        meanwhile: impl Meanwhile,
+    ) -> Result<(), MemoryError> {
+        self.below.load_meanwhile(from, offset, to, meanwhile)
+    }
+
+    #[inline(always)]
+    fn store_meanwhile(
+        &self,
+        to: Block,
+        offset: usize,
+        from: &[u8],
+        meanwhile: impl Meanwhile,
+    ) -> Result<(), MemoryError> {
+        self.below.store_meanwhile(to, offset, from, meanwhile)
     }
 
     fn is_here(&self, at: Block) -> bool {

@@ -13,4 +13,4 @@ mod memory;
 pub mod pool;
 
 pub use homenode_policy::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId};
-pub use memory::{Clock, Disks, Memory, MemoryError, Starved, Transfer};
+pub use memory::{Clock, Disks, Meanwhile, Memory, MemoryError, Starved, Transfer};

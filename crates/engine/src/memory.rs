@@ -6,6 +6,12 @@ use homenode_shared::Slots;
 use std::any::Any;
 use std::sync::Arc;
 
+/// An act while the bytes of a copy are on their way. No closure, as those cannot be told to be inlined: some dozen instructions are much there.
+pub trait Meanwhile {
+    /// Acts.
+    fn act(self);
+}
+
 /// The bytes of the members. Implemented over mapped memory by `homenode-linux`, and by tests.
 ///
 /// Every range starts `offset` bytes behind the start of a block and may run on over the following blocks of the same
@@ -37,14 +43,7 @@ pub trait Memory: Send + Sync + 'static {
         self.store(to, offset, from)
     }
 
-    /// Whether copies of that many bytes, out of the pool or into it when `to_write`, gain by [`Memory::announce`].
-    #[inline]
-    fn gains(&self, bytes: usize, to_write: bool) -> bool {
-        let _ = (bytes, to_write);
-        false
-    }
-
-    /// Says that such a copy is about to come.
+    /// Says that a copy of that many bytes is about to come, out of the pool or into it when `to_write`. Asks for them where that size gains by it.
     #[inline]
     fn announce(&self, at: Block, offset: usize, bytes: usize, to_write: bool) {
         let _ = (at, offset, bytes, to_write);
@@ -170,6 +169,40 @@ pub trait Memory: Send + Sync + 'static {
     #[inline(always)]
     fn store_located(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         self.store(to, offset, from)
+    }
+
+    /// [`Memory::load_located`], with `meanwhile` done while the bytes are on their way.
+    ///
+    /// # Errors
+    /// As [`Memory::load`].
+    #[inline(always)]
+    fn load_meanwhile(
+        &self,
+        from: Block,
+        offset: usize,
+        to: &mut [u8],
+        meanwhile: impl Meanwhile,
+    ) -> Result<(), MemoryError> {
+        self.announce(from, offset, to.len(), false);
+        meanwhile.act();
+        self.load_located(from, offset, to)
+    }
+
+    /// [`Memory::store_located`], as [`Memory::load_meanwhile`].
+    ///
+    /// # Errors
+    /// As [`Memory::load`].
+    #[inline(always)]
+    fn store_meanwhile(
+        &self,
+        to: Block,
+        offset: usize,
+        from: &[u8],
+        meanwhile: impl Meanwhile,
+    ) -> Result<(), MemoryError> {
+        self.announce(to, offset, from.len(), true);
+        meanwhile.act();
+        self.store_located(to, offset, from)
     }
 
     /// Whether a block can be located; it counts as no use. A guess.

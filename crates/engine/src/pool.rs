@@ -333,7 +333,7 @@ impl<M: Memory> Pool<M> {
     }
 
     /// Counts one copy by the thread of slot `slot` on `cpu`; gives how often it did between these two nodes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count(&self, slot: usize, cpu: CpuId, block: Block, direction: Direction, bytes: usize) -> u64 {
         self.accounts.count(slot, cpu, block.member(), direction, bytes as u64)
     }

@@ -31,7 +31,7 @@ use x86 as processor;
 /// # Safety
 /// `from` is readable and `to` writable for `bytes`; they do not overlap, and who else uses the bytes at `to` at the same
 /// time does so by this module or is the kernel.
-#[inline]
+#[inline(always)]
 pub unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) {
     // SAFETY: the caller promises the same.
     unsafe { processor::load(to, from, bytes) }
@@ -42,7 +42,7 @@ pub unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) {
 /// # Safety
 /// `from` is readable and `to` writable for `bytes`; they do not overlap, and who else changes the bytes at `from` at the
 /// same time does so by this module or is the kernel.
-#[inline]
+#[inline(always)]
 pub unsafe fn store(to: *mut u8, from: *const u8, bytes: usize) {
     // SAFETY: the caller promises the same.
     unsafe { processor::store(to, from, bytes) }

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::mem::size_of;
 
 /// The CPU this thread runs on, now; it may be another one by the time the caller looks.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn current_cpu() -> CpuId {
     #[cfg(target_arch = "x86_64")]
@@ -36,7 +36,7 @@ fn asked_cpu() -> CpuId {
 
 /// Whether the processor tells its number by one instruction, as Linux numbers it. Found once.
 #[cfg(target_arch = "x86_64")]
-#[inline]
+#[inline(always)]
 fn has_rdpid() -> bool {
     use std::sync::atomic::{AtomicU8, Ordering};
     const UNKNOWN: u8 = 0;

@@ -32,7 +32,7 @@ use durable::{DurableMember, MissingMember};
 use headroom::{Groups, Headroom};
 use homenode_engine::cache::Fetch;
 use homenode_engine::pool::MemberKind;
-use homenode_engine::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved, Transfer};
+use homenode_engine::{BLOCK_BYTES, Block, Disks, Meanwhile, MemberId, Memory, MemoryError, NodeId, Starved, Transfer};
 use homenode_shared::is_lost;
 use mapping::{HUGE_BYTES, Mapping};
 use parking_lot::RwLock;
@@ -375,6 +375,38 @@ impl Memory for NodeMemory {
         there(to, from.len())
     }
 
+    #[inline(always)]
+    fn load_meanwhile(
+        &self,
+        from: Block,
+        offset: usize,
+        to: &mut [u8],
+        meanwhile: impl Meanwhile,
+    ) -> Result<(), MemoryError> {
+        let from = self.table.range(from, offset, to.len());
+        announce(from, to.len(), false);
+        meanwhile.act();
+        // SAFETY: as in `load`; a member's addresses stay mapped or reserved, whatever `meanwhile` did.
+        unsafe { copy::load(to.as_mut_ptr(), from, to.len()) };
+        there(from, to.len())
+    }
+
+    #[inline(always)]
+    fn store_meanwhile(
+        &self,
+        to: Block,
+        offset: usize,
+        from: &[u8],
+        meanwhile: impl Meanwhile,
+    ) -> Result<(), MemoryError> {
+        let to = self.table.range(to, offset, from.len());
+        announce(to, from.len(), true);
+        meanwhile.act();
+        // SAFETY: as in `load_meanwhile` and `store`.
+        unsafe { copy::store(to, from.as_ptr(), from.len()) };
+        there(to, from.len())
+    }
+
     fn store_clean(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         // A fault for each page takes longer than the call, and where the page cache has large folios it makes all of one dirty.
         if self.inline_bytes_max.load(Ordering::Relaxed) > 0 {
@@ -388,13 +420,8 @@ impl Memory for NodeMemory {
     }
 
     #[inline]
-    fn gains(&self, bytes: usize, to_write: bool) -> bool {
-        copy::gains(bytes, to_write)
-    }
-
-    #[inline]
     fn announce(&self, at: Block, offset: usize, bytes: usize, to_write: bool) {
-        copy::announce(self.table.guess(at, offset), bytes, to_write);
+        announce(self.table.guess(at, offset), bytes, to_write);
     }
 
     #[inline]
@@ -530,6 +557,14 @@ impl Drop for NodeMemory {
     fn drop(&mut self) {
         // Reads under way store into members, and keep their disk.
         self.members.get_mut().disks.values().for_each(|disk| disk.close());
+    }
+}
+
+/// Asks the processor for the bytes of a copy that is about to come, if copies of that many gain by it.
+#[inline]
+fn announce(at: *const u8, bytes: usize, to_write: bool) {
+    if copy::gains(bytes, to_write) {
+        copy::announce(at, bytes, to_write);
     }
 }
 

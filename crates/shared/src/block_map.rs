@@ -101,14 +101,15 @@ impl BlockMap {
         if at >> shift != 0 {
             return None;
         }
-        while value.kind() == Kind::Node {
+        loop {
             shift -= FANOUT_BITS;
             value = Entry(nodes.node(value.to_node()).entries[slot_at(at, shift)].load(Ordering::Acquire));
-        }
-        match value.kind() {
-            Kind::Block => Some(value.to_block()),
-            Kind::Run => Some(value.to_block().plus(at & (RUN_BLOCKS - 1))),
-            _ => None,
+            return match value.kind() {
+                Kind::Node => continue,
+                Kind::Block => Some(value.to_block()),
+                Kind::Run => Some(value.to_block().plus(at & (RUN_BLOCKS - 1))),
+                _ => None,
+            };
         }
     }
 

@@ -200,30 +200,25 @@ impl Inode {
         self.kernel_file().map_or(now_ns, |file| file.stamp(now_ns))
     }
 
-    /// Updates the access time like `relatime`: if it is not newer than the last change, or a day old. Whether a day has
-    /// passed is looked at only when `is_turn`: asking the clock costs more than a small copy.
-    #[inline]
-    pub(super) fn touch_accessed(&self, is_turn: bool, now_ns: impl Fn() -> i64) {
+    /// Whether a read may move the access time ([`Inode::move_access_time`]). Whether a day has passed is looked at only when `is_turn`: asking the
+    /// clock costs more than a small copy.
+    #[inline(always)]
+    pub(super) fn is_access_due(&self, is_turn: bool) -> bool {
+        is_turn || self.is_accessed_before_changed()
+    }
+
+    #[inline(always)]
+    fn is_accessed_before_changed(&self) -> bool {
+        let atime = self.atime_ns.load(Ordering::Relaxed);
+        atime <= self.mtime_ns.load(Ordering::Relaxed) || atime <= self.ctime_ns.load(Ordering::Relaxed)
+    }
+
+    /// Moves the access time like `relatime`: if it is not newer than the last change, or a day old.
+    pub(super) fn move_access_time(&self, now_ns: i64) {
         const DAY_NS: i64 = 24 * 60 * 60 * 1_000_000_000;
         let atime = self.atime_ns.load(Ordering::Relaxed);
-        let is_older =
-            || atime <= self.mtime_ns.load(Ordering::Relaxed) || atime <= self.ctime_ns.load(Ordering::Relaxed);
-        if !is_older() && !is_turn {
-            return;
+        if self.is_accessed_before_changed() && atime != now_ns || now_ns.saturating_sub(atime) >= DAY_NS {
+            self.atime_ns.store(now_ns, Ordering::Relaxed);
         }
-        rarely(|| {
-            let now_ns = now_ns();
-            let is_older = is_older();
-            if is_older && atime != now_ns || now_ns.saturating_sub(atime) >= DAY_NS {
-                self.atime_ns.store(now_ns, Ordering::Relaxed);
-            }
-        });
     }
-}
-
-/// Keeps what is seldom done out of the way of what always is.
-#[cold]
-#[inline(never)]
-fn rarely(act: impl FnOnce()) {
-    act();
 }

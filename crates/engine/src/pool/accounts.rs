@@ -121,7 +121,7 @@ impl Accounts {
     }
 
     /// Counts one operation; gives how many this slot has counted with it, or lately.
-    #[inline]
+    #[inline(always)]
     pub(super) fn count(&self, slot: usize, cpu: CpuId, member: MemberId, direction: Direction, bytes: u64) -> u64 {
         let favourite = &self.favourites[slot];
         // Relaxed, as all here: only this slot's thread writes; readers want a recent value, not an exact one.
@@ -256,7 +256,7 @@ impl Default for Favourite {
 
 impl Counters {
     /// For the slot's thread. Gives the operations counted.
-    #[inline]
+    #[inline(always)]
     fn count(&self, direction: Direction, bytes: u64) -> u64 {
         match direction {
             Direction::Read => add(&self.read_bytes, bytes),

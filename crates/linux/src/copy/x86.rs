@@ -84,7 +84,7 @@ fn is_wide() -> bool {
 
 /// # Safety
 /// As [`super::load`].
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) {
     if is_wide() && (wide::TURN_BYTES..=WIDE_LOAD_MAX).contains(&bytes) {
         // SAFETY: the caller promises the same; AVX-512 is there and a turn at least to copy.
@@ -113,7 +113,7 @@ unsafe fn load_otherwise(to: *mut u8, from: *const u8, bytes: usize) {
 
 /// # Safety
 /// As [`super::store`].
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn store(to: *mut u8, from: *const u8, bytes: usize) {
     if is_wide() && (wide::TURN_BYTES..REPEAT_MIN).contains(&bytes) {
         // SAFETY: the caller promises the same; AVX-512 is there and a turn at least to copy.

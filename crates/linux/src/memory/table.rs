@@ -59,7 +59,7 @@ impl Table {
     ///
     /// # Panics
     /// When they are not all within the block's member.
-    #[inline]
+    #[inline(always)]
     pub(super) fn range(&self, block: Block, offset: usize, bytes: usize) -> *mut u8 {
         let Some(slot) = self.slots.get(usize::from(block.member().0)) else {
             out_of_bounds(block, offset, bytes, 0)
@@ -68,10 +68,7 @@ impl Table {
         let member_bytes = slot.bytes.load(Ordering::Acquire);
         // An index is below 2^48, so the product is exact; an offset too large for the sum is out of bounds too.
         let start = (block.index() << BLOCK_BYTES.ilog2()).saturating_add(offset as u64);
-        let Some(last) = member_bytes.checked_sub(bytes) else {
-            out_of_bounds(block, offset, bytes, member_bytes)
-        };
-        if start > last as u64 {
+        if bytes > member_bytes || start > (member_bytes - bytes) as u64 {
             out_of_bounds(block, offset, bytes, member_bytes);
         }
         let start = usize::try_from(start).expect("an offset within a mapping fits a usize");

@@ -10,7 +10,7 @@ use super::BlockFile;
 use super::extents::Zeroed;
 use crate::log::Change;
 use crate::pool::{Direction, Taken};
-use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory, NodeId};
+use crate::{BLOCK_BYTES, Block, Clock, CpuId, Meanwhile, Memory, NodeId};
 use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS, SlotNumber, Taker};
 use std::sync::atomic::Ordering;
 
@@ -22,6 +22,26 @@ const TURNS: u64 = 64;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const _: () = assert!(FILE_BYTES_MAX / BLOCK < BlockMap::LIMIT);
+
+/// The arguments of [`Fs::note`] for a copy that is on its way.
+struct Note<'a, M: Memory, C: Clock, F> {
+    fs: &'a Fs<M, C>,
+    slot: SlotNumber,
+    cpu: F,
+    inode: &'a Inode,
+    place: Block,
+    direction: Direction,
+    bytes: usize,
+}
+
+impl<M: Memory, C: Clock, F: FnOnce() -> CpuId> Meanwhile for Note<'_, M, C, F> {
+    #[inline(always)]
+    fn act(self) {
+        let cpu = (self.cpu)();
+        self.fs
+            .note(self.slot, cpu, self.inode, self.place, self.direction, self.bytes);
+    }
+}
 
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// See [`Fs::read_whole`].
@@ -42,22 +62,55 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return false;
         };
-        let Some(mut block) = self.find_whole(file, offset, to.len()) else {
+        let Some(block) = self.find_whole(file, offset, to.len()) else {
             return false;
         };
         if self.is_cached {
-            let guess = self.announce_guess(block, offset, to.len(), false);
-            let Some(place) = self.locate_whole(block, blocks_of(in_block(offset), to.len())) else {
-                return false;
-            };
-            self.announce_unless(guess, place, offset, to.len(), false);
-            block = place;
-        } else {
-            self.announce(block, offset, to.len(), false);
+            return self.read_cached(slot, cpu, inode, offset, to, block);
         }
-        let turn = self.pool.count(slot.index(), cpu(), block, Direction::Read, to.len());
-        self.touch_accessed(inode, turn.is_multiple_of(TURNS));
-        self.pool.memory().load_located(block, in_block(offset), to).is_ok()
+        let note = Note {
+            fs: self,
+            slot,
+            cpu,
+            inode,
+            place: block,
+            direction: Direction::Read,
+            bytes: to.len(),
+        };
+        self.pool
+            .memory()
+            .load_meanwhile(block, in_block(offset), to, note)
+            .is_ok()
+    }
+
+    /// [`Fs::read_whole_blocks`] in a pool with a cache, from where the block is found.
+    #[inline(never)]
+    fn read_cached(
+        &self,
+        slot: SlotNumber,
+        cpu: impl FnOnce() -> CpuId,
+        inode: &Inode,
+        offset: u64,
+        to: &mut [u8],
+        block: Block,
+    ) -> bool {
+        let guess = self.announce_guess(block, offset, to.len(), false);
+        let Some(place) = self.locate_whole(block, blocks_of(in_block(offset), to.len())) else {
+            return false;
+        };
+        self.announce_unless(guess, place, offset, to.len(), false);
+        self.note(slot, cpu(), inode, place, Direction::Read, to.len());
+        self.pool.memory().load_located(place, in_block(offset), to).is_ok()
+    }
+
+    /// Counts a copy and touches the times of its inode; for a write before the bytes are stored.
+    #[inline(always)]
+    fn note(&self, slot: SlotNumber, cpu: CpuId, inode: &Inode, place: Block, direction: Direction, bytes: usize) {
+        let turn = self.pool.count(slot.index(), cpu, place, direction, bytes);
+        match direction {
+            Direction::Read => self.touch_accessed(inode, turn.is_multiple_of(TURNS)),
+            Direction::Write => inode.touch_modified(self.now_ns()),
+        }
     }
 
     /// See [`Fs::lend`].
@@ -134,11 +187,43 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if self.is_cached {
             return self.write_cached(slot, cpu, inode, file, offset, from, block);
         }
+        if self.journal.is_some() {
+            return self.write_durable(slot, cpu, inode, file, offset, from, block);
+        }
+        let note = Note {
+            fs: self,
+            slot,
+            cpu,
+            inode,
+            place: block,
+            direction: Direction::Write,
+            bytes: from.len(),
+        };
+        self.pool
+            .memory()
+            .store_meanwhile(block, in_block(offset), from, note)
+            .is_ok()
+    }
+
+    /// [`Fs::write_whole_blocks`] in a durable pool without a cache, from where the block is found.
+    #[expect(clippy::too_many_arguments, reason = "those of the whole, and what was found")]
+    #[inline(never)]
+    fn write_durable(
+        &self,
+        slot: SlotNumber,
+        cpu: impl FnOnce() -> CpuId,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        from: &[u8],
+        block: Block,
+    ) -> bool {
         if self.check_writable().is_err() {
             return false;
         }
-        self.announce(block, offset, from.len(), true);
-        self.begin_write(slot, cpu(), inode, from, block);
+        let memory = self.pool.memory();
+        memory.announce(block, in_block(offset), from.len(), true);
+        self.note(slot, cpu(), inode, block, Direction::Write, from.len());
         let is_stored = self.store(file, offset, (block, in_block(offset)), from).is_ok();
         self.note_stored(inode, file, offset, from.len() as u64);
         is_stored
@@ -171,7 +256,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return false;
         }
         self.announce_unless(guess, place, offset, from.len(), true);
-        self.begin_write(slot, cpu(), inode, from, place);
+        self.note(slot, cpu(), inode, place, Direction::Write, from.len());
         // Behind the asking for the bytes: it waits for earlier stores.
         if let Some(spot) = spot.filter(|spot| !spot.is_ready()) {
             let Some(sure) = spot.make_ready() else { return false };
@@ -186,13 +271,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         is_stored
     }
 
-    /// Counts a write and touches the times of its inode, before the bytes are stored.
-    #[inline(always)]
-    fn begin_write(&self, slot: SlotNumber, cpu: CpuId, inode: &Inode, from: &[u8], block: Block) {
-        self.pool.count(slot.index(), cpu, block, Direction::Write, from.len());
-        inode.touch_modified(self.now_ns());
-    }
-
     /// Where blocks of a pool with a cache are, if they lie one behind the other there.
     #[inline]
     fn locate_whole(&self, block: Block, blocks: u64) -> Option<Block> {
@@ -203,19 +281,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         (there >= blocks).then_some(place)
     }
 
-    /// Asks for the bytes of a small copy, so that they are on their way while it is counted.
-    #[inline(always)]
-    fn announce(&self, block: Block, offset: u64, bytes: usize, to_write: bool) {
-        if self.pool.memory().gains(bytes, to_write) {
-            self.pool.memory().announce(block, in_block(offset), bytes, to_write);
-        }
-    }
-
-    /// Announces a small copy of a pool with a cache where its bytes are likely to be, while that is looked up.
+    /// Announces a copy of a pool with a cache where its bytes are likely to be, while that is looked up.
     #[inline(always)]
     fn announce_guess(&self, block: Block, offset: u64, bytes: usize, to_write: bool) -> Option<Block> {
         let memory = self.pool.memory();
-        let guess = memory.gains(bytes, to_write).then(|| memory.guess(block)).flatten()?;
+        let guess = memory.guess(block)?;
         memory.announce(guess, in_block(offset), bytes, to_write);
         Some(guess)
     }
@@ -224,7 +294,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     #[inline(always)]
     fn announce_unless(&self, guess: Option<Block>, place: Block, offset: u64, bytes: usize, to_write: bool) {
         if guess != Some(place) {
-            self.announce(place, offset, bytes, to_write);
+            let memory = self.pool.memory();
+            memory.announce(place, in_block(offset), bytes, to_write);
         }
     }
 
@@ -233,11 +304,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     fn find_whole(&self, file: &BlockFile, offset: u64, bytes: usize) -> Option<Block> {
         let end = offset.checked_add(bytes as u64)?;
         // Acquire pairs with the growth of the size: the bytes below it are there.
-        if end > file.size.load(Ordering::Acquire) || bytes == 0 {
+        if end > file.size.load(Ordering::Acquire) {
             return None;
         }
-        if in_block(offset) + bytes <= BLOCK_BYTES {
+        if bytes.wrapping_sub(1) < BLOCK_BYTES - in_block(offset) {
             return file.map.find_one(&self.nodes, offset / BLOCK);
+        }
+        if bytes == 0 {
+            return None;
         }
         let most = blocks_of(in_block(offset), bytes);
         match file.map.find(&self.nodes, offset / BLOCK, most) {

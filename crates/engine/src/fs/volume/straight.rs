@@ -117,9 +117,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let stretch_bytes = found_bytes.min(bytes - done);
             let is_write = direction == Direction::Write;
             let place = block.map(|(_, place)| {
-                if memory.gains(stretch_bytes, is_write) {
-                    memory.announce(place, in_block, stretch_bytes, is_write);
-                }
+                memory.announce(place, in_block, stretch_bytes, is_write);
                 self.pool.count(slot.index(), cpu, place, direction, stretch_bytes);
                 (place, in_block)
             });

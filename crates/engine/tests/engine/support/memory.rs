@@ -313,11 +313,6 @@ impl Memory for TestMemory {
         Ok(())
     }
 
-    /// Returns true, so that the engine announces its copies.
-    fn gains(&self, _bytes: usize, _to_write: bool) -> bool {
-        true
-    }
-
     fn zero(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
         self.access()?;
         self.zeroed_bytes.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -57,7 +57,7 @@ pub(in super::super) fn prefetch_to_write(at: *const u8, bytes: usize) {
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `bytes`, at least [`TURN_BYTES`]; they do not overlap; AVX-512F is there.
-#[inline]
+#[inline(always)]
 pub(in super::super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     // The last turn is copied by itself and may overlap the one before it, so no size needs a byte loop.
     // SAFETY: each turn reads and writes TURN_BYTES within the ranges; registers changed are declared.

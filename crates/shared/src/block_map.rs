@@ -105,9 +105,9 @@ impl BlockMap {
             shift -= FANOUT_BITS;
             value = Entry(nodes.node(value.to_node()).entries[slot_at(at, shift)].load(Ordering::Acquire));
             return match value.kind() {
-                Kind::Node => continue,
-                Kind::Block => Some(value.to_block()),
                 Kind::Run => Some(value.to_block().plus(at & (RUN_BLOCKS - 1))),
+                Kind::Block => Some(value.to_block()),
+                Kind::Node => continue,
                 _ => None,
             };
         }

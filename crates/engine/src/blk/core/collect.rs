@@ -11,7 +11,7 @@ impl<Q: DriverQueue, T: Timing> Core<Q, T> {
     /// Takes what is finished.
     #[inline]
     pub(super) fn collect(&mut self, finished: &mut impl FnMut(Completion)) -> usize {
-        let (known, timing, counts) = (self.known, &self.timing, &mut self.counts);
+        let (known, timing, counts) = (self.known, &mut self.timing, &mut self.counts);
         let mut count = 0;
         let mut end = |software: &mut SoftwareQueue, tag: Tag, slot: &Slot, outcome: Outcome| {
             count += 1;
@@ -30,6 +30,7 @@ impl<Q: DriverQueue, T: Timing> Core<Q, T> {
         for software in std::iter::once(&mut self.current).chain(&mut self.former) {
             receive(software, &mut end);
         }
+        self.timing.end_run();
         if self.current.pending == 0 {
             self.current.tags.rest();
         }
@@ -48,6 +49,7 @@ impl<Q: DriverQueue, T: Timing> Core<Q, T> {
             let took = self.timing.end(&slot, &self.known);
             finished(self.current.end(tag, &slot, Ok(0), took, &mut self.counts));
         }
+        self.timing.end_run();
         count
     }
 }

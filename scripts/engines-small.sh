@@ -1,7 +1,8 @@
 #!/bin/bash
 # Engines that people run, on mounts, in about a minute: RocksDB, Redis, PostgreSQL, LMDB and DuckDB. Each is killed, or meets a full or
 # a lost pool, and what it kept is compared with what it had confirmed. One line each tells what was verified. HOMENODE is the
-# command; default: the debug build. The files and manifests of docs/recipes/ are checked first, which needs no root.
+# command; default: the debug build. The files and manifests of docs/recipes/ are checked first, which needs
+# no root; then the dashboard of packaging/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 exec </dev/null
@@ -9,17 +10,18 @@ exec </dev/null
 . scripts/engines/common.sh
 
 # Packages of Python and their versions: what this was tried with.
-python_packages=(duckdb==1.5.6 lmdb==1.8.1 kubernetes-validate==1.37.0)
+python_packages=(duckdb==1.5.6 lmdb==1.8.1 kubernetes-validate==1.37.0 'grafana-foundation-sdk==1769699379!11.6.0')
 venv=$(realpath -m "$target/engines-venv")
 python=$venv/bin/python
 virtual_environment "$venv" "${python_packages[@]}"
 
 scripts/check-recipes.sh "$python"
 skip_without_mounts
-need db_bench ldb redis-server jq setpriv pgrep
+need db_bench prometheus ldb redis-server jq setpriv pgrep
 postgresql=$(find /usr/lib/postgresql -mindepth 1 -maxdepth 1 2>/dev/null | sort -V | tail -n 1)/bin
 [ -x "$postgresql/initdb" ] || fail "there is no PostgreSQL server: run scripts/setup.sh first"
 make_scratch
+"$python" scripts/check-dashboard.py "$homenode"
 
 # Number of keys of db_bench's fillseq, or where the first one is missing. $1: database.
 keys_in_a_row() {

@@ -30,11 +30,11 @@ bsdutils         script, a terminal for the tests of "homenode top"
 curl             asks "homenode web" in the tests
 chromium         a browser, for the tests of its page
 rpm              builds and lists the package of other distributions, in the tests
-prometheus       promtool, which checks metrics and alerts
+prometheus       promtool, which checks metrics and alerts; it asks what the dashboard asks
 rocksdb-tools    db_bench and ldb, for the tests of engines
 redis-server     an engine of those tests, and redis-cli
 postgresql       likewise
-python3-venv     LMDB, DuckDB and the schemas of Kubernetes come into a virtual environment of it
+python3-venv     LMDB, DuckDB, the schemas of Kubernetes and the types of Grafana come into a virtual environment of it
 jq               reads "homenode status --json" in them
 '
 

@@ -1,101 +1,32 @@
 //! A small HTTP server for `homenode web` and metrics: pages that are read, over loopback or a unix socket.
 //!
-//! Serves on one thread, and on others pages that take long. Bounds: [`CONNECTIONS_MAX`] connections at a time, others wait; a header must be there within
-//! [`PATIENCE`] and fit [`HEADER_BYTES_MAX`]; a connection ends after [`CONNECTION_TIME`] with the answer that is under way, and [`LAST_TIME`] later whether or
-//! not that was read; bodies of requests are not read.
+//! Serves on one thread, and on others pages that take long. At most [`CONNECTIONS_MAX`] connections at a time, others wait. How long one may take, and how
+//! much it may send, [`conversation`] says.
 
 mod address;
+mod conversation;
 
 pub(crate) use address::{Address, EXPECTED};
+pub(crate) use conversation::{Asked, Page, Pages};
 
 use crate::failure::{Failure, Result};
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use std::convert::Infallible;
+use conversation::{Stream, converse};
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, oneshot};
-use tokio::time::timeout;
 
 const CONNECTIONS_MAX: usize = 64;
-const PATIENCE: Duration = Duration::from_secs(5);
-const CONNECTION_TIME: Duration = Duration::from_secs(60);
-/// Further time for the answer that is under way then.
-const LAST_TIME: Duration = Duration::from_secs(70);
-const HEADER_BYTES_MAX: usize = 16 << 10;
 /// Threads of pages that take long; further requests for such wait.
 const SLOW_MAX: usize = 4;
 /// Pause before the next connection is taken when one could not be: out of descriptors, perhaps.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// A request as pages see it.
-#[derive(Debug)]
-pub(crate) struct Asked<'a> {
-    pub(crate) path: &'a str,
-    /// The part behind `?`.
-    pub(crate) query: &'a str,
-    pub(crate) headers: &'a HeaderMap,
-}
-
-impl Asked<'_> {
-    /// A field of the query, as it is written there.
-    pub(crate) fn field(&self, name: &str) -> Option<&str> {
-        let mut fields = self.query.split('&').filter_map(|field| field.split_once('='));
-        fields.find(|(found, _)| *found == name).map(|(_, value)| value)
-    }
-
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name)?.to_str().ok()
-    }
-}
-
-/// An answer.
-#[derive(Debug)]
-pub(crate) struct Page {
-    pub(crate) status: StatusCode,
-    pub(crate) content_type: &'static str,
-    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
-    pub(crate) body: Bytes,
-}
-
-impl Page {
-    pub(crate) fn new(content_type: &'static str, body: impl Into<Bytes>) -> Self {
-        Self {
-            status: StatusCode::OK,
-            content_type,
-            headers: Vec::new(),
-            body: body.into(),
-        }
-    }
-
-    /// A line of text that says what is wrong.
-    pub(crate) fn refused(status: StatusCode, why: &str) -> Self {
-        Self {
-            status,
-            ..Self::new("text/plain; charset=utf-8", format!("{why}\n"))
-        }
-    }
-}
-
-/// Pages by path. Nothing is changed by a request.
-pub(crate) trait Pages: Send + Sync + 'static {
-    /// The answer to GET. May take long.
-    fn get(&self, asked: &Asked<'_>) -> Page;
-}
 
 /// Serves until it is dropped.
 #[derive(Debug)]
@@ -109,9 +40,6 @@ enum Listener {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl Server {
     /// Serves `pages` at an address; a unix socket gets the permissions `mode`. `what` names them in messages.
@@ -209,51 +137,6 @@ impl Listener {
             }
         }
     }
-}
-
-async fn converse(stream: Box<dyn Stream>, pages: Arc<dyn Pages>) {
-    let service = service_fn(move |request| {
-        let pages = Arc::clone(&pages);
-        async move { Ok::<_, Infallible>(response(answer(request, pages).await)) }
-    });
-    let mut connection = pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(PATIENCE)
-            .max_buf_size(HEADER_BYTES_MAX)
-            .serve_connection(TokioIo::new(stream), service)
-    );
-    // Over or broken: nobody is left to be told.
-    if timeout(CONNECTION_TIME, connection.as_mut()).await.is_err() {
-        connection.as_mut().graceful_shutdown();
-        let _ = timeout(LAST_TIME, connection).await;
-    }
-}
-
-async fn answer(request: Request<Incoming>, pages: Arc<dyn Pages>) -> Page {
-    if ![Method::GET, Method::HEAD].contains(request.method()) {
-        return Page::refused(StatusCode::METHOD_NOT_ALLOWED, "pages are only read here: GET");
-    }
-    let page = tokio::task::spawn_blocking(move || {
-        pages.get(&Asked {
-            path: request.uri().path(),
-            query: request.uri().query().unwrap_or_default(),
-            headers: request.headers(),
-        })
-    });
-    let broken = |_| Page::refused(StatusCode::INTERNAL_SERVER_ERROR, "a bug broke this page: see the log");
-    page.await.unwrap_or_else(broken)
-}
-
-fn response(page: Page) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(page.body));
-    *response.status_mut() = page.status;
-    let headers = response.headers_mut();
-    headers.insert("content-type", HeaderValue::from_static(page.content_type));
-    headers.insert("cache-control", HeaderValue::from_static("no-store"));
-    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
-    headers.extend(page.headers);
-    response
 }
 
 fn remedy(address: &Address, error: &io::Error) -> &'static str {

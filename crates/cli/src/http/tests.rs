@@ -1,3 +1,4 @@
+use super::conversation::{HEADER_BYTES_MAX, PATIENCE};
 use super::*;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -78,6 +79,25 @@ fn wrong_requests_are_refused_and_bugs_cost_one_request() {
     assert!(ask(&close("GET", "/bug")).starts_with("HTTP/1.1 500 "));
     assert!(ask(&close("GET", "/")).ends_with("/ none"));
     assert!(!ask(&close("HEAD", "/")).contains("none"));
+}
+
+/// As `nc -N` does; the rest of a body is read behind the answer, or never.
+#[test]
+fn clients_that_send_nothing_more_are_answered() {
+    let (_server, address) = serve_on_loopback();
+    let chunked = b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    for request in [
+        &chunked[..],
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.0\r\n\r\n",
+    ] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(request).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.ends_with("/ none"), "{answer}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! One connection: requests in bytes, answers by pages.
+//! A connection: requests in bytes, answers by pages.
 //!
 //! A header must be there within [`PATIENCE`] and fit [`HEADER_BYTES_MAX`]; a connection ends after [`CONNECTION_TIME`] with the answer that is under way,
 //! and [`LAST_TIME`] later whether or not that was read; bodies of requests are not read. A target of `fuzz/` includes this file as it is.

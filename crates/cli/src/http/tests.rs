@@ -81,7 +81,7 @@ fn wrong_requests_are_refused_and_bugs_cost_one_request() {
     assert!(!ask(&close("HEAD", "/")).contains("none"));
 }
 
-/// As `nc -N` does; the rest of a body is read behind the answer, or never.
+/// `nc -N` is such a client. The rest of a body is read behind the answer, or never.
 #[test]
 fn clients_that_send_nothing_more_are_answered() {
     let (_server, address) = serve_on_loopback();

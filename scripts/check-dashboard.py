@@ -5,6 +5,7 @@ The first argument is the program homenode. Needs root, prometheus, and the pack
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -46,6 +47,8 @@ def answer(query: str) -> list:
 
 def main() -> None:
     homenode = sys.argv[1]
+    # Ends what was started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("check-dashboard: ended"))
     plugins.register_default_plugins()
     dashboard = json.loads(FILE.read_text())
     again = json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard)))
@@ -78,6 +81,8 @@ def main() -> None:
                 (mount / "file").write_bytes(bytes(1 << 20))
                 (mount / "file").read_bytes()
                 time.sleep(0.5)
+                if any(process.poll() is not None for process in started):
+                    sys.exit(f"check-dashboard: homenode web or prometheus has ended: are ports {PORT} and {PORT + 1} free?")
                 waiting = [query for query in waiting if not answer(query) and not MAY_BE_EMPTY.search(query)]
             for query in queries:
                 answer(query)

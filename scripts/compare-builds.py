@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares two builds of homenode: requests of a mount with its bytes in the pool, in turns, one server of each at a time.
+"""Compares two builds of homenode: requests of a mount with its bytes in the pool, in turns; both servers are up all the time.
 
-    scripts/compare-builds.py BEFORE AFTER [--pairs N] [--seconds S] [--viewers]
+    scripts/compare-builds.py BEFORE AFTER [--pairs N] [--seconds S] [--transport T] [--row R] [--viewers]
 
 Prints for each row the median of the pairs' ratios (above 1: AFTER is faster), the range in which that median lies with 95 %
 (by the order of the pairs, without an assumption on how they differ), and the least and the greatest pair. --viewers keeps a
-`homenode web` of AFTER and a reader of it at work meanwhile. Needs root and fio.
+`homenode web` of AFTER at work, and a page's reader that asks it once a second. Needs root and fio.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import math
 import re
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -44,8 +45,19 @@ def rate(row: str, mount: Path, seconds: float) -> float:
 def middle(ratios: list[float]) -> tuple[float, float, float]:
     """The median, and the bounds of it that hold with 95 %."""
     ordered, count = sorted(ratios), len(ratios)
-    rank = max(0, math.floor((count - 1.96 * math.sqrt(count)) / 2))
+    # The largest rank below which the median lies with 2.5 % at most.
+    rank, below = 0, 1
+    while 2 * (below + math.comb(count, rank + 1)) <= 0.05 * 2**count:
+        rank += 1
+        below += math.comb(count, rank)
     return ordered[count // 2], ordered[rank], ordered[count - 1 - rank]
+
+
+def read_page(token: str, over: threading.Event) -> None:
+    """Reads what the page reads, once a second."""
+    asked = urllib.request.Request("http://127.0.0.1:7079/live", headers={"Authorization": f"Bearer {token}"})
+    while not over.wait(1):
+        urllib.request.urlopen(asked).read()
 
 
 def main() -> None:
@@ -57,13 +69,15 @@ def main() -> None:
     parser.add_argument("--row", action="append", choices=list(ROWS))
     parser.add_argument("--viewers", action="store_true")
     options = parser.parse_args()
+    if options.pairs < 6:
+        parser.error("--pairs: fewer than 6 tell no range")
     for transport in options.transport or ["classic"]:
         with tempfile.TemporaryDirectory() as directory:
             compare(options, transport, [Path(directory, name) for name in ("before", "after")])
 
 
 def compare(options: argparse.Namespace, transport: str, mounts: list[Path]) -> None:
-    up, viewer = [], None
+    up, viewer, over = [], None, threading.Event()
     try:
         for build, mount in zip(options.builds, mounts):
             mount.mkdir()
@@ -76,6 +90,7 @@ def compare(options: argparse.Namespace, transport: str, mounts: list[Path]) -> 
                 [options.builds[1], "web", "--listen", "127.0.0.1:7079"], stdout=subprocess.PIPE, text=True
             )
             token = re.search(r"token=(\w+)", viewer.stdout.readline()).group(1)
+            threading.Thread(target=read_page, args=(token, over), daemon=True).start()
         ratios = {row: [] for row in options.row or ROWS}
         for pair in range(options.pairs + 1):
             for row in ratios:
@@ -86,15 +101,11 @@ def compare(options: argparse.Namespace, transport: str, mounts: list[Path]) -> 
                 # The first pair warms up.
                 if pair > 0:
                     ratios[row].append(rates[1] / rates[0])
-                if viewer:
-                    asked = urllib.request.Request(
-                        "http://127.0.0.1:7079/live", headers={"Authorization": f"Bearer {token}"}
-                    )
-                    urllib.request.urlopen(asked).read()
         for row, found in ratios.items():
             median, low, high = middle(found)
             print(f"{transport:8} {row:18} {median:.3f}  95 %: {low:.3f} to {high:.3f}  pairs: {min(found):.2f} to {max(found):.2f}")
     finally:
+        over.set()
         if viewer:
             viewer.terminate()
             viewer.wait()

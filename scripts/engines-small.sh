@@ -21,7 +21,7 @@ need db_bench prometheus ldb redis-server jq setpriv pgrep
 postgresql=$(find /usr/lib/postgresql -mindepth 1 -maxdepth 1 2>/dev/null | sort -V | tail -n 1)/bin
 [ -x "$postgresql/initdb" ] || fail "there is no PostgreSQL server: run scripts/setup.sh first"
 make_scratch
-"$python" scripts/check-dashboard.py "$homenode"
+TMPDIR=$scratch "$python" scripts/check-dashboard.py "$homenode"
 
 # Number of keys of db_bench's fillseq, or where the first one is missing. $1: database.
 keys_in_a_row() {

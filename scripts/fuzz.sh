@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fuzzes the decoders: what the kernel sends, from the device and through rings; the journal of core affinity, recordings, and
-# what is sensed. FUZZ_SECONDS says for how long altogether; the default is ten minutes. It starts from fuzz/seeds, of which
+# Fuzzes the decoders: what the kernel sends, from the device and through rings; the journal of core affinity, recordings,
+# and what is sensed; what clients of `homenode web` send. FUZZ_SECONDS says for how long altogether; the default is ten minutes. It starts from fuzz/seeds, of which
 # scripts/fuzz-seeds.sh makes the real requests; what it learns is kept in fuzz/corpus, what it finds in fuzz/artifacts, with
 # the command that runs it again.
 set -eu

@@ -30,7 +30,7 @@ bsdutils         script, a terminal for the tests of "homenode top"
 curl             asks "homenode web" in the tests
 chromium         a browser, for the tests of its page
 rpm              builds and lists the package of other distributions, in the tests
-prometheus       promtool, which checks metrics and alerts; it asks what the dashboard asks
+prometheus       checks metrics and alerts (promtool), and answers queries of the dashboard
 rocksdb-tools    db_bench and ldb, for the tests of engines
 redis-server     an engine of those tests, and redis-cli
 postgresql       likewise

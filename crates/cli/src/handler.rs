@@ -20,8 +20,8 @@ use crate::failure::{Failure, told};
 use crate::mountinfo::{Device, mounts};
 use crate::report::{KindTimes, Span};
 use homenode::{
-    Accessed, ChosenTransport, Error, MemberId, Mount, MountAccess, MountStatistics, NewFile, NodeId, Pool,
-    RequestKind, RequestTimes, Size, Status,
+    Accessed, ChosenTransport, Error, MemberId, Mount, MountStatistics, NewFile, NodeId, Pool, RequestKind,
+    RequestTimes, Size, Status,
 };
 use rustix::io::Errno;
 use std::fmt::Write as _;
@@ -265,17 +265,8 @@ impl Handler for PoolHandler {
 fn accesses(accessed: &Accessed) -> Outcome {
     let mut lines = String::new();
     for access in &accessed.accesses {
-        let letter = if access.writes { 'w' } else { 'r' };
-        let MountAccess {
-            at_ns,
-            node,
-            file,
-            offset,
-            bytes,
-            ..
-        } = access;
         // Writing to a string cannot fail.
-        let _ = writeln!(lines, "{at_ns} {} {file} {offset} {bytes} {letter}", node.0);
+        let _ = writeln!(lines, "{access}");
     }
     Outcome::Accesses {
         lines,

@@ -1,7 +1,7 @@
 //! A small HTTP server for `homenode web` and metrics: pages that are read, over loopback or a unix socket.
 //!
-//! Serves on one thread, and on others pages that take long. At most [`CONNECTIONS_MAX`] connections at a time, others wait. How long one may take, and how
-//! much it may send, [`conversation`] says.
+//! Serves on one thread, and on others pages that take long. At most [`CONNECTIONS_MAX`] connections at a time, others wait. The bounds of each
+//! are in [`conversation`].
 
 mod address;
 mod conversation;

@@ -380,6 +380,11 @@ impl<M: Disks> Memory for Cached<M> {
     }
 
     #[inline]
+    fn gains(&self, bytes: usize, to_write: bool) -> bool {
+        self.below.gains(bytes, to_write)
+    }
+
+    #[inline]
     fn announce(&self, at: Block, offset: usize, bytes: usize, to_write: bool) {
         self.below.announce(at, offset, bytes, to_write);
     }

@@ -62,7 +62,7 @@ use metadata::{Metadata, inode_bytes, name_bytes, node_bytes, xattr_bytes};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use table::Table;
 use unlinked::{Standing, UnlinkedFiles};
@@ -115,11 +115,6 @@ fn new_root(now_ns: i64) -> Inode {
     root
 }
 
-/// Values of [`Fs`]' `kept_times`.
-const NO_TIMES: u8 = 0;
-const DIRECTORY_TIMES: u8 = 1;
-const ALL_TIMES: u8 = 2;
-
 /// A filesystem on one pool.
 #[derive(Debug)]
 pub struct Fs<M: Memory, C: Clock> {
@@ -153,8 +148,10 @@ pub struct Fs<M: Memory, C: Clock> {
     passing: Mutex<Weak<()>>,
     /// Words of files of the kernel.
     words: AllWords,
-    /// Access times that reading does not move: [`NO_TIMES`], [`DIRECTORY_TIMES`] or [`ALL_TIMES`].
-    kept_times: AtomicU8,
+    /// Reading moves no access times, neither of directories nor of anything else.
+    keeps_access_times: AtomicBool,
+    /// Reading moves no access times of directories.
+    keeps_directory_times: AtomicBool,
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -189,7 +186,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             opens: AtomicU64::new(0),
             passing: Mutex::default(),
             words: AllWords::default(),
-            kept_times: AtomicU8::new(NO_TIMES),
+            keeps_access_times: AtomicBool::new(false),
+            keeps_directory_times: AtomicBool::new(false),
         };
         fs.nodes
             .set_allowance(Box::new(metadata::MapAllowance(Arc::clone(&fs.metadata))));
@@ -360,29 +358,24 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Says whether reading leaves access times as they are: `all` (noatime), or those of `directories` (nodiratime). Without a call, times move as
     /// with relatime. Files of the kernel follow their store.
     pub fn keep_access_times(&self, all: bool, directories: bool) {
-        let kept = match (all, directories) {
-            (true, _) => ALL_TIMES,
-            (false, true) => DIRECTORY_TIMES,
-            (false, false) => NO_TIMES,
-        };
-        // Relaxed, here and below: it stands alone.
-        self.kept_times.store(kept, Ordering::Relaxed);
+        // Relaxed, here and below: each stands alone.
+        self.keeps_access_times.store(all, Ordering::Relaxed);
+        self.keeps_directory_times.store(directories, Ordering::Relaxed);
     }
 
     /// Notes that an inode was read.
     #[inline(always)]
     fn touch_accessed(&self, inode: &Inode, is_turn: bool) {
-        if inode.is_access_due(is_turn) {
+        if !self.keeps_access_times.load(Ordering::Relaxed) && inode.is_access_due(is_turn) {
             self.move_access_time(inode);
         }
     }
 
-    /// Seldom: kept out of the way of what always is done.
+    /// A function of its own, as it is seldom called: it would take registers from every read.
     #[cold]
     #[inline(never)]
     fn move_access_time(&self, inode: &Inode) {
-        let kept = self.kept_times.load(Ordering::Relaxed);
-        if kept == NO_TIMES || kept == DIRECTORY_TIMES && !inode.is_directory() {
+        if !(self.keeps_directory_times.load(Ordering::Relaxed) && inode.is_directory()) {
             inode.move_access_time(self.now_ns());
         }
     }

@@ -6,9 +6,9 @@ use homenode_shared::Slots;
 use std::any::Any;
 use std::sync::Arc;
 
-/// An act while the bytes of a copy are on their way. No closure, as those cannot be told to be inlined: some dozen instructions are much there.
+/// An act while the bytes of a copy are on their way. A trait, because `inline(always)` cannot be put on a closure.
 pub trait Meanwhile {
-    /// Acts.
+    /// Acts, once, inside the slot of the copy, whether or not the copy fails. Removes no member and enters no inode.
     fn act(self);
 }
 
@@ -43,7 +43,14 @@ pub trait Memory: Send + Sync + 'static {
         self.store(to, offset, from)
     }
 
-    /// Says that a copy of that many bytes is about to come, out of the pool or into it when `to_write`. Asks for them where that size gains by it.
+    /// Whether copies of that many bytes, out of the pool or into it when `to_write`, gain by [`Memory::announce`].
+    #[inline]
+    fn gains(&self, bytes: usize, to_write: bool) -> bool {
+        let _ = (bytes, to_write);
+        false
+    }
+
+    /// Says that a copy is about to come: it begins early if copies of that many bytes gain by that.
     #[inline]
     fn announce(&self, at: Block, offset: usize, bytes: usize, to_write: bool) {
         let _ = (at, offset, bytes, to_write);

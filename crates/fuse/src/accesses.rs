@@ -7,7 +7,7 @@
 //! into /proc for the caller's CPU. The memory is taken by whoever asks, never by a request, and freed when the last question is asked or the lease ends.
 
 use crate::tasks::Lease;
-use homenode_engine::NodeId;
+use homenode_engine::FileAccess;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -16,32 +16,15 @@ const KEPT_MAX: usize = 1 << 12;
 /// Requests for which a thread keeps its memory when nobody asks any more: a recorder that was killed leaves it for no longer.
 const LEASE: u32 = 1 << 14;
 const _: () = assert!(LEASE as usize > 2 * KEPT_MAX);
-const _: () = assert!(KEPT_MAX * size_of::<Access>() <= 160 << 10);
+const _: () = assert!(KEPT_MAX * size_of::<FileAccess>() <= 160 << 10);
 /// Times are counted from here.
 static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-/// A read or a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// Nanoseconds since the process first kept one.
-    pub at_ns: u64,
-    /// Node of the thread that asked.
-    pub node: NodeId,
-    /// Number of the file's inode.
-    pub file: u64,
-    /// Where it begins, in bytes.
-    pub offset: u64,
-    /// How many bytes.
-    pub bytes: u64,
-    /// Whether it wrote.
-    pub writes: bool,
-}
 
 /// Accesses since the last look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accessed {
     /// In the order of their times.
-    pub accesses: Vec<Access>,
+    pub accesses: Vec<FileAccess>,
     /// Accesses that were not kept.
     pub lost: u64,
 }
@@ -55,13 +38,13 @@ pub(crate) struct Accesses {
 
 impl Accesses {
     /// Keeps an access where somebody asks for them; its time is filled in.
-    pub(crate) fn note(&self, access: impl FnOnce() -> Access) {
+    pub(crate) fn note(&self, access: impl FnOnce() -> FileAccess) {
         if !self.lease.counts() {
             return;
         }
         let is_last = self.lease.is_over();
         let at_ns = u64::try_from(BEGIN.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let access = Access { at_ns, ..access() };
+        let access = FileAccess { at_ns, ..access() };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if is_last {
             *kept = Accessed::default();
@@ -94,9 +77,10 @@ impl Accesses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use homenode_engine::NodeId;
 
-    fn access(file: u64) -> Access {
-        Access {
+    fn access(file: u64) -> FileAccess {
+        FileAccess {
             at_ns: 0,
             node: NodeId(1),
             file,
@@ -121,7 +105,7 @@ mod tests {
         assert_eq!((all.accesses.len(), all.lost), (KEPT_MAX, 3));
         assert!(all.accesses.is_sorted_by_key(|access| access.at_ns));
         assert_eq!(
-            Access {
+            FileAccess {
                 at_ns: 0,
                 ..all.accesses[7]
             },

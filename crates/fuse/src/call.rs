@@ -17,7 +17,6 @@ mod open;
 mod room;
 mod xattrs;
 
-use crate::accesses::Access;
 use crate::aside::Way;
 use crate::host::Host;
 use crate::negotiate::Agreed;
@@ -28,7 +27,7 @@ use crate::wire::{Full, InHeader, Reply, Request};
 use crate::writers::Writers;
 use homenode_engine::cache::Fetch;
 use homenode_engine::fs::{self, Asking, Fs, Ino, Inode, MAP_XATTR, Unlinked};
-use homenode_engine::{Clock, CpuId, Memory, NodeId};
+use homenode_engine::{Clock, CpuId, FileAccess, Memory, NodeId};
 use homenode_shared::Slot;
 use room::Hope;
 use std::cell::{Cell, RefCell};
@@ -418,7 +417,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     /// Notes that the request's file was read or written, where somebody wants to know.
     fn note_access(&self, node: &dyn Fn() -> NodeId, offset: u64, bytes: usize, writes: bool) {
-        self.counters.accesses.note(|| Access {
+        self.counters.accesses.note(|| FileAccess {
             at_ns: 0,
             node: node(),
             file: self.header.nodeid,

@@ -32,7 +32,7 @@ pub mod wire;
 mod worker;
 mod writers;
 
-pub use accesses::{Access, Accessed};
+pub use accesses::Accessed;
 pub use error::{Error, RingError};
 pub use host::Host;
 pub use options::{Chosen, ChosenData, Data, Options, Transport, UnknownData, UnknownTransport};

@@ -57,9 +57,8 @@ pub use homenode_engine::log::{Damage, NotAName, PoolName};
 pub use homenode_engine::pool::{Access, MemberKind, PoolError, Spill};
 pub use homenode_engine::{BLOCK_BYTES, CpuId, MemberId, NodeId};
 pub use homenode_fuse::{
-    Access as MountAccess, Accessed, Chosen as ChosenTransport, ChosenData, Data, Error as MountError,
-    Kind as RequestKind, Options as MountOptions, Statistics as MountStatistics, Times as RequestTimes, Transport,
-    UnknownTransport,
+    Accessed, Chosen as ChosenTransport, ChosenData, Data, Error as MountError, Kind as RequestKind,
+    Options as MountOptions, Statistics as MountStatistics, Times as RequestTimes, Transport, UnknownTransport,
 };
 pub use homenode_linux::memory::Error as MemoryError;
 pub use homenode_linux::memory::{Health, Lent};

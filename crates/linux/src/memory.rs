@@ -386,7 +386,8 @@ impl Memory for NodeMemory {
         let from = self.table.range(from, offset, to.len());
         announce(from, to.len(), false);
         meanwhile.act();
-        // SAFETY: as in `load`; a member's addresses stay mapped or reserved, whatever `meanwhile` did.
+        // SAFETY: as in `load`. The range was mapped before `meanwhile`, and is still: a member is only removed when nobody names its blocks any
+        // more, which this copy does.
         unsafe { copy::load(to.as_mut_ptr(), from, to.len()) };
         there(from, to.len())
     }
@@ -417,6 +418,11 @@ impl Memory for NodeMemory {
             }
         }
         self.store(to, offset, from)
+    }
+
+    #[inline]
+    fn gains(&self, bytes: usize, to_write: bool) -> bool {
+        copy::gains(bytes, to_write)
     }
 
     #[inline]

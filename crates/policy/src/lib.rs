@@ -9,6 +9,7 @@ extern crate alloc;
 pub mod affinity;
 pub mod doctor;
 pub mod eviction;
+mod file_access;
 mod ids;
 pub mod mover;
 pub mod pool;
@@ -16,5 +17,6 @@ mod queue_map;
 pub mod slices;
 pub mod topology;
 
+pub use file_access::{FileAccess, NoFileAccess};
 pub use ids::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId};
 pub use queue_map::queue_map;

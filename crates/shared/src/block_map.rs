@@ -104,12 +104,12 @@ impl BlockMap {
         loop {
             shift -= FANOUT_BITS;
             value = Entry(nodes.node(value.to_node()).entries[slot_at(at, shift)].load(Ordering::Acquire));
-            return match value.kind() {
-                Kind::Run => Some(value.to_block().plus(at & (RUN_BLOCKS - 1))),
-                Kind::Block => Some(value.to_block()),
-                Kind::Node => continue,
-                _ => None,
-            };
+            match value.kind() {
+                Kind::Run => return Some(value.to_block().plus(at & (RUN_BLOCKS - 1))),
+                Kind::Block => return Some(value.to_block()),
+                Kind::Node => {}
+                _ => return None,
+            }
         }
     }
 

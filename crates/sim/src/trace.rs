@@ -4,7 +4,7 @@
 //! `TIME_NS NODE FILE OFFSET BYTES r|w`, where NODE is that of the thread which asked. Lines that begin with `#` are skipped.
 
 use crate::{Contestant, Files, Machine};
-use homenode_policy::{BLOCK_BYTES, NodeId};
+use homenode_policy::{BLOCK_BYTES, FileAccess, NodeId};
 use std::collections::BTreeMap;
 
 /// First line.
@@ -20,24 +20,7 @@ pub struct Trace {
     /// Nodes of the pool, with the bytes that they have for files.
     pub nodes: Vec<(NodeId, u64)>,
     /// Reads and writes.
-    pub accesses: Vec<Access>,
-}
-
-/// A read or a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// When, in nanoseconds from some beginning.
-    pub at_ns: u64,
-    /// Node of the thread that asked.
-    pub node: NodeId,
-    /// Number of the file's inode.
-    pub file: u64,
-    /// Where it begins, in bytes.
-    pub offset: u64,
-    /// How many bytes.
-    pub bytes: u64,
-    /// Whether it wrote.
-    pub writes: bool,
+    pub accesses: Vec<FileAccess>,
 }
 
 /// Why a text is no trace, or a trace cannot be simulated.
@@ -123,8 +106,9 @@ impl Trace {
                 trace.nodes.push((NodeId(number), bytes));
                 continue;
             }
-            let access = access(text).ok_or(wrong("an access is `TIME_NS NODE FILE OFFSET BYTES r|w`"))?;
-            access.check().map_err(wrong)?;
+            let no_access = |_| wrong("an access is `TIME_NS NODE FILE OFFSET BYTES r|w`");
+            let access = text.parse().map_err(no_access)?;
+            check(&access).map_err(wrong)?;
             trace.accesses.push(access);
         }
         if trace.nodes.is_empty() {
@@ -192,41 +176,18 @@ impl Trace {
     }
 }
 
-impl Access {
-    /// Whether it can be simulated in a bounded time.
-    ///
-    /// # Errors
-    /// The problem, in words.
-    pub fn check(&self) -> Result<(), &'static str> {
-        if self.bytes > ACCESS_BYTES_MAX {
-            return Err("the access has more than 16 MiB, which no request has");
-        }
-        match self.offset.checked_add(self.bytes) {
-            Some(_) => Ok(()),
-            None => Err("the access ends beyond any offset"),
-        }
+/// Whether an access can be simulated in a bounded time.
+///
+/// # Errors
+/// The problem, in words.
+pub fn check(access: &FileAccess) -> Result<(), &'static str> {
+    if access.bytes > ACCESS_BYTES_MAX {
+        return Err("the access has more than 16 MiB, which no request has");
     }
-}
-
-fn access(text: &str) -> Option<Access> {
-    let mut words = text.split(' ');
-    let mut number = || words.next()?.parse::<u64>().ok();
-    let at_ns = number()?;
-    let node = NodeId(u16::try_from(number()?).ok()?);
-    let (file, offset, bytes) = (number()?, number()?, number()?);
-    let writes = match words.next()? {
-        "r" => false,
-        "w" => true,
-        _ => return None,
-    };
-    words.next().is_none().then_some(Access {
-        at_ns,
-        node,
-        file,
-        offset,
-        bytes,
-        writes,
-    })
+    match access.offset.checked_add(access.bytes) {
+        Some(_) => Ok(()),
+        None => Err("the access ends beyond any offset"),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A connection: requests in bytes, answers by pages.
 //!
 //! A header must be there within [`PATIENCE`] and fit [`HEADER_BYTES_MAX`]; a connection ends after [`CONNECTION_TIME`] with the answer that is under way,
-//! and [`LAST_TIME`] later whether or not that was read; bodies of requests are not read. A target of `fuzz/` includes this file as it is.
+//! and [`LAST_TIME`] later whether or not that was read; bodies of requests are not read. A client that is gone keeps its place until its page is made. A target of `fuzz/` includes this file as it is.
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -92,7 +92,7 @@ pub(crate) async fn converse(stream: Box<dyn Stream>, pages: Arc<dyn Pages>) {
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(PATIENCE)
-            // Who sends nothing more still reads: `nc -N`.
+            // A client may close its half and still read, as `nc -N` does.
             .half_close(true)
             .max_buf_size(HEADER_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), service)

@@ -81,7 +81,7 @@ fn wrong_requests_are_refused_and_bugs_cost_one_request() {
     assert!(!ask(&close("HEAD", "/")).contains("none"));
 }
 
-/// `nc -N` is such a client. The rest of a body is read behind the answer, or never.
+/// `nc -N` is such a client.
 #[test]
 fn clients_that_send_nothing_more_are_answered() {
     let (_server, address) = serve_on_loopback();
@@ -94,7 +94,9 @@ fn clients_that_send_nothing_more_are_answered() {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(request).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
+        stream.set_read_timeout(Some(PATIENCE / 2)).unwrap();
         let mut answer = String::new();
+        // Its end: the connection is not kept for more requests.
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.ends_with("/ none"), "{answer}");
     }

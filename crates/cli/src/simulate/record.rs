@@ -8,7 +8,8 @@ use clap::Args;
 use homenode::blk::Operation;
 use homenode::blk::trace::{ENTRY_BYTES, Entry, read_header};
 use homenode_linux::topology::Source;
-use homenode_sim::trace::{Access, HEADER, Trace};
+use homenode_policy::FileAccess;
+use homenode_sim::trace::{HEADER, Trace, check};
 use homenode_sim::{Constants, Contestant, Machine};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::{self, OpenOptions};
@@ -149,7 +150,7 @@ fn of_volume(entries: &[u8], machine: &Machine) -> std::result::Result<Trace, St
         }
         let request = &entry.request;
         if request.operation.has_data() {
-            let access = Access {
+            let access = FileAccess {
                 at_ns: entry.time_ns,
                 node: machine.id(machine.node_of(core)),
                 file: 0,
@@ -157,7 +158,7 @@ fn of_volume(entries: &[u8], machine: &Machine) -> std::result::Result<Trace, St
                 bytes: request.bytes.into(),
                 writes: request.operation != Operation::Read,
             };
-            access.check().map_err(|problem| format!("entry {number}: {problem}"))?;
+            check(&access).map_err(|problem| format!("entry {number}: {problem}"))?;
             trace.accesses.push(access);
         }
     }

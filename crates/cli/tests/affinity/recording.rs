@@ -5,6 +5,7 @@ use super::load::wait_until;
 use super::machine;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 fn plan_of(directory: &Path) -> std::process::Command {
@@ -82,6 +83,22 @@ fn a_missing_file_of_a_recording_is_named() {
     refused(&mut plan_of(copy.path()), 1, &parts);
     fs::write(&meta, "something else\n").unwrap();
     refused(&mut plan_of(copy.path()), 1, &["is damaged", "/meta"]);
+}
+
+#[test]
+fn a_recording_that_may_not_be_read_is_not_called_damaged() {
+    let copy = machine::copy();
+    fs::set_permissions(copy.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    // Its file cannot be read, and what is inside not even looked at.
+    for (directory, named) in [(copy.path().to_path_buf(), "/meta"), (copy.path().join("1"), "/1")] {
+        let Some(output) = as_nobody(&["plan", "--from", directory.to_str().unwrap()]) else {
+            return;
+        };
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("cannot read") && told.contains(named), "{told}");
+        assert!(told.contains("or root") && !told.contains("damaged"), "{told}");
+    }
 }
 
 /// A count of an interrupt is as good as another, and the file as long.

@@ -292,7 +292,7 @@ impl<Q: DriverQueue> Device<Q> {
         self.hardware.iter().map(|hardware| hardware.counts.read()).collect()
     }
 
-    /// How long requests of one operation took, of all cores that joined by [`Device::join_timed`].
+    /// How long requests of one operation took, of all cores that joined by [`Device::join_timed`], as of each core's last run.
     #[must_use]
     pub fn latencies(&self, operation: Operation) -> Latencies {
         let timed = self.cores.iter().filter_map(|core| core.latencies.get());

@@ -341,6 +341,14 @@ pub enum Error {
         /// The layout that is read.
         expected: &'static str,
     },
+    /// A recording's file may not be read.
+    #[error("cannot read {path}: {source}: let the recording's owner run this, or root", path = path.display())]
+    Denied {
+        /// The file.
+        path: PathBuf,
+        /// The system's refusal.
+        source: io::Error,
+    },
     /// A recording's file is not what was recorded.
     #[error("the recording {directory} is damaged: {path}: {problem}: record the machine again", directory = directory.display(), path = path.display())]
     Damaged {

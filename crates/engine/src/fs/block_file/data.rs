@@ -23,7 +23,7 @@ const TURNS: u64 = 64;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const _: () = assert!(FILE_BYTES_MAX / BLOCK < BlockMap::LIMIT);
 
-/// The arguments of [`Fs::note`] for a copy that is on its way.
+/// A copy to note while its bytes are on their way; for a write before they are stored.
 struct Note<'a, M: Memory, C: Clock, F> {
     fs: &'a Fs<M, C>,
     slot: SlotNumber,
@@ -35,11 +35,17 @@ struct Note<'a, M: Memory, C: Clock, F> {
 }
 
 impl<M: Memory, C: Clock, F: FnOnce() -> CpuId> Meanwhile for Note<'_, M, C, F> {
+    /// Counts it and touches the times of its inode.
     #[inline(always)]
     fn act(self) {
-        let cpu = (self.cpu)();
-        self.fs
-            .note(self.slot, cpu, self.inode, self.place, self.direction, self.bytes);
+        let (fs, cpu) = (self.fs, (self.cpu)());
+        let turn = fs
+            .pool
+            .count(self.slot.index(), cpu, self.place, self.direction, self.bytes);
+        match self.direction {
+            Direction::Read => fs.touch_accessed(self.inode, turn.is_multiple_of(TURNS)),
+            Direction::Write => self.inode.touch_modified(fs.now_ns()),
+        }
     }
 }
 
@@ -65,9 +71,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(block) = self.find_whole(file, offset, to.len()) else {
             return false;
         };
-        if self.is_cached {
-            return self.read_cached(slot, cpu, inode, offset, to, block);
-        }
         let note = Note {
             fs: self,
             slot,
@@ -77,40 +80,24 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             direction: Direction::Read,
             bytes: to.len(),
         };
-        self.pool
-            .memory()
-            .load_meanwhile(block, in_block(offset), to, note)
-            .is_ok()
+        if self.is_cached {
+            return self.read_cached(note, offset, to);
+        }
+        let memory = self.pool.memory();
+        memory.load_meanwhile(block, in_block(offset), to, note).is_ok()
     }
 
     /// [`Fs::read_whole_blocks`] in a pool with a cache, from where the block is found.
     #[inline(never)]
-    fn read_cached(
-        &self,
-        slot: SlotNumber,
-        cpu: impl FnOnce() -> CpuId,
-        inode: &Inode,
-        offset: u64,
-        to: &mut [u8],
-        block: Block,
-    ) -> bool {
+    fn read_cached(&self, note: Note<'_, M, C, impl FnOnce() -> CpuId>, offset: u64, to: &mut [u8]) -> bool {
+        let block = note.place;
         let guess = self.announce_guess(block, offset, to.len(), false);
         let Some(place) = self.locate_whole(block, blocks_of(in_block(offset), to.len())) else {
             return false;
         };
         self.announce_unless(guess, place, offset, to.len(), false);
-        self.note(slot, cpu(), inode, place, Direction::Read, to.len());
+        Note { place, ..note }.act();
         self.pool.memory().load_located(place, in_block(offset), to).is_ok()
-    }
-
-    /// Counts a copy and touches the times of its inode; for a write before the bytes are stored.
-    #[inline(always)]
-    fn note(&self, slot: SlotNumber, cpu: CpuId, inode: &Inode, place: Block, direction: Direction, bytes: usize) {
-        let turn = self.pool.count(slot.index(), cpu, place, direction, bytes);
-        match direction {
-            Direction::Read => self.touch_accessed(inode, turn.is_multiple_of(TURNS)),
-            Direction::Write => inode.touch_modified(self.now_ns()),
-        }
     }
 
     /// See [`Fs::lend`].
@@ -184,12 +171,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(block) = self.find_whole(file, offset, from.len()) else {
             return false;
         };
-        if self.is_cached {
-            return self.write_cached(slot, cpu, inode, file, offset, from, block);
-        }
-        if self.journal.is_some() {
-            return self.write_durable(slot, cpu, inode, file, offset, from, block);
-        }
         let note = Note {
             fs: self,
             slot,
@@ -199,53 +180,50 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             direction: Direction::Write,
             bytes: from.len(),
         };
-        self.pool
-            .memory()
-            .store_meanwhile(block, in_block(offset), from, note)
-            .is_ok()
+        if self.is_cached {
+            return self.write_cached(note, file, offset, from);
+        }
+        if self.journal.is_some() {
+            return self.write_durable(note, file, offset, from);
+        }
+        let memory = self.pool.memory();
+        memory.store_meanwhile(block, in_block(offset), from, note).is_ok()
     }
 
     /// [`Fs::write_whole_blocks`] in a durable pool without a cache, from where the block is found.
-    #[expect(clippy::too_many_arguments, reason = "those of the whole, and what was found")]
     #[inline(never)]
     fn write_durable(
         &self,
-        slot: SlotNumber,
-        cpu: impl FnOnce() -> CpuId,
-        inode: &Inode,
+        note: Note<'_, M, C, impl FnOnce() -> CpuId>,
         file: &BlockFile,
         offset: u64,
         from: &[u8],
-        block: Block,
     ) -> bool {
         if self.check_writable().is_err() {
             return false;
         }
-        let memory = self.pool.memory();
+        let (memory, inode, block) = (self.pool.memory(), note.inode, note.place);
         memory.announce(block, in_block(offset), from.len(), true);
-        self.note(slot, cpu(), inode, block, Direction::Write, from.len());
+        note.act();
         let is_stored = self.store(file, offset, (block, in_block(offset)), from).is_ok();
         self.note_stored(inode, file, offset, from.len() as u64);
         is_stored
     }
 
     /// [`Fs::write_whole_blocks`] in a pool with a cache, from where the block is found.
-    #[expect(clippy::too_many_arguments, reason = "those of the whole, and what was found")]
     #[inline(never)]
     fn write_cached(
         &self,
-        slot: SlotNumber,
-        cpu: impl FnOnce() -> CpuId,
-        inode: &Inode,
+        note: Note<'_, M, C, impl FnOnce() -> CpuId>,
         file: &BlockFile,
         offset: u64,
         from: &[u8],
-        block: Block,
     ) -> bool {
         if self.check_writable().is_err() {
             return false;
         }
         let (memory, blocks) = (self.pool.memory(), blocks_of(in_block(offset), from.len()));
+        let (inode, block) = (note.inode, note.place);
         let guess = self.announce_guess(block, offset, from.len(), true);
         let found = match blocks {
             1 => memory.spot(block),
@@ -256,7 +234,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return false;
         }
         self.announce_unless(guess, place, offset, from.len(), true);
-        self.note(slot, cpu(), inode, place, Direction::Write, from.len());
+        Note { place, ..note }.act();
         // Behind the asking for the bytes: it waits for earlier stores.
         if let Some(spot) = spot.filter(|spot| !spot.is_ready()) {
             let Some(sure) = spot.make_ready() else { return false };
@@ -285,7 +263,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     #[inline(always)]
     fn announce_guess(&self, block: Block, offset: u64, bytes: usize, to_write: bool) -> Option<Block> {
         let memory = self.pool.memory();
-        let guess = memory.guess(block)?;
+        let guess = memory.gains(bytes, to_write).then(|| memory.guess(block)).flatten()?;
         memory.announce(guess, in_block(offset), bytes, to_write);
         Some(guess)
     }

@@ -143,3 +143,24 @@ fn requests_that_need_no_driver_have_latencies_too() {
     let flushes = device.latencies(Operation::Flush);
     assert_eq!((flushes.requests(), flushes.quantile_ns(1.0)), (1, Some(9)));
 }
+
+/// More than a core notes before it counts.
+#[test]
+fn all_times_of_a_long_run_are_counted() {
+    const REQUESTS: u64 = 130;
+    let clock = Clock::default();
+    let device = device(&clock, 32);
+    let mut core = device.join_timed(0, clock.clone()).unwrap();
+    for index in 0..REQUESTS {
+        core.submit(Request::read(index * 1024, 512, 0)).unwrap();
+    }
+    // Each completion is told 1 ns after the one before.
+    assert_eq!(core.run(clock.clone(), |_| clock.go(1)) as u64, REQUESTS);
+    let reads = device.latencies(Operation::Read);
+    assert_eq!(reads.requests(), REQUESTS);
+    // Five batches: the first request of the last one waits for its own alone, the last of the first one for all.
+    for (part, exact) in [(0.0, BATCH_NS + 128), (1.0, 5 * BATCH_NS + 31)] {
+        let found = reads.quantile_ns(part).unwrap();
+        assert!((exact..=exact + exact / 32).contains(&found), "{part}: {found}");
+    }
+}

@@ -118,16 +118,23 @@ fn open(directory: &Path) -> Result<(Sensor, Before), Error> {
 
 /// Looks that the recording is whole, as far as `meta` tells.
 fn check(directory: &Path) -> Result<(), Error> {
-    if !directory.is_dir() {
-        let (path, is_there) = (directory.to_path_buf(), directory.exists());
-        return Err(Error::NoRecording { path, is_there });
+    match fs::metadata(directory) {
+        Ok(found) if found.is_dir() => {}
+        Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+            let path = directory.to_path_buf();
+            return Err(Error::Denied { path, source });
+        }
+        found => {
+            let (path, is_there) = (directory.to_path_buf(), found.is_ok());
+            return Err(Error::NoRecording { path, is_there });
+        }
     }
     let meta = directory.join(META);
     let text = fs::read_to_string(&meta).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::Unfinished {
             directory: directory.to_path_buf(),
         },
-        _ => damaged(directory, meta.clone(), error.to_string()),
+        _ => unread(directory, meta.clone(), error),
     })?;
     let lines: Vec<&str> = text.lines().collect();
     match lines.first() {
@@ -189,7 +196,7 @@ fn broken(directory: &Path, problem: Broken, list: &Path) -> Error {
     match problem {
         Broken::Missing(path) => missing(directory, path),
         Broken::List(error) if error.kind() == io::ErrorKind::NotFound => missing(directory, list.to_path_buf()),
-        Broken::List(error) => damaged(directory, list.to_path_buf(), error.to_string()),
+        Broken::List(error) => unread(directory, list.to_path_buf(), error),
         Broken::Changed(path) => {
             let problem = "it is not as it was recorded".to_owned();
             damaged(directory, path, problem)
@@ -200,6 +207,14 @@ fn broken(directory: &Path, problem: Broken, list: &Path) -> Error {
 fn missing(directory: &Path, path: PathBuf) -> Error {
     let directory = directory.to_path_buf();
     Error::Incomplete { directory, path }
+}
+
+/// The error of a file that is there and cannot be read.
+fn unread(directory: &Path, path: PathBuf, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => Error::Denied { path, source },
+        _ => damaged(directory, path, source.to_string()),
+    }
 }
 
 fn damaged(directory: &Path, path: PathBuf, problem: String) -> Error {

@@ -89,11 +89,18 @@ fn a_writer_in_a_full_memory_group_fails_alone() {
             assert!(bytes > GROUP_BYTES / 2 && bytes < WRITTEN_BYTES, "{bytes} bytes");
             fs::remove_file(&path).unwrap();
         }
-        assert!(Command::new("umount").arg(&tmpfs).status().unwrap().success());
+        unmount(&tmpfs);
         fs::write(dir.join("file"), "content").unwrap();
         wait_until("the bytes are free", || status(&dir)["used_bytes"] == 4096);
         down(&dir);
     }
+}
+
+/// Unmounts; tried again while a child of another test, which is just being started, has a file of it.
+fn unmount(directory: &Path) {
+    wait_until("it is unmounted", || {
+        Command::new("umount").arg(directory).status().unwrap().success()
+    });
 }
 
 /// An overlay may lie on a mount. One on that overlay is the kernel's third layer, which it refuses; nothing is lost.
@@ -122,7 +129,7 @@ fn too_many_stacked_layers_fall_back() {
         assert_eq!(fs::read(layer.join("file")).unwrap(), b"content");
         assert!(!overlay(&empty, &layer, &top), "the kernel stacks more than it did");
         assert_eq!(fs::read(layer.join("file")).unwrap(), b"content");
-        assert!(Command::new("umount").arg(&layer).status().unwrap().success());
+        unmount(&layer);
         down(&dir);
     }
 }

@@ -1,45 +1,69 @@
 #!/usr/bin/env python3
 """Compares two builds of homenode: requests of a mount with its bytes in the pool, in turns; both servers are up all the time.
 
-    scripts/compare-builds.py BEFORE AFTER [--pairs N] [--seconds S] [--transport T] [--row R] [--viewers]
+    scripts/compare-builds.py BEFORE AFTER [--pairs N] [--transport T] [--viewers]
 
-Prints for each row the median of the pairs' ratios (above 1: AFTER is faster), the range in which that median lies with 95 %
-(by the order of the pairs, without an assumption on how they differ), and the least and the greatest pair. --viewers keeps a
-`homenode web` of AFTER at work, and a page's reader that asks it once a second. Needs root and fio.
+A turn is some 20 ms long, so both builds meet the same neighbours. The caller stays on one CPU, where rings serve it; servers of the
+classic transport stay there, too, as it makes twice a difference where the scheduler puts their threads. Prints for each row the median of the
+pairs' ratios (above 1: AFTER is faster), the range in which that median lies with 95 % (by the order of the pairs, without an
+assumption on how they differ), and the least and the greatest pair. --viewers keeps a `homenode web` of AFTER at work, and a
+reader that asks it once a second as the page does. Needs root.
 """
 
 import argparse
-import json
 import math
+import mmap
+import os
 import re
 import subprocess
+import sys
 import tempfile
-import threading
 import time
-import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
-DATA = "--bs=4k --size=64M --direct=1 --time_based".split()
-ROWS = {
-    "4k read": ["--rw=read", *DATA],
-    "4k write": ["--rw=write", *DATA],
-    "create and unlink": "--ioengine=filecreate --nrfiles=4000 --filesize=4k --openfiles=1 --unlink=1".split(),
-}
+BLOCK = 4096
+FILE_BYTES = 32 << 20
+REQUESTS = 1500
+FILES = 150
+
+# Reads the page's figures once a second; a process of its own, so that its interpreter takes no turns from the caller.
+READER = """
+import sys, time, urllib.request
+asked = urllib.request.Request("http://127.0.0.1:7079/live", headers={"Authorization": "Bearer " + sys.argv[1]})
+while True:
+    urllib.request.urlopen(asked).read()
+    time.sleep(1)
+"""
 
 
-def rate(row: str, mount: Path, seconds: float) -> float:
-    """Operations a second of one run."""
-    arguments = ROWS[row] + ([f"--runtime={seconds}"] if "--time_based" in ROWS[row] else [])
-    done = subprocess.run(
-        ["fio", "--name=f", f"--directory={mount}", "--output-format=json", *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    job = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
-    for file in mount.glob("f.*"):
-        file.unlink()
-    return max(job["read"]["iops"], job["write"]["iops"]) or 4000 / (job["job_runtime"] / 1000)
+def work(mount: Path) -> dict[str, Callable[[], None]]:
+    """Turns of each row, on a file that is there."""
+    block = mmap.mmap(-1, BLOCK)
+    path = mount / "file"
+    path.write_bytes(bytes(FILE_BYTES))
+    file = os.open(path, os.O_RDWR | os.O_DIRECT)
+
+    def reads() -> None:
+        for nth in range(REQUESTS):
+            os.preadv(file, [block], nth * BLOCK % FILE_BYTES)
+
+    def writes() -> None:
+        for nth in range(REQUESTS):
+            os.pwritev(file, [block], nth * BLOCK % FILE_BYTES)
+
+    def names() -> None:
+        for nth in range(FILES):
+            os.close(os.open(f"{mount}/{nth}", os.O_CREAT | os.O_WRONLY))
+            os.unlink(f"{mount}/{nth}")
+
+    return {"4k read": reads, "4k write": writes, "create and unlink": names}
+
+
+def seconds(turn: Callable[[], None]) -> float:
+    begun = time.perf_counter()
+    turn()
+    return time.perf_counter() - begun
 
 
 def middle(ratios: list[float]) -> tuple[float, float, float]:
@@ -53,67 +77,59 @@ def middle(ratios: list[float]) -> tuple[float, float, float]:
     return ordered[count // 2], ordered[rank], ordered[count - 1 - rank]
 
 
-def read_page(token: str, over: threading.Event) -> None:
-    """Reads what the page reads, once a second."""
-    asked = urllib.request.Request("http://127.0.0.1:7079/live", headers={"Authorization": f"Bearer {token}"})
-    while not over.wait(1):
-        urllib.request.urlopen(asked).read()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("builds", nargs=2, type=Path, metavar="BUILD")
-    parser.add_argument("--pairs", type=int, default=41)
-    parser.add_argument("--seconds", type=float, default=0.8)
+    parser.add_argument("--pairs", type=int, default=301)
     parser.add_argument("--transport", action="append", choices=["classic", "uring"])
-    parser.add_argument("--row", action="append", choices=list(ROWS))
     parser.add_argument("--viewers", action="store_true")
     options = parser.parse_args()
-    if options.pairs < 6:
-        parser.error("--pairs: fewer than 6 tell no range")
+    if not 6 <= options.pairs <= 1000:
+        parser.error("--pairs: from 6, as fewer tell no range, to 1000")
+    os.sched_setaffinity(0, {0})
     for transport in options.transport or ["classic"]:
         with tempfile.TemporaryDirectory() as directory:
             compare(options, transport, [Path(directory, name) for name in ("before", "after")])
 
 
 def compare(options: argparse.Namespace, transport: str, mounts: list[Path]) -> None:
-    up, viewer, over = [], None, threading.Event()
+    every_cpu = {"preexec_fn": lambda: os.sched_setaffinity(0, range(os.cpu_count()))}
+    up, viewers = [], []
     try:
         for build, mount in zip(options.builds, mounts):
             mount.mkdir()
-            kind = ["--data", "pool", "--transport", transport, "--size-per-node", "512M"]
-            # Its output is nobody's: the server inherits it.
-            subprocess.run([build, "up", *kind, mount], check=True, stdout=subprocess.DEVNULL)
+            kind = ["--data", "pool", "--transport", transport, "--size-per-node", "256M"]
+            where = every_cpu if transport == "uring" else {}
+            subprocess.run([build, "up", *kind, mount], check=True, stdout=subprocess.DEVNULL, **where)
             up.append((build, mount))
         if options.viewers:
-            viewer = subprocess.Popen(
-                [options.builds[1], "web", "--listen", "127.0.0.1:7079"], stdout=subprocess.PIPE, text=True
-            )
-            token = re.search(r"token=(\w+)", viewer.stdout.readline()).group(1)
-            threading.Thread(target=read_page, args=(token, over), daemon=True).start()
-        ratios = {row: [] for row in options.row or ROWS}
-        for pair in range(options.pairs + 1):
-            for row in ratios:
-                rates = {}
+            web = [options.builds[1], "web", "--listen", "127.0.0.1:7079"]
+            viewers.append(subprocess.Popen(web, stdout=subprocess.PIPE, text=True, **every_cpu))
+            token = re.search(r"token=(\w+)", viewers[0].stdout.readline()).group(1)
+            viewers.append(subprocess.Popen([sys.executable, "-c", READER, token], **every_cpu))
+        before, after = (work(mount) for mount in mounts)
+        ratios = {row: [] for row in before}
+        for pair in range(options.pairs + 2):
+            for row, found in ratios.items():
                 # The order changes, so that neither is always the first.
-                for at in [0, 1] if pair % 2 else [1, 0]:
-                    rates[at] = rate(row, mounts[at], options.seconds)
-                # The first pair warms up.
-                if pair > 0:
-                    ratios[row].append(rates[1] / rates[0])
+                turns = [before[row], after[row]] if pair % 2 else [after[row], before[row]]
+                one, other = (seconds(turn) for turn in turns)
+                # The first pairs warm up.
+                if pair > 1:
+                    found.append(one / other if pair % 2 else other / one)
         for row, found in ratios.items():
             median, low, high = middle(found)
-            print(f"{transport:8} {row:18} {median:.3f}  95 %: {low:.3f} to {high:.3f}  pairs: {min(found):.2f} to {max(found):.2f}")
+            extremes = f"pairs: {min(found):.2f} to {max(found):.2f}"
+            print(f"{transport:8} {row:18} {median:.3f}  95 %: {low:.3f} to {high:.3f}  {extremes}")
+        if any(viewer.poll() is not None for viewer in viewers):
+            sys.exit("compare-builds: a viewer has ended: is port 7079 free?")
     finally:
-        over.set()
-        if viewer:
+        for viewer in viewers:
             viewer.terminate()
             viewer.wait()
         for build, mount in up:
-            for _ in range(20):
-                if subprocess.run([build, "down", mount], stdout=subprocess.DEVNULL).returncode == 0:
-                    break
-                time.sleep(0.1)
+            # Its file is still open here.
+            subprocess.run([build, "down", "--lazy", mount], stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

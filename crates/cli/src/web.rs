@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, TryLockError};
@@ -104,7 +104,10 @@ fn random() -> Result<String> {
 
 fn token_in(path: &Path) -> Result<String> {
     let cannot = |error: std::io::Error| Failure::new(format!("cannot read the token in {}: {error}", path.display()));
-    let file = File::open(path).map_err(cannot)?;
+    // A pipe would wait for its writer.
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let opened = File::options().read(true).custom_flags(nonblocking).open(path);
+    let file = opened.map_err(cannot)?;
     let found = file.metadata().map_err(cannot)?;
     if !found.is_file() {
         fail!("the token's file {} is no regular file", path.display());

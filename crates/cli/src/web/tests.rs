@@ -261,3 +261,17 @@ fn a_second_of_eight_nodes_costs_the_page_little() {
     println!("a second of eight nodes costs the page {cost:?}");
     assert!(cost < Duration::from_micros(2500), "{cost:?}");
 }
+
+/// Opening a pipe waits for a writer, whatever signals come.
+#[test]
+fn a_pipe_is_no_file_of_a_token() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    let made = std::process::Command::new("mkfifo")
+        .args(["-m", "600"])
+        .arg(&pipe)
+        .status();
+    assert!(made.unwrap().success());
+    let refused = token_in(&pipe).unwrap_err().to_string();
+    assert!(refused.contains("is no regular file"), "{refused}");
+}

@@ -473,14 +473,9 @@ fn a_server_killed_during_a_drain_loses_nothing() {
     succeed(&mut pools.homenode("up vat mount"));
     let still: Vec<u8> = (0..90_000_000_u32).map(|at| (at % 251) as u8).collect();
     fs::write(mount.join("still"), &still).unwrap();
-    let write = |name: &str| {
-        let path = mount.join(name);
+    let append_until_killed = |mut file: fs::File| {
         let mut count = 0_u32;
-        let file = fs::File::options().append(true).create(true).open(path);
-        while let Ok(mut file) = file.as_ref() {
-            if std::io::Write::write_all(&mut file, &[count.to_le_bytes()[0]; 1000]).is_err() {
-                break;
-            }
+        while std::io::Write::write_all(&mut file, &[count.to_le_bytes()[0]; 1000]).is_ok() {
             count += 1;
         }
         count
@@ -493,8 +488,11 @@ fn a_server_killed_during_a_drain_loses_nothing() {
             .iter()
             .max_by_key(|member| member["used_bytes"].as_u64().unwrap());
         let member = fullest.unwrap()["member"].as_u64().unwrap();
+        let mut options = fs::File::options();
+        options.append(true).create_new(true);
+        let file = options.open(mount.join(&name)).unwrap();
         let written = std::thread::scope(|scope| {
-            let writer = scope.spawn(|| write(&name));
+            let writer = scope.spawn(|| append_until_killed(file));
             let mut drain = pools.homenode(&format!("pool drain mount {member}"));
             let mut drain = drain.stderr(std::process::Stdio::null()).spawn().unwrap();
             let at = usize::try_from(member).unwrap();

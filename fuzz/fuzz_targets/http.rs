@@ -31,6 +31,10 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 struct Counted(AtomicUsize);
 
 impl Pages for Counted {
+    fn knows(&self, asked: &Asked<'_>) -> bool {
+        asked.header("authorization").is_some()
+    }
+
     fn get(&self, asked: &Asked<'_>) -> Page {
         self.0.fetch_add(1, Ordering::Relaxed);
         assert!(
@@ -40,8 +44,7 @@ impl Pages for Counted {
         );
         let field = asked.field("since").unwrap_or_default();
         assert!(!field.contains('&'));
-        let known = asked.header("authorization").is_some();
-        Page::new("text/plain", format!("{}\t{field}\t{known}", asked.path))
+        Page::new("text/plain", format!("{}\t{field}\t{}", asked.path, self.knows(asked)))
     }
 }
 
@@ -52,7 +55,7 @@ fuzz_target!(|bytes: &[u8]| {
         client.write_all(bytes).await.expect("it holds all of it");
         client.shutdown().await.expect("nobody has closed it");
         let asked: Arc<dyn Pages> = Arc::clone(&pages) as _;
-        timeout(PLACE_TIME, converse(Box::new(server), asked))
+        timeout(PLACE_TIME, converse(Box::new(server), asked, Arc::default()))
             .await
             .expect("a client that has closed its half keeps no place");
         let mut answer = Vec::new();

@@ -73,7 +73,7 @@ pub(crate) fn devices() -> Result<Vec<Device>> {
     let entries = match fs::read_dir(DIRECTORY).or_else(|error| fs::read_dir(READERS).map_err(|_| error)) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => fail!("cannot list the servers in {DIRECTORY}: {error}{}", root_hint(&error)),
+        Err(error) => fail!("cannot list the servers in {DIRECTORY}: {error}{}", reader_hint(&error)),
     };
     let name = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().into_string().ok();
     let device = |name: String| name.strip_suffix(SOCKET_SUFFIX)?.parse().ok();
@@ -124,6 +124,15 @@ pub(crate) fn lock() -> Result<File> {
     }) {
         Ok(file) => Ok(file),
         Err(error) => fail!("cannot lock {}: {error}{}", path.display(), root_hint(&error)),
+    }
+}
+
+/// Who may look, if permission was denied; empty for other errors.
+pub(crate) fn reader_hint(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        " (run as root, or as a member of the group homenode)"
+    } else {
+        ""
     }
 }
 

@@ -1,7 +1,8 @@
 //! A small HTTP server for `homenode web` and metrics: pages that are read, over loopback or a unix socket.
 //!
-//! Serves on one thread, and on others pages that take long. At most [`CONNECTIONS_MAX`] connections at a time, others wait. The bounds of each
-//! are in [`conversation`].
+//! Serves on one thread, and on others pages that take long. At most [`CONNECTIONS_MAX`] connections at a time: one more takes the place of the
+//! oldest whose last request did not come from somebody the pages know, as one that sends nothing; where all are known it waits. The bounds of each
+//! connection are in [`conversation`].
 
 mod address;
 mod conversation;
@@ -11,16 +12,19 @@ pub(crate) use conversation::{Asked, Page, Pages};
 
 use crate::failure::{Failure, Result};
 use conversation::{Stream, converse};
+use std::collections::VecDeque;
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinSet};
 
 const CONNECTIONS_MAX: usize = 64;
 /// Threads of pages that take long; further requests for such wait.
@@ -117,25 +121,42 @@ impl Listener {
     }
 
     async fn serve(&self, pages: &Arc<dyn Pages>) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let mut places = Places::default();
         loop {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-                return;
-            };
             match self.accept().await {
-                Ok(stream) => {
-                    let pages = Arc::clone(pages);
-                    tokio::spawn(async move {
-                        converse(stream, pages).await;
-                        drop(place);
-                    });
-                }
+                Ok(stream) => places.take(stream, pages).await,
                 Err(error) => {
                     tracing::debug!("http: {error}");
                     tokio::time::sleep(PAUSE).await;
                 }
             }
         }
+    }
+}
+
+/// The connections that are served.
+#[derive(Default)]
+struct Places {
+    conversations: JoinSet<()>,
+    /// Each of the conversations, the oldest first, and whether it is of somebody the pages know.
+    taken: VecDeque<(AbortHandle, Arc<AtomicBool>)>,
+}
+
+impl Places {
+    /// Serves a connection, once it has a place.
+    async fn take(&mut self, stream: Box<dyn Stream>, pages: &Arc<dyn Pages>) {
+        while self.conversations.try_join_next().is_some() {}
+        self.taken.retain(|(conversation, _)| !conversation.is_finished());
+        if self.conversations.len() >= CONNECTIONS_MAX {
+            let is_unknown = |(_, is_known): &(_, Arc<AtomicBool>)| !is_known.load(Ordering::Relaxed);
+            if let Some((oldest, _)) = self.taken.iter().find(|place| is_unknown(place)) {
+                oldest.abort();
+            }
+            let _ = self.conversations.join_next().await;
+        }
+        let is_known = Arc::new(AtomicBool::new(false));
+        let conversation = converse(stream, Arc::clone(pages), Arc::clone(&is_known));
+        self.taken.push_back((self.conversations.spawn(conversation), is_known));
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::affinity::changes_in_force;
 use crate::control::client::{ConnectError, Connection, RequestError, pool_of, unexpected};
 use crate::control::protocol::{Outcome, Request, StatusReport};
-use crate::control::{self, root_hint, socket_path};
+use crate::control::{self, reader_hint, socket_path};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{Device, shown};
 use crate::report::{KEPT, LiveReport, Sample};
@@ -95,7 +95,7 @@ impl Server {
         let mut connection = match self.connection.take().map_or_else(|| Connection::open(self.device), Ok) {
             Ok(connection) => connection,
             Err(ConnectError::Dead) => return Answer::Gone,
-            Err(ConnectError::Other(error)) => return Answer::Silent(format!("{error}{}", root_hint(&error))),
+            Err(ConnectError::Other(error)) => return Answer::Silent(format!("{error}{}", reader_hint(&error))),
         };
         let since_ms = self.since_ms;
         match connection.request(&Request::Live { since_ms }, &mut |_, _| {}) {
@@ -210,7 +210,7 @@ pub(crate) fn check() -> Result<()> {
             fail!(
                 "cannot talk to the server behind {}: {error}{}",
                 socket.display(),
-                root_hint(&error)
+                reader_hint(&error)
             );
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::control::client::{ConnectError, Connection, Unserved, pool_of, unserved};
 use crate::control::protocol::{Access, DurableReport, STATUS_VERSION, StatusReport};
-use crate::control::{self, root_hint, socket_path};
+use crate::control::{self, reader_hint, socket_path};
 use crate::directory::{fate, is_dead};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{Device, MountEntry, first_homenode_mount, locate, mounts, shown};
@@ -164,7 +164,7 @@ fn all() -> Result<Found> {
                 fail!(
                     "cannot talk to the server behind {}: {error}{}",
                     socket_path(device).display(),
-                    root_hint(&error)
+                    reader_hint(&error)
                 )
             }
         }

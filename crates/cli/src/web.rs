@@ -146,15 +146,6 @@ fn is_same(one: &str, other: &str) -> bool {
 }
 
 impl OfPools {
-    /// Whether the asker has the token, or needs none.
-    fn knows(&self, asked: &Asked<'_>) -> bool {
-        let Some(token) = &self.token else { return true };
-        let bearer = asked
-            .header("authorization")
-            .and_then(|value| value.strip_prefix("Bearer "));
-        bearer.is_some_and(|given| is_same(given, token))
-    }
-
     /// The page, which has no figures itself: its script asks for them with the token that is behind the `#` of its address.
     fn page() -> Page {
         let Ok(nonce) = random() else {
@@ -241,6 +232,15 @@ fn output_of(arguments: &[&str]) -> std::result::Result<Vec<u8>, String> {
 }
 
 impl Pages for OfPools {
+    /// Whether the asker has the token, or needs none.
+    fn knows(&self, asked: &Asked<'_>) -> bool {
+        let Some(token) = &self.token else { return true };
+        let Some((scheme, given)) = asked.header("authorization").and_then(|value| value.split_once(' ')) else {
+            return false;
+        };
+        scheme.eq_ignore_ascii_case("bearer") && is_same(given.trim_start(), token)
+    }
+
     fn get(&self, asked: &Asked<'_>) -> Page {
         match asked.path {
             "/" => return Self::page(),

@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -78,13 +79,17 @@ impl Page {
 
 /// Pages by path. Nothing is changed by a request.
 pub(crate) trait Pages: Send + Sync + 'static {
+    /// Whether the asker may keep its place when others want one. Is asked before each page, and may not wait.
+    fn knows(&self, asked: &Asked<'_>) -> bool;
+
     /// The answer to GET. May take long.
     fn get(&self, asked: &Asked<'_>) -> Page;
 }
 
-/// Answers requests until the other end has closed, was too slow, or its time is over.
-pub(crate) async fn converse(stream: Box<dyn Stream>, pages: Arc<dyn Pages>) {
+/// Answers requests until the other end has closed, was too slow, or its time is over. `is_known` tells what [`Pages::knows`] said of the last one.
+pub(crate) async fn converse(stream: Box<dyn Stream>, pages: Arc<dyn Pages>, is_known: Arc<AtomicBool>) {
     let service = service_fn(move |request| {
+        is_known.store(pages.knows(&asked(&request)), Ordering::Relaxed);
         let pages = Arc::clone(&pages);
         async move { Ok::<_, Infallible>(response(answer(request, pages).await)) }
     });
@@ -108,15 +113,17 @@ async fn answer(request: Request<Incoming>, pages: Arc<dyn Pages>) -> Page {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return Page::refused(StatusCode::METHOD_NOT_ALLOWED, "pages are only read here: GET");
     }
-    let page = tokio::task::spawn_blocking(move || {
-        pages.get(&Asked {
-            path: request.uri().path(),
-            query: request.uri().query().unwrap_or_default(),
-            headers: request.headers(),
-        })
-    });
+    let page = tokio::task::spawn_blocking(move || pages.get(&asked(&request)));
     let broken = |_| Page::refused(StatusCode::INTERNAL_SERVER_ERROR, "a bug broke this page: see the log");
     page.await.unwrap_or_else(broken)
+}
+
+fn asked(request: &Request<Incoming>) -> Asked<'_> {
+    Asked {
+        path: request.uri().path(),
+        query: request.uri().query().unwrap_or_default(),
+        headers: request.headers(),
+    }
 }
 
 fn response(page: Page) -> Response<Full<Bytes>> {

@@ -4,10 +4,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// Tells the path, and panics on `/bug`.
+/// Tells the path, and panics on `/bug`. Knows who asks for `/known`.
 struct Paths;
 
 impl Pages for Paths {
+    fn knows(&self, asked: &Asked<'_>) -> bool {
+        asked.path == "/known"
+    }
+
     fn get(&self, asked: &Asked<'_>) -> Page {
         assert_ne!(asked.path, "/bug");
         Page::new(
@@ -123,19 +127,62 @@ fn any_bytes_leave_a_server_that_answers() {
     assert!(ask(TcpStream::connect(address).unwrap(), &close("GET", "/")).ends_with("/ none"));
 }
 
+/// A client that keeps its connection: the answer to one request.
+fn ask_again(stream: &mut TcpStream, path: &str) -> io::Result<String> {
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())?;
+    let mut answer = vec![0; 4096];
+    let count = stream.read(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer[..count]).into_owned())
+}
+
 #[test]
-fn silent_clients_are_let_go_and_others_wait_for_their_places() {
+fn silent_and_unknown_clients_give_their_places_to_others() {
     let (_server, address) = serve_on_loopback();
-    let silent: Vec<_> = (0..CONNECTIONS_MAX + 8)
-        .map(|_| TcpStream::connect(address).unwrap())
+    let mut known = TcpStream::connect(address).unwrap();
+    assert!(ask_again(&mut known, "/known").unwrap().contains("/known none"));
+    let others: Vec<_> = (0..3 * CONNECTIONS_MAX)
+        .map(|nth| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            // Half of them are silent.
+            if nth % 2 == 0 {
+                ask_again(&mut stream, "/").unwrap();
+            }
+            stream
+        })
         .collect();
     let begun = Instant::now();
-    // Behind all of them; the first ones are let go for it.
+    assert!(ask(TcpStream::connect(address).unwrap(), &close("GET", "/")).ends_with("/ none"));
+    assert!(begun.elapsed() < PATIENCE / 4, "{:?}", begun.elapsed());
+    // The oldest but one: it has kept its place.
+    assert!(ask_again(&mut known, "/known").unwrap().contains("/known none"));
+    let mut oldest = &others[0];
+    oldest.set_read_timeout(Some(PATIENCE / 4)).unwrap();
+    let is_gone = |read: io::Result<usize>| {
+        read.map_or_else(
+            |error| error.kind() == io::ErrorKind::ConnectionReset,
+            |count| count == 0,
+        )
+    };
+    assert!(is_gone(oldest.read(&mut [0])), "it has kept its place");
+}
+
+#[test]
+fn where_all_are_known_others_wait_for_their_places() {
+    let (_server, address) = serve_on_loopback();
+    let known: Vec<_> = (0..CONNECTIONS_MAX)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            assert!(ask_again(&mut stream, "/known").unwrap().contains("/known none"));
+            stream
+        })
+        .collect();
+    let begun = Instant::now();
+    // The first ones are let go for it, as they send nothing more.
     assert!(ask(TcpStream::connect(address).unwrap(), &close("GET", "/")).ends_with("/ none"));
     assert!(begun.elapsed() < 4 * PATIENCE, "{:?}", begun.elapsed());
     // No earlier: without a bound it would be answered at once.
     assert!(begun.elapsed() > PATIENCE / 2, "{:?}", begun.elapsed());
-    drop(silent);
+    drop(known);
 }
 
 #[test]

@@ -41,6 +41,9 @@ fn nothing_is_told_without_the_token() {
     }
     let right = [("authorization", "Bearer 0123456789abcdef")];
     assert_eq!(get(&pages, "/live", "", &right).status, StatusCode::OK);
+    // Schemes have no case.
+    let small = [("authorization", "bearer 0123456789abcdef")];
+    assert_eq!(get(&pages, "/live", "", &small).status, StatusCode::OK);
     assert_eq!(get(&pages, "/none", "", &right).status, StatusCode::NOT_FOUND);
     // The page itself is the same for all.
     let page = get(&pages, "/", "", &[]);

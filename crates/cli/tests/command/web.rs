@@ -393,8 +393,9 @@ fn ten_thousand_connections_are_bounded() {
     }
     let descriptors = fs::read_dir(format!("/proc/{}/fd", web.child.id())).unwrap().count();
     assert!(descriptors < 64 + 40, "{descriptors} descriptors");
-    drop(open);
     let bearer = format!("Authorization: Bearer {token}");
-    assert_eq!(code_of(&["-H", &bearer, &format!("{port}/live")]), "200");
+    // They wait for nobody, and keep nobody waiting.
+    assert_eq!(code_of(&["-m", "2", "-H", &bearer, &format!("{port}/live")]), "200");
+    drop(open);
     assert!(memory() < before.1 + 32_000, "{} kB, then {} kB", before.1, memory());
 }

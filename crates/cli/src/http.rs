@@ -1,8 +1,7 @@
 //! A small HTTP server for `homenode web` and metrics: pages that are read, over loopback or a unix socket.
 //!
-//! Serves on one thread, and on others pages that take long. At most [`CONNECTIONS_MAX`] connections at a time: one more takes the place of the
-//! oldest whose last request did not come from somebody the pages know, as one that sends nothing; where all are known it waits. The bounds of each
-//! connection are in [`conversation`].
+//! One thread serves, and a few others make the pages. At most [`CONNECTIONS_MAX`] connections are served at a time. A new one replaces the oldest
+//! whose last request had no token. If all have shown it, the new one waits. The bounds of each connection are in [`conversation`].
 
 mod address;
 mod conversation;
@@ -21,12 +20,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
-use tokio::net::{TcpListener, UnixListener};
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
 
-const CONNECTIONS_MAX: usize = 64;
+const CONNECTIONS_MAX: usize = 256;
+/// A connection has this time for its first request before it is replaced. Longer, and those that wait behind many silent ones would wait longer.
+const FIRST_TIME: Duration = Duration::from_millis(10);
+/// Connections that the kernel keeps until they are taken. It has their clients try again after a second where more come.
+const WAITING_MAX: u32 = 1024;
 /// Threads of pages that take long; further requests for such wait.
 const SLOW_MAX: usize = 4;
 /// Pause before the next connection is taken when one could not be: out of descriptors, perhaps.
@@ -100,9 +104,14 @@ impl Listener {
     fn bind(address: &Address, mode: u32) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => {
-                let listener = std::net::TcpListener::bind(address)?;
-                listener.set_nonblocking(true)?;
-                TcpListener::from_std(listener).map(Self::Tcp)
+                let socket = if address.is_ipv4() {
+                    TcpSocket::new_v4()
+                } else {
+                    TcpSocket::new_v6()
+                }?;
+                socket.set_reuseaddr(true)?;
+                socket.bind(*address)?;
+                socket.listen(WAITING_MAX).map(Self::Tcp)
             }
             Address::Unix(path) => {
                 clear_away(path);
@@ -138,25 +147,41 @@ impl Listener {
 #[derive(Default)]
 struct Places {
     conversations: JoinSet<()>,
-    /// Each of the conversations, the oldest first, and whether it is of somebody the pages know.
-    taken: VecDeque<(AbortHandle, Arc<AtomicBool>)>,
+    /// The oldest first.
+    taken: VecDeque<Place>,
+}
+
+struct Place {
+    conversation: AbortHandle,
+    begun: Instant,
+    /// See [`converse`].
+    is_kept: Arc<AtomicBool>,
 }
 
 impl Places {
     /// Serves a connection, once it has a place.
     async fn take(&mut self, stream: Box<dyn Stream>, pages: &Arc<dyn Pages>) {
         while self.conversations.try_join_next().is_some() {}
-        self.taken.retain(|(conversation, _)| !conversation.is_finished());
-        if self.conversations.len() >= CONNECTIONS_MAX {
-            let is_unknown = |(_, is_known): &(_, Arc<AtomicBool>)| !is_known.load(Ordering::Relaxed);
-            if let Some((oldest, _)) = self.taken.iter().find(|place| is_unknown(place)) {
-                oldest.abort();
+        while self.conversations.len() >= CONNECTIONS_MAX {
+            self.taken.retain(|place| !place.conversation.is_finished());
+            let mut places = self.taken.iter();
+            let oldest = places.find(|place| !place.is_kept.load(Ordering::Relaxed));
+            let youth = oldest.map_or(FIRST_TIME, |place| FIRST_TIME.saturating_sub(place.begun.elapsed()));
+            if youth > Duration::ZERO {
+                // Until one ends, or an unknown one is old enough.
+                let _ = timeout(youth, self.conversations.join_next()).await;
+            } else if let Some(oldest) = oldest {
+                oldest.conversation.abort();
+                let _ = self.conversations.join_next().await;
             }
-            let _ = self.conversations.join_next().await;
         }
-        let is_known = Arc::new(AtomicBool::new(false));
-        let conversation = converse(stream, Arc::clone(pages), Arc::clone(&is_known));
-        self.taken.push_back((self.conversations.spawn(conversation), is_known));
+        let is_kept = Arc::new(AtomicBool::new(false));
+        let conversation = converse(stream, Arc::clone(pages), Arc::clone(&is_kept));
+        self.taken.push_back(Place {
+            conversation: self.conversations.spawn(conversation),
+            begun: Instant::now(),
+            is_kept,
+        });
     }
 }
 

@@ -146,6 +146,15 @@ fn is_same(one: &str, other: &str) -> bool {
 }
 
 impl OfPools {
+    /// Whether the asker has the token, or needs none.
+    fn knows(&self, asked: &Asked<'_>) -> bool {
+        let Some(token) = &self.token else { return true };
+        let Some((scheme, given)) = asked.header("authorization").and_then(|value| value.split_once(' ')) else {
+            return false;
+        };
+        scheme.eq_ignore_ascii_case("bearer") && is_same(given.trim_start(), token)
+    }
+
     /// The page, which has no figures itself: its script asks for them with the token that is behind the `#` of its address.
     fn page() -> Page {
         let Ok(nonce) = random() else {
@@ -159,6 +168,30 @@ impl OfPools {
         let policy = HeaderValue::try_from(policy).expect("it has no control characters");
         page.headers.push((CONTENT_SECURITY_POLICY, policy));
         page
+    }
+
+    /// A page for who has the token.
+    fn figures(&self, asked: &Asked<'_>) -> Page {
+        let known = || self.watch.wait(0, Duration::from_secs(2)).0;
+        match asked.path {
+            "/live" => {
+                let since_ms = asked.field("since").and_then(|since| since.parse().ok()).unwrap_or(0);
+                let live = live::Live::of(&known(), since_ms);
+                let text = serde_json::to_vec(&live).expect("a report always serializes to JSON");
+                Page::new(JSON, text)
+            }
+            "/metrics"
+                if asked
+                    .header("accept")
+                    .is_some_and(|accept| accept.contains("openmetrics")) =>
+            {
+                Page::new(METRICS_TYPE, metrics::text(known()))
+            }
+            "/metrics" => Page::new(metrics::CLASSIC_TYPE, metrics::classic(&metrics::text(known()))),
+            "/doctor" => self.look(&["doctor"]),
+            "/plan" => self.look(&["affinity", "plan"]),
+            _ => Page::refused(StatusCode::NOT_FOUND, "there are /, /live, /metrics, /doctor and /plan"),
+        }
     }
 
     /// The output of a command that looks at the machine; one at a time.
@@ -232,44 +265,18 @@ fn output_of(arguments: &[&str]) -> std::result::Result<Vec<u8>, String> {
 }
 
 impl Pages for OfPools {
-    /// Whether the asker has the token, or needs none.
-    fn knows(&self, asked: &Asked<'_>) -> bool {
-        let Some(token) = &self.token else { return true };
-        let Some((scheme, given)) = asked.header("authorization").and_then(|value| value.split_once(' ')) else {
-            return false;
-        };
-        scheme.eq_ignore_ascii_case("bearer") && is_same(given.trim_start(), token)
-    }
-
     fn get(&self, asked: &Asked<'_>) -> Page {
         match asked.path {
-            "/" => return Self::page(),
-            "/favicon.ico" => return Page::new("image/x-icon", Bytes::new()),
-            _ => {}
-        }
-        if !self.knows(asked) {
-            let why = "a token is needed: open the address that `homenode web` printed, or send `Authorization: Bearer TOKEN`";
-            return Page::refused(StatusCode::UNAUTHORIZED, why);
-        }
-        let known = || self.watch.wait(0, Duration::from_secs(2)).0;
-        match asked.path {
-            "/live" => {
-                let since_ms = asked.field("since").and_then(|since| since.parse().ok()).unwrap_or(0);
-                let live = live::Live::of(&known(), since_ms);
-                let text = serde_json::to_vec(&live).expect("a report always serializes to JSON");
-                Page::new(JSON, text)
+            "/" => Self::page(),
+            "/favicon.ico" => Page::new("image/x-icon", Bytes::new()),
+            _ if !self.knows(asked) => {
+                let why = "a token is needed: open the address that `homenode web` printed, or send `Authorization: Bearer TOKEN`";
+                Page::refused(StatusCode::UNAUTHORIZED, why)
             }
-            "/metrics"
-                if asked
-                    .header("accept")
-                    .is_some_and(|accept| accept.contains("openmetrics")) =>
-            {
-                Page::new(METRICS_TYPE, metrics::text(known()))
-            }
-            "/metrics" => Page::new(metrics::CLASSIC_TYPE, metrics::classic(&metrics::text(known()))),
-            "/doctor" => self.look(&["doctor"]),
-            "/plan" => self.look(&["affinity", "plan"]),
-            _ => Page::refused(StatusCode::NOT_FOUND, "there are /, /live, /metrics, /doctor and /plan"),
+            _ => Page {
+                keeps_place: true,
+                ..self.figures(asked)
+            },
         }
     }
 }

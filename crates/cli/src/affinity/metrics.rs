@@ -35,11 +35,6 @@ pub(super) struct Metrics {
 struct MetricsPage(Registry);
 
 impl Pages for MetricsPage {
-    /// Nobody: all users may ask.
-    fn knows(&self, _asked: &Asked<'_>) -> bool {
-        false
-    }
-
     fn get(&self, asked: &Asked<'_>) -> Page {
         if asked.path != "/metrics" {
             return Page::refused(StatusCode::NOT_FOUND, "there is /metrics alone");

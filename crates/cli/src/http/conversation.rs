@@ -1,7 +1,8 @@
 //! A connection: requests in bytes, answers by pages.
 //!
-//! A header must be there within [`PATIENCE`] and fit [`HEADER_BYTES_MAX`]; a connection ends after [`CONNECTION_TIME`] with the answer that is under way,
-//! and [`LAST_TIME`] later whether or not that was read; bodies of requests are not read. A client that is gone keeps its place until its page is made. A target of `fuzz/` includes this file as it is.
+//! A header must be there within [`PATIENCE`] and fit [`HEADER_BYTES_MAX`]. A connection ends after [`CONNECTION_TIME`] with the answer that is under
+//! way, and [`LAST_TIME`] later whether or not that was read. Bodies of requests are not read. A client that is gone keeps its place until its
+//! page is made. A target of `fuzz/` includes this file as it is.
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -56,6 +57,8 @@ pub(crate) struct Page {
     pub(crate) content_type: &'static str,
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     pub(crate) body: Bytes,
+    /// Its asker has shown the token: the connection keeps its place while others wait.
+    pub(crate) keeps_place: bool,
 }
 
 impl Page {
@@ -65,6 +68,7 @@ impl Page {
             content_type,
             headers: Vec::new(),
             body: body.into(),
+            keeps_place: false,
         }
     }
 
@@ -79,19 +83,22 @@ impl Page {
 
 /// Pages by path. Nothing is changed by a request.
 pub(crate) trait Pages: Send + Sync + 'static {
-    /// Whether the asker may keep its place when others want one. Is asked before each page, and may not wait.
-    fn knows(&self, asked: &Asked<'_>) -> bool;
-
     /// The answer to GET. May take long.
     fn get(&self, asked: &Asked<'_>) -> Page;
 }
 
-/// Answers requests until the other end has closed, was too slow, or its time is over. `is_known` tells what [`Pages::knows`] said of the last one.
-pub(crate) async fn converse(stream: Box<dyn Stream>, pages: Arc<dyn Pages>, is_known: Arc<AtomicBool>) {
+/// Answers requests until the other end has closed, was too slow, or its time is over. `keeps_place` is true while a page is made, and after one that
+/// keeps the place.
+pub(crate) async fn converse(stream: Box<dyn Stream>, pages: Arc<dyn Pages>, keeps_place: Arc<AtomicBool>) {
     let service = service_fn(move |request| {
-        is_known.store(pages.knows(&asked(&request)), Ordering::Relaxed);
-        let pages = Arc::clone(&pages);
-        async move { Ok::<_, Infallible>(response(answer(request, pages).await)) }
+        let (pages, keeps_place) = (Arc::clone(&pages), Arc::clone(&keeps_place));
+        async move {
+            // The page is made even if nobody waits for it: connections that come and go may not leave more of them than there are places.
+            keeps_place.store(true, Ordering::Relaxed);
+            let page = answer(request, pages).await;
+            keeps_place.store(page.keeps_place, Ordering::Relaxed);
+            Ok::<_, Infallible>(response(page))
+        }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -113,17 +120,15 @@ async fn answer(request: Request<Incoming>, pages: Arc<dyn Pages>) -> Page {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return Page::refused(StatusCode::METHOD_NOT_ALLOWED, "pages are only read here: GET");
     }
-    let page = tokio::task::spawn_blocking(move || pages.get(&asked(&request)));
+    let page = tokio::task::spawn_blocking(move || {
+        pages.get(&Asked {
+            path: request.uri().path(),
+            query: request.uri().query().unwrap_or_default(),
+            headers: request.headers(),
+        })
+    });
     let broken = |_| Page::refused(StatusCode::INTERNAL_SERVER_ERROR, "a bug broke this page: see the log");
     page.await.unwrap_or_else(broken)
-}
-
-fn asked(request: &Request<Incoming>) -> Asked<'_> {
-    Asked {
-        path: request.uri().path(),
-        query: request.uri().query().unwrap_or_default(),
-        headers: request.headers(),
-    }
 }
 
 fn response(page: Page) -> Response<Full<Bytes>> {

@@ -4,20 +4,17 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-/// Tells the path, and panics on `/bug`. Knows who asks for `/known`.
+/// Tells the path, and panics on `/bug`. Who asks for `/known` keeps the place.
 struct Paths;
 
 impl Pages for Paths {
-    fn knows(&self, asked: &Asked<'_>) -> bool {
-        asked.path == "/known"
-    }
-
     fn get(&self, asked: &Asked<'_>) -> Page {
         assert_ne!(asked.path, "/bug");
-        Page::new(
-            "text/plain",
-            format!("{} {}", asked.path, asked.field("a").unwrap_or("none")),
-        )
+        let text = format!("{} {}", asked.path, asked.field("a").unwrap_or("none"));
+        Page {
+            keeps_place: asked.path == "/known",
+            ..Page::new("text/plain", text)
+        }
     }
 }
 

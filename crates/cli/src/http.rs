@@ -161,9 +161,12 @@ struct Place {
 impl Places {
     /// Serves a connection, once it has a place.
     async fn take(&mut self, stream: Box<dyn Stream>, pages: &Arc<dyn Pages>) {
-        while self.conversations.try_join_next().is_some() {}
-        while self.conversations.len() >= CONNECTIONS_MAX {
+        loop {
+            while self.conversations.try_join_next().is_some() {}
             self.taken.retain(|place| !place.conversation.is_finished());
+            if self.taken.len() < CONNECTIONS_MAX {
+                break;
+            }
             let mut places = self.taken.iter();
             let oldest = places.find(|place| !place.is_kept.load(Ordering::Relaxed));
             let youth = oldest.map_or(FIRST_TIME, |place| FIRST_TIME.saturating_sub(place.begun.elapsed()));

@@ -164,6 +164,25 @@ fn silent_and_unknown_clients_give_their_places_to_others() {
 }
 
 #[test]
+fn connections_that_have_ended_leave_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (mut places, pages): (_, Arc<dyn Pages>) = (Places::default(), Arc::new(Paths));
+        for _ in 0..20 {
+            let (client, server) = tokio::net::UnixStream::pair().unwrap();
+            drop(client);
+            places.take(Box::new(server), &pages).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert!(places.taken.len() < 10, "{} places", places.taken.len());
+        assert!(places.conversations.len() < 10, "{} tasks", places.conversations.len());
+    });
+}
+
+#[test]
 fn where_all_are_known_others_wait_for_their_places() {
     let (_server, address) = serve_on_loopback();
     let known: Vec<_> = (0..CONNECTIONS_MAX)

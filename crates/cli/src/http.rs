@@ -11,17 +11,18 @@ pub(crate) use conversation::{Asked, Page, Pages};
 
 use crate::failure::{Failure, Result};
 use conversation::{Stream, converse};
+use rustix::fs::{Mode, fchmod};
 use std::collections::VecDeque;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use tokio::net::{TcpListener, TcpSocket, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixSocket};
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
@@ -40,6 +41,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Server {
     address: Address,
+    /// Inode of its socket.
+    inode: Option<u64>,
     over: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -66,6 +69,7 @@ impl Server {
             let _inside = runtime.enter();
             Listener::bind(address, mode).map_err(cannot)?
         };
+        let inode = inode_at(address);
         let (over, is_over) = oneshot::channel::<()>();
         let run = move || {
             runtime.spawn(async move { listener.serve(&pages).await });
@@ -77,6 +81,7 @@ impl Server {
         let thread = thread::Builder::new().name("http".into()).spawn(run).map_err(cannot)?;
         Ok(Self {
             address: address.clone(),
+            inode,
             over: Some(over),
             thread: Some(thread),
         })
@@ -93,8 +98,10 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        if let Address::Unix(path) = &self.address {
-            // Gone already, if somebody else was quicker.
+        if let Address::Unix(path) = &self.address
+            // Another server may have taken the place of a removed one.
+            && self.inode == inode_at(&self.address)
+        {
             let _ = fs::remove_file(path);
         }
     }
@@ -115,9 +122,11 @@ impl Listener {
             }
             Address::Unix(path) => {
                 clear_away(path);
-                let listener = UnixListener::bind(path)?;
-                fs::set_permissions(path, Permissions::from_mode(mode))?;
-                Ok(Self::Unix(listener))
+                let socket = UnixSocket::new_stream()?;
+                // Before it has a name: the file that binding makes gets these rights at once.
+                fchmod(&socket, Mode::from_raw_mode(mode))?;
+                socket.bind(path)?;
+                socket.listen(WAITING_MAX).map(Self::Unix)
             }
         }
     }
@@ -185,6 +194,14 @@ impl Places {
             begun: Instant::now(),
             is_kept,
         });
+    }
+}
+
+/// The inode of the socket at an address.
+fn inode_at(address: &Address) -> Option<u64> {
+    match address {
+        Address::Unix(path) => fs::symlink_metadata(path).ok().map(|found| found.ino()),
+        Address::Tcp(_) => None,
     }
 }
 

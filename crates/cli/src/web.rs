@@ -27,7 +27,7 @@ const PAGE: &str = include_str!("web/page.html");
 /// Shortest token that is taken from a file.
 const TOKEN_MIN: usize = 16;
 /// Largest file of a token.
-const TOKEN_BYTES_MAX: u64 = 4096;
+const TOKEN_BYTES_MAX: usize = 4096;
 /// Longest run of a command whose output is shown.
 const LOOK_TIME: Duration = Duration::from_secs(60);
 /// Longest output of such a command.
@@ -103,7 +103,10 @@ fn random() -> Result<String> {
 }
 
 fn token_in(path: &Path) -> Result<String> {
-    let cannot = |error: std::io::Error| Failure::new(format!("cannot read the token in {}: {error}", path.display()));
+    let cannot = |error: std::io::Error| {
+        let make = "`(umask 077; openssl rand -hex 16 >FILE)` makes one";
+        Failure::new(format!("cannot read the token in {}: {error}; {make}", path.display()))
+    };
     // A pipe would wait for its writer.
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let opened = File::options().read(true).custom_flags(nonblocking).open(path);
@@ -121,15 +124,17 @@ fn token_in(path: &Path) -> Result<String> {
         );
     }
     let mut text = String::new();
-    file.take(TOKEN_BYTES_MAX).read_to_string(&mut text).map_err(cannot)?;
+    file.take(TOKEN_BYTES_MAX as u64)
+        .read_to_string(&mut text)
+        .map_err(cannot)?;
     let token = text.trim();
-    if token.len() < TOKEN_MIN
+    if !(TOKEN_MIN..TOKEN_BYTES_MAX).contains(&token.len())
         || !token
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte))
     {
         fail!(
-            "the token in {} needs {TOKEN_MIN} characters or more: letters, digits and -_.~ (`openssl rand -hex 16` makes one)",
+            "the token in {} needs {TOKEN_MIN} characters or more, and fewer than {TOKEN_BYTES_MAX}: letters, digits and -_.~ (`openssl rand -hex 16` makes one)",
             path.display()
         );
     }

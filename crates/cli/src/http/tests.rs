@@ -2,6 +2,7 @@ use super::conversation::{HEADER_BYTES_MAX, PATIENCE};
 use super::*;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
 /// Tells the path, and panics on `/bug`. Who asks for `/known` keeps the place.
@@ -58,7 +59,11 @@ fn pages_are_read_over_sockets_and_ports_until_the_server_is_dropped() {
     );
     let second = serve(&Address::Unix(path.clone())).unwrap_err().to_string();
     assert!(second.contains("another process serves there"), "{second}");
+    fs::remove_file(&path).unwrap();
+    let second = serve(&Address::Unix(path.clone())).unwrap();
     drop(server);
+    assert!(path.exists(), "the socket of another server was removed");
+    drop(second);
     assert!(!path.exists());
     let (server, address) = serve_on_loopback();
     assert!(ask(TcpStream::connect(address).unwrap(), &close("GET", "/")).ends_with("/ none"));

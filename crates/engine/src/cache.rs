@@ -22,7 +22,7 @@ pub use fill::Fetch;
 pub use spot::Spot;
 pub use status::{CacheStatus, SliceStatus};
 
-use crate::fs::SLOTS;
+use crate::pool::SLOTS;
 use crate::{BLOCK_BYTES, Block, Disks, Meanwhile, MemberId, Memory, MemoryError, NodeId, Starved};
 use ahead::Ahead;
 use ending::Ending;

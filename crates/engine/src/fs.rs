@@ -49,7 +49,7 @@ pub use words::{WORDS_NAME, WORDS_XATTR};
 pub use xattr::{MAP_XATTR, POLICY_XATTR, RESERVE_VALUE, RESERVE_XATTR, map_value};
 
 use crate::log::{Attributes, Change, Journal};
-use crate::pool::{Machine, Pool};
+use crate::pool::{Machine, Pool, SLOTS};
 use crate::{Clock, CpuId, Memory, NodeId};
 use block_file::BlockFile;
 pub(crate) use block_file::FILE_BYTES_MAX;
@@ -68,9 +68,6 @@ use table::Table;
 use unlinked::{Standing, UnlinkedFiles};
 use volume::Volumes;
 use words::AllWords;
-
-/// Threads that can work on one filesystem at a time.
-pub(crate) const SLOTS: usize = 4096;
 
 /// Who asks: given with every operation that may touch data.
 #[derive(Clone, Copy)]
@@ -169,7 +166,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let fs = Self {
             is_cached: cached.is_some(),
             slots: cached.unwrap_or_else(|| Slots::new(SLOTS)),
-            pool: Pool::new(machine, memory, SLOTS),
+            pool: Pool::new(machine, memory),
             journal: None,
             nodes: Nodes::new(machine.nodes.len()),
             table: Table::new(machine.files_max, last),

@@ -142,10 +142,13 @@ struct Members {
     next: u16,
 }
 
+/// Threads that can work on one pool at a time.
+pub(crate) const SLOTS: usize = 4096;
+
 impl<M: Memory> Pool<M> {
-    /// A pool without members, for at most `slots` threads at a time.
-    pub(crate) fn new(machine: &Machine, memory: M, slots: usize) -> Self {
-        let accounts = Accounts::new(machine, slots);
+    /// A pool without members, for at most [`SLOTS`] threads at a time.
+    pub(crate) fn new(machine: &Machine, memory: M) -> Self {
+        let accounts = Accounts::new(machine);
         for (member, home) in memory.homes() {
             accounts.set_home(member, home);
         }

@@ -115,10 +115,12 @@ impl File {
         if handle.access & READ == 0 {
             return Err(self.not_opened_for("read"));
         }
-        if let Some(slot) = handle.pool.current_slot()
-            && handle.pool.fs.read_whole(slot, current_cpu, &handle.inode, offset, to)
-        {
-            return Ok(to.len());
+        if let Some(slot) = handle.pool.current_slot() {
+            match handle.pool.fs.read_whole(slot, current_cpu, &handle.inode, offset, to) {
+                Ok(true) => return Ok(to.len()),
+                Ok(false) => {}
+                Err(error) => return Err(self.failed("read", error)),
+            }
         }
         self.read_pieces(to, offset)
     }
@@ -192,13 +194,16 @@ impl File {
         if handle.access & (WRITE | APPEND) != WRITE {
             return self.append(from).map(|(_, bytes)| bytes);
         }
-        if let Some(slot) = handle.pool.current_slot()
-            && handle
+        if let Some(slot) = handle.pool.current_slot() {
+            match handle
                 .pool
                 .fs
                 .write_whole(slot, current_cpu, &handle.inode, offset, from)
-        {
-            return Ok(from.len());
+            {
+                Ok(true) => return Ok(from.len()),
+                Ok(false) => {}
+                Err(error) => return Err(self.failed("write", error)),
+            }
         }
         self.write_pieces(from, offset)
     }

@@ -120,7 +120,7 @@ impl Volume {
     #[inline]
     pub fn read_at(&self, to: &mut [u8], offset: u64) -> Result<(), Error> {
         if let Some(slot) = self.pool.current_slot()
-            && self
+            && let Ok(true) = self
                 .pool
                 .fs
                 .read_whole(slot, current_cpu, self.volume.inode(), offset, to)
@@ -139,7 +139,7 @@ impl Volume {
     #[inline]
     pub fn write_at(&self, from: &[u8], offset: u64) -> Result<usize, Error> {
         if let Some(slot) = self.pool.current_slot()
-            && self
+            && let Ok(true) = self
                 .pool
                 .fs
                 .write_whole(slot, current_cpu, self.volume.inode(), offset, from)

@@ -107,6 +107,9 @@ impl Inode {
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Fs::read`] in the common case, in few instructions: the bytes lie within the file and one behind the other in the
     /// pool. False: nothing was done, use [`Fs::read`]. `slot` is a slot of the calling thread's.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when bytes cannot be had. Not false: that would keep `offset` in a register while the bytes are copied.
     #[inline(always)]
     pub fn read_whole(
         &self,
@@ -115,13 +118,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         inode: &Inode,
         offset: u64,
         to: &mut [u8],
-    ) -> bool {
-        inode
-            .blocks()
-            .is_some_and(|file| self.read_whole_blocks(slot, cpu, inode, file, offset, to))
+    ) -> Result<bool> {
+        let Some(file) = inode.blocks() else { return Ok(false) };
+        self.read_whole_blocks(slot, cpu, inode, file, offset, to)
     }
 
     /// [`Fs::write`] in the common case, as [`Fs::read_whole`].
+    ///
+    /// # Errors
+    /// As [`Fs::read_whole`].
     #[inline(always)]
     pub fn write_whole(
         &self,
@@ -130,10 +135,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         inode: &Inode,
         offset: u64,
         from: &[u8],
-    ) -> bool {
-        inode
-            .blocks()
-            .is_some_and(|file| self.write_whole_blocks(slot, cpu, inode, file, offset, from))
+    ) -> Result<bool> {
+        let Some(file) = inode.blocks() else { return Ok(false) };
+        self.write_whole_blocks(slot, cpu, inode, file, offset, from)
     }
 
     /// Reads into `to` from byte `offset` on; gives the bytes read, short only at the end of the file.
@@ -141,7 +145,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// The errno of the body's kind when it cannot be read.
     pub fn read(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
-        if self.read_whole(asking.slot.number(), || asking.cpu, inode, offset, to) {
+        if self.read_whole(asking.slot.number(), || asking.cpu, inode, offset, to)? {
             return Ok(to.len());
         }
         let count = self.read_untouched(asking, inode, offset, to)?;
@@ -195,7 +199,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         from: &[u8],
         kill_priv: bool,
     ) -> Result<usize> {
-        if !kill_priv && self.write_whole(asking.slot.number(), || asking.cpu, inode, offset, from) {
+        if !kill_priv && self.write_whole(asking.slot.number(), || asking.cpu, inode, offset, from)? {
             return Ok(from.len());
         }
         match inode.bytes_for(Operation::Write)? {

@@ -4,7 +4,7 @@
 //! other thread writes. Each slot has a favourite, the CPU and the member it works with, which it finds by one comparison;
 //! finding the cell by nodes takes three times the instructions, and a small copy has none to spare.
 
-use super::Machine;
+use super::{Machine, SLOTS};
 use crate::{CpuId, MemberId, NodeId};
 use parking_lot::Mutex;
 use std::sync::OnceLock;
@@ -39,8 +39,8 @@ pub(super) struct Accounts {
     cpu_nodes: Box<[u16; CPUS]>,
     /// Index into `nodes` by member.
     member_homes: Box<[AtomicU16; MemberId::LIMIT]>,
-    /// Favourite of each slot: the CPU and member that the slot counts most, in few instructions.
-    favourites: Box<[Favourite]>,
+    /// Favourite of each slot: the CPU and member that the slot counts most, in few instructions. A power of two, as `cpu_nodes`.
+    favourites: Box<[Favourite; SLOTS]>,
     /// Cells of each slot; made when the slot counts anything but its favourite for the first time.
     slots: Box<[OnceLock<Box<[Cell]>>]>,
     /// Held by whoever changes a favourite, and by whoever adds all up.
@@ -76,7 +76,7 @@ struct Favourite {
 const CHANGE_AFTER: u64 = 64;
 
 impl Accounts {
-    pub(super) fn new(machine: &Machine, slots: usize) -> Self {
+    pub(super) fn new(machine: &Machine) -> Self {
         let mut cpu_nodes = Box::new([0; CPUS]);
         for (index, node) in cpu_nodes.iter_mut().zip(&machine.cpu_nodes) {
             *index = index_of(&machine.nodes, *node);
@@ -85,8 +85,11 @@ impl Accounts {
             nodes: machine.nodes.clone(),
             cpu_nodes,
             member_homes: Box::new(std::array::from_fn(|_| AtomicU16::new(0))),
-            favourites: (0..slots).map(|_| Favourite::default()).collect(),
-            slots: (0..slots).map(|_| OnceLock::new()).collect(),
+            favourites: {
+                let all: Box<[Favourite]> = (0..SLOTS).map(|_| Favourite::default()).collect();
+                all.try_into().expect("as many as there are slots")
+            },
+            slots: (0..SLOTS).map(|_| OnceLock::new()).collect(),
             changing: Mutex::new(()),
         }
     }
@@ -123,7 +126,7 @@ impl Accounts {
     /// Counts one operation; gives how many this slot has counted with it, or lately.
     #[inline(always)]
     pub(super) fn count(&self, slot: usize, cpu: CpuId, member: MemberId, direction: Direction, bytes: u64) -> u64 {
-        let favourite = &self.favourites[slot];
+        let favourite = &self.favourites[slot % SLOTS];
         // Relaxed, as all here: only this slot's thread writes; readers want a recent value, not an exact one.
         if favourite.pair.load(Ordering::Relaxed) == Favourite::pair(cpu, member) {
             favourite.counters.count(direction, bytes)
@@ -209,7 +212,7 @@ impl Accounts {
         for cells in self.slots.iter().filter_map(OnceLock::get) {
             cells.iter().zip(&totals).for_each(|(cell, total)| cell.0.add_to(total));
         }
-        for favourite in &self.favourites {
+        for favourite in self.favourites.iter() {
             let pair = favourite.pair.load(Ordering::Relaxed);
             if pair != Favourite::NONE {
                 let (cpu, member) = Favourite::parts(pair);
@@ -316,7 +319,7 @@ mod tests {
             latency: vec![vec![10; 3]; 3],
             files_max: 1,
         };
-        let accounts = Accounts::new(&machine, 4);
+        let accounts = Accounts::new(&machine);
         for member in 0..4 {
             accounts.set_home(MemberId(member), NODES[usize::from(member) % 3]);
         }

@@ -11,7 +11,7 @@ use super::extents::Zeroed;
 use crate::log::Change;
 use crate::pool::{Direction, Taken};
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Meanwhile, Memory, NodeId};
-use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS, SlotNumber, Taker};
+use homenode_shared::{BlockMap, Found, Pass, Places, RUN_BLOCKS, SlotNumber, Taker};
 use std::sync::atomic::Ordering;
 
 /// Largest file: what a signed 64-bit offset reaches, as on tmpfs.
@@ -35,26 +35,20 @@ struct Note<'a, M: Memory, C: Clock, F> {
 }
 
 impl<M: Memory, C: Clock, F: FnOnce() -> CpuId> Meanwhile for Note<'_, M, C, F> {
-    /// Counts it and touches the times of its inode.
     #[inline(always)]
     fn act(self) {
-        let (fs, cpu) = (self.fs, (self.cpu)());
-        let turn = fs
-            .pool
-            .count(self.slot.index(), cpu, self.place, self.direction, self.bytes);
-        match self.direction {
-            Direction::Read => fs.touch_accessed(self.inode, turn.is_multiple_of(TURNS)),
-            Direction::Write => self.inode.touch_modified(fs.now_ns()),
-        }
+        let cpu = (self.cpu)();
+        self.fs
+            .note_copy(self.slot, cpu, self.inode, self.place, self.direction, self.bytes);
     }
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// See [`Fs::read_whole`].
     ///
-    /// While a small copy waits for memory the processor goes on with the next one, as far as the few hundred instructions
-    /// reach that it holds. So the bytes are asked for as soon as their place is known, and all else is done while they are on
-    /// their way; `cpu` is asked for then too.
+    /// While a small copy waits for memory the processor goes on with the next one, as far as its queues of instructions and of stores
+    /// reach. So the bytes are asked for as soon as their place is known, and all else is done while they are on their way; `cpu` is asked for
+    /// then too. Pools that need more go another way before anything else: what they would need later is stored to the stack by each read.
     #[inline(always)]
     pub(in crate::fs) fn read_whole_blocks(
         &self,
@@ -64,39 +58,71 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         offset: u64,
         to: &mut [u8],
-    ) -> bool {
-        let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
-            return false;
-        };
-        let Some(block) = self.find_whole(file, offset, to.len()) else {
-            return false;
+    ) -> Result<bool> {
+        if self.is_cached {
+            return Ok(self.read_cached(slot, cpu, inode, file, offset, to));
+        }
+        let Some((_inside, place)) = self.enter_whole(slot, inode, file, offset, to.len()) else {
+            return Ok(false);
         };
         let note = Note {
             fs: self,
             slot,
             cpu,
             inode,
-            place: block,
+            place,
             direction: Direction::Read,
             bytes: to.len(),
         };
-        if self.is_cached {
-            return self.read_cached(note, offset, to);
-        }
         let memory = self.pool.memory();
-        memory.load_meanwhile(block, in_block(offset), to, note).is_ok()
+        memory.load_meanwhile(place, in_block(offset), to, note)?;
+        Ok(true)
     }
 
-    /// [`Fs::read_whole_blocks`] in a pool with a cache, from where the block is found.
+    /// Enters the file, and finds where `bytes` bytes at `offset` start if they lie within the file and one behind the other.
+    #[inline(always)]
+    fn enter_whole<'a>(
+        &'a self,
+        slot: SlotNumber,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        bytes: usize,
+    ) -> Option<(Pass<'a>, Block)> {
+        let inside = self.slots.enter(slot, &file.gate, inode.ino.0)?;
+        Some((inside, self.find_whole(file, offset, bytes)?))
+    }
+
+    /// Counts a copy and touches the times of its inode.
+    #[inline(always)]
+    fn note_copy(&self, slot: SlotNumber, cpu: CpuId, inode: &Inode, place: Block, direction: Direction, bytes: usize) {
+        let turn = self.pool.count(slot.index(), cpu, place, direction, bytes);
+        match direction {
+            Direction::Read => self.touch_accessed(inode, turn.is_multiple_of(TURNS)),
+            Direction::Write => inode.touch_modified(self.now_ns()),
+        }
+    }
+
+    /// [`Fs::read_whole_blocks`] in a pool with a cache.
     #[inline(never)]
-    fn read_cached(&self, note: Note<'_, M, C, impl FnOnce() -> CpuId>, offset: u64, to: &mut [u8]) -> bool {
-        let block = note.place;
+    fn read_cached(
+        &self,
+        slot: SlotNumber,
+        cpu: impl FnOnce() -> CpuId,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        to: &mut [u8],
+    ) -> bool {
+        let Some((_inside, block)) = self.enter_whole(slot, inode, file, offset, to.len()) else {
+            return false;
+        };
         let guess = self.announce_guess(block, offset, to.len(), false);
         let Some(place) = self.locate_whole(block, blocks_of(in_block(offset), to.len())) else {
             return false;
         };
         self.announce_unless(guess, place, offset, to.len(), false);
-        Note { place, ..note }.act();
+        self.note_copy(slot, cpu(), inode, place, Direction::Read, to.len());
         self.pool.memory().load_located(place, in_block(offset), to).is_ok()
     }
 
@@ -164,66 +190,53 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         offset: u64,
         from: &[u8],
-    ) -> bool {
-        let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
-            return false;
-        };
-        let Some(block) = self.find_whole(file, offset, from.len()) else {
-            return false;
+    ) -> Result<bool> {
+        if self.is_cached || self.journal.is_some() {
+            return Ok(self.write_otherwise(slot, cpu, inode, file, offset, from));
+        }
+        let Some((_inside, place)) = self.enter_whole(slot, inode, file, offset, from.len()) else {
+            return Ok(false);
         };
         let note = Note {
             fs: self,
             slot,
             cpu,
             inode,
-            place: block,
+            place,
             direction: Direction::Write,
             bytes: from.len(),
         };
-        if self.is_cached {
-            return self.write_cached(note, file, offset, from);
-        }
-        if self.journal.is_some() {
-            return self.write_durable(note, file, offset, from);
-        }
         let memory = self.pool.memory();
-        memory.store_meanwhile(block, in_block(offset), from, note).is_ok()
+        memory.store_meanwhile(place, in_block(offset), from, note)?;
+        Ok(true)
     }
 
-    /// [`Fs::write_whole_blocks`] in a durable pool without a cache, from where the block is found.
+    /// [`Fs::write_whole_blocks`] in a durable pool or one with a cache.
     #[inline(never)]
-    fn write_durable(
+    fn write_otherwise(
         &self,
-        note: Note<'_, M, C, impl FnOnce() -> CpuId>,
+        slot: SlotNumber,
+        cpu: impl FnOnce() -> CpuId,
+        inode: &Inode,
         file: &BlockFile,
         offset: u64,
         from: &[u8],
     ) -> bool {
+        let Some((_inside, block)) = self.enter_whole(slot, inode, file, offset, from.len()) else {
+            return false;
+        };
         if self.check_writable().is_err() {
             return false;
         }
-        let (memory, inode, block) = (self.pool.memory(), note.inode, note.place);
-        memory.announce(block, in_block(offset), from.len(), true);
-        note.act();
-        let is_stored = self.store(file, offset, (block, in_block(offset)), from).is_ok();
-        self.note_stored(inode, file, offset, from.len() as u64);
-        is_stored
-    }
-
-    /// [`Fs::write_whole_blocks`] in a pool with a cache, from where the block is found.
-    #[inline(never)]
-    fn write_cached(
-        &self,
-        note: Note<'_, M, C, impl FnOnce() -> CpuId>,
-        file: &BlockFile,
-        offset: u64,
-        from: &[u8],
-    ) -> bool {
-        if self.check_writable().is_err() {
-            return false;
+        let (memory, cpu) = (self.pool.memory(), cpu());
+        if !self.is_cached {
+            memory.announce(block, in_block(offset), from.len(), true);
+            self.note_copy(slot, cpu, inode, block, Direction::Write, from.len());
+            let is_stored = self.store(file, offset, (block, in_block(offset)), from).is_ok();
+            self.note_stored(inode, file, offset, from.len() as u64);
+            return is_stored;
         }
-        let (memory, blocks) = (self.pool.memory(), blocks_of(in_block(offset), from.len()));
-        let (inode, block) = (note.inode, note.place);
+        let blocks = blocks_of(in_block(offset), from.len());
         let guess = self.announce_guess(block, offset, from.len(), true);
         let found = match blocks {
             1 => memory.spot(block),
@@ -234,7 +247,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return false;
         }
         self.announce_unless(guess, place, offset, from.len(), true);
-        Note { place, ..note }.act();
+        self.note_copy(slot, cpu, inode, place, Direction::Write, from.len());
         // Behind the asking for the bytes: it waits for earlier stores.
         if let Some(spot) = spot.filter(|spot| !spot.is_ready()) {
             let Some(sure) = spot.make_ready() else { return false };

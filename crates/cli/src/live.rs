@@ -106,10 +106,14 @@ impl Server {
             }
             Ok(other) => Answer::Silent(unexpected(&other).to_string()),
             Err(RequestError::Refused(refusal)) => {
-                self.connection = Some(connection);
+                self.connection = Some(connection).filter(|connection| !connection.has_ended());
                 Answer::Silent(refusal.message)
             }
-            Err(RequestError::Broken(_)) if connection.has_ended() => Answer::Gone,
+            // A server that runs closes connections, too.
+            Err(RequestError::Broken(failure)) if connection.has_ended() => match Connection::open(self.device) {
+                Err(ConnectError::Dead) => Answer::Gone,
+                _ => Answer::Silent(failure.to_string()),
+            },
             Err(RequestError::Broken(failure)) => {
                 // Kept: a new one each time would fill the queue of a server that is stopped. A late answer is taken for the next one.
                 self.connection = Some(connection);

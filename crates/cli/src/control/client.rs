@@ -94,7 +94,13 @@ impl Connection {
             .map_err(broken)?;
         let mut line = serde_json::to_vec(request).map_err(|error| broken(error.into()))?;
         line.push(b'\n');
-        self.stream.get_mut().write_all(&line).map_err(broken)?;
+        let sent = self.stream.get_mut().write_all(&line);
+        // A server that closes the connection may have said why before.
+        if let Err(error) = sent
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            return Err(broken(error));
+        }
         loop {
             let mut line = Vec::new();
             while let Err(error) = self.stream.read_until(b'\n', &mut line) {

@@ -6,6 +6,7 @@ use crate::failure::{Result, fail};
 use crate::mountinfo::Device;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -16,13 +17,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections served at a time; further ones are closed at once.
+/// Connections served at a time; further ones are refused.
 const CONNECTIONS_MAX: usize = 64;
 /// Connections of readers served at a time.
 const READERS_MAX: usize = 8;
+/// Connections of readers served at a time to a user other than root, so that no user takes the places of all others.
+const USER_READERS_MAX: usize = 4;
+const _: () = assert!(USER_READERS_MAX < READERS_MAX);
 /// Progress lines are at least this far apart.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
-/// Time in which a client must begin its first request: silent ones would take the places of all others.
+/// Time in which the line of a client's first request must be there: silent clients would take the places of all others.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time in which a client must take a reply: a stopped client must not hold a thread for ever.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -69,8 +73,46 @@ struct Activity {
 
 #[derive(Debug, Default)]
 struct Counts {
-    connections: usize,
+    /// Connections by user; [`UNKNOWN`] stands for a user that the kernel does not tell.
+    connections: BTreeMap<u32, usize>,
     requests: usize,
+}
+
+/// The kernel gives this number to no user.
+const UNKNOWN: u32 = u32::MAX;
+
+/// Things that are counted.
+#[derive(Clone, Copy, Debug)]
+enum Thing {
+    ConnectionOf(u32),
+    Request,
+}
+
+impl Counts {
+    fn of(&mut self, thing: Thing) -> &mut usize {
+        match thing {
+            Thing::ConnectionOf(user) => self.connections.entry(user).or_default(),
+            Thing::Request => &mut self.requests,
+        }
+    }
+
+    /// Says why a connection of `user`, which is counted already, is one too many.
+    fn refuse(&self, user: u32, rights: Rights) -> Option<String> {
+        let all: usize = self.connections.values().sum();
+        let own = self.connections.get(&user).copied().unwrap_or(0);
+        match rights {
+            Rights::All if all > CONNECTIONS_MAX => Some(format!(
+                "{CONNECTIONS_MAX} commands are connected to this server already: try again when one has ended"
+            )),
+            Rights::Reading if all > READERS_MAX => Some(format!(
+                "{READERS_MAX} viewers look at this pool already: end one, or run as root"
+            )),
+            Rights::Reading if own > USER_READERS_MAX && user != 0 => Some(format!(
+                "{USER_READERS_MAX} viewers of this user look at this pool already: end one, or run as root"
+            )),
+            _ => None,
+        }
+    }
 }
 
 impl Socket {
@@ -168,30 +210,33 @@ impl Activity {
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
-        // Two numbers: a thread that panicked left them whole.
+        // Numbers: a thread that panicked left them whole.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Guard that keeps the number picked by `count` one higher until it is dropped, also by a panic.
+/// Guard that keeps the number of a thing one higher until the guard is dropped, also by a panic.
 struct Counted {
     activity: Arc<Activity>,
-    count: fn(&mut Counts) -> &mut usize,
+    thing: Thing,
 }
 
 impl Counted {
-    fn new(activity: &Arc<Activity>, count: fn(&mut Counts) -> &mut usize) -> Self {
-        activity.change(|counts| *count(counts) += 1);
+    fn new(activity: &Arc<Activity>, thing: Thing) -> Self {
+        activity.change(|counts| *counts.of(thing) += 1);
         Self {
             activity: Arc::clone(activity),
-            count,
+            thing,
         }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.activity.change(|counts| *(self.count)(counts) -= 1);
+        self.activity.change(|counts| {
+            *counts.of(self.thing) -= 1;
+            counts.connections.retain(|_, connections| *connections > 0);
+        });
     }
 }
 
@@ -216,13 +261,12 @@ fn listen(path: &Path, readers: Option<u32>) -> io::Result<(UnixListener, u64)> 
 }
 
 fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity>, rights: Rights) {
-    let connection = Counted::new(activity, |counts| &mut counts.connections);
-    let most = if rights == Rights::All {
-        CONNECTIONS_MAX
-    } else {
-        READERS_MAX
-    };
-    if activity.counts().connections > most {
+    let user = user_of(&stream).unwrap_or(UNKNOWN);
+    let connection = Counted::new(activity, Thing::ConnectionOf(user));
+    if let Some(why) = activity.counts().refuse(user, rights) {
+        // This thread waits for no client: the buffer of a new socket takes a line, and what it does not take is lost.
+        let _ = stream.set_nonblocking(true);
+        let _ = send(&stream, &Reply::Failed(Refusal::new(why)));
         return;
     }
     let handler = Arc::clone(handler);
@@ -237,7 +281,31 @@ fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity
     }
 }
 
-/// Answers the requests of a connection, which must begin the first one within `first`: later pauses may be long.
+/// The user at the other end, where the kernel tells it.
+fn user_of(stream: &UnixStream) -> Option<u32> {
+    let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
+    Some(peer.uid.as_raw())
+}
+
+/// A stream that is read until a time, however little comes at once.
+struct Timed<'a> {
+    stream: &'a UnixStream,
+    end: Option<Instant>,
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let left = self.end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.stream.set_read_timeout(left)?;
+        self.stream.read(bytes)
+    }
+}
+
+/// Answers the requests of a connection. The line of the first one must be there within `first`, and that of each later one of a reader; clients of
+/// root may pause for long between requests.
 fn converse(
     stream: &UnixStream,
     handler: &dyn Handler,
@@ -245,18 +313,18 @@ fn converse(
     (first, rights): (Duration, Rights),
 ) -> io::Result<()> {
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-    stream.set_read_timeout(Some(first))?;
-    let mut input = BufReader::new(stream);
+    let end = || Some(Instant::now() + first);
+    let mut input = BufReader::new(Timed { stream, end: end() });
     loop {
         let mut line = String::new();
         if input.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut line)? == 0 {
             return Ok(());
         }
-        if rights == Rights::All {
-            stream.set_read_timeout(None)?;
+        {
+            let _request = Counted::new(activity, Thing::Request);
+            answer(stream, &line, handler, rights)?;
         }
-        let _request = Counted::new(activity, |counts| &mut counts.requests);
-        answer(stream, &line, handler, rights)?;
+        input.get_mut().end = (rights == Rights::Reading).then(end).flatten();
     }
 }
 

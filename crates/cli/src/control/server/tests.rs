@@ -152,12 +152,12 @@ fn counts_are_decremented_after_a_panic() {
     let activity = Arc::new(Activity::default());
     let thread_activity = Arc::clone(&activity);
     let panicked = thread::spawn(move || {
-        let _connection = Counted::new(&thread_activity, |counts| &mut counts.connections);
-        assert_eq!(thread_activity.counts().connections, 1);
+        let _connection = Counted::new(&thread_activity, Thing::ConnectionOf(7));
+        assert_eq!(thread_activity.counts().connections, BTreeMap::from([(7, 1)]));
         panic!("planned panic");
     });
     assert!(panicked.join().is_err());
-    assert_eq!(activity.counts().connections, 0);
+    assert_eq!(activity.counts().connections, BTreeMap::new());
 }
 
 #[test]
@@ -179,4 +179,66 @@ fn garbage_is_answered_and_the_connection_stays_open() {
     let replies = talk(b"garbage\n{\"request\":\"status\"}\n");
     assert_eq!(replies.len(), 2);
     assert!(matches!(&replies[0], Reply::Failed(refusal) if refusal.message.contains("does not understand")));
+}
+
+#[test]
+fn a_viewer_too_many_is_told_so() {
+    let (handler, activity): (Arc<dyn Handler>, _) = (Arc::new(Echo), Arc::new(Activity::default()));
+    // Tests run as root, for whom a user's bound does not hold.
+    let others: Vec<_> = (1..=READERS_MAX as u32)
+        .map(|user| Counted::new(&activity, Thing::ConnectionOf(user)))
+        .collect();
+    let ask = || {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        serve(server, &handler, &activity, Rights::Reading);
+        // The server may have closed the connection already.
+        let _ = client.write_all(b"{\"request\":\"status\"}\n");
+        let mut answer = String::new();
+        BufReader::new(client).read_line(&mut answer).unwrap();
+        answer
+    };
+    let answer = ask();
+    assert!(
+        answer.contains("8 viewers look at this pool already: end one"),
+        "{answer}"
+    );
+    drop(others);
+    assert!(ask().contains("\"no\""), "the places are free again");
+}
+
+#[test]
+fn a_user_gets_half_of_the_places_and_root_gets_all() {
+    let of = |connections: &[(u32, usize)], user| {
+        let counts = Counts {
+            connections: connections.iter().copied().collect(),
+            requests: 0,
+        };
+        counts.refuse(user, Rights::Reading)
+    };
+    assert_eq!(of(&[(1000, 4), (1001, 4)], 1000), None);
+    let refused = of(&[(1000, 5), (1001, 1)], 1000).unwrap();
+    assert!(refused.contains("4 viewers of this user"), "{refused}");
+    assert_eq!(of(&[(1000, 5), (1001, 1)], 1001), None);
+    assert_eq!(of(&[(0, 8)], 0), None);
+    assert!(of(&[(0, 9)], 0).unwrap().contains("8 viewers look"));
+}
+
+#[test]
+fn a_line_that_comes_byte_by_byte_has_an_end() {
+    const FIRST: Duration = Duration::from_millis(200);
+    let (mut client, server) = UnixStream::pair().unwrap();
+    let writer = thread::spawn(move || {
+        for _ in 0..40 {
+            if client.write_all(b" ").is_err() {
+                return;
+            }
+            thread::sleep(FIRST / 10);
+        }
+    });
+    let begun = Instant::now();
+    let end = converse(&server, &Echo, &Arc::default(), (FIRST, Rights::Reading)).unwrap_err();
+    assert_eq!(end.kind(), io::ErrorKind::WouldBlock, "{end}");
+    assert!(begun.elapsed() < 3 * FIRST, "{:?}", begun.elapsed());
+    drop(server);
+    writer.join().unwrap();
 }

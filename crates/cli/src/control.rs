@@ -5,6 +5,7 @@
 //! second socket, on which the group's members may look and change nothing.
 
 pub(crate) mod client;
+pub(crate) mod kept;
 pub(crate) mod protocol;
 pub(crate) mod server;
 pub(crate) mod tasks;

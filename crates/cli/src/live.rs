@@ -3,7 +3,8 @@
 //! A thread for each server, so that one that is stopped holds up no other.
 
 use crate::affinity::changes_in_force;
-use crate::control::client::{ConnectError, Connection, RequestError, pool_of, unexpected};
+use crate::control::client::{ConnectError, Connection, pool_of, unexpected};
+use crate::control::kept::{Kept, Unanswered};
 use crate::control::protocol::{Outcome, Request, StatusReport};
 use crate::control::{self, reader_hint, socket_path};
 use crate::failure::{Failure, Result, fail};
@@ -69,8 +70,7 @@ struct Known {
 /// A server, and what it was asked for.
 #[derive(Debug)]
 struct Server {
-    device: Device,
-    connection: Option<Connection>,
+    kept: Kept,
     since_ms: u64,
 }
 
@@ -85,40 +85,22 @@ enum Answer {
 impl Server {
     fn new(device: Device) -> Self {
         Self {
-            device,
-            connection: None,
+            kept: Kept::new(device),
             since_ms: 0,
         }
     }
 
     fn ask(&mut self) -> Answer {
-        let mut connection = match self.connection.take().map_or_else(|| Connection::open(self.device), Ok) {
-            Ok(connection) => connection,
-            Err(ConnectError::Dead) => return Answer::Gone,
-            Err(ConnectError::Other(error)) => return Answer::Silent(format!("{error}{}", reader_hint(&error))),
-        };
         let since_ms = self.since_ms;
-        match connection.request(&Request::Live { since_ms }, &mut |_, _| {}) {
+        match self.kept.ask(&Request::Live { since_ms }) {
             Ok(Outcome::Live(live)) => {
                 self.since_ms = live.samples.last().map_or(since_ms, |sample| sample.at_ms);
-                self.connection = Some(connection);
                 Answer::Live(live)
             }
             Ok(other) => Answer::Silent(unexpected(&other).to_string()),
-            Err(RequestError::Refused(refusal)) => {
-                self.connection = Some(connection).filter(|connection| !connection.has_ended());
-                Answer::Silent(refusal.message)
-            }
-            // A server that runs closes connections, too.
-            Err(RequestError::Broken(failure)) if connection.has_ended() => match Connection::open(self.device) {
-                Err(ConnectError::Dead) => Answer::Gone,
-                _ => Answer::Silent(failure.to_string()),
-            },
-            Err(RequestError::Broken(failure)) => {
-                // Kept: a new one each time would fill the queue of a server that is stopped. A late answer is taken for the next one.
-                self.connection = Some(connection);
-                Answer::Silent(failure.to_string())
-            }
+            Err(Unanswered::Gone) => Answer::Gone,
+            Err(Unanswered::Unreachable(error)) => Answer::Silent(format!("{error}{}", reader_hint(&error))),
+            Err(Unanswered::Silent(why)) => Answer::Silent(why),
         }
     }
 }

@@ -23,6 +23,8 @@ const QUICK_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Connection {
     device: Device,
     stream: BufReader<UnixStream>,
+    /// Longest time that a running server needs for a quick request.
+    quick: Duration,
 }
 
 /// Why a request failed.
@@ -32,6 +34,8 @@ pub(crate) enum RequestError {
     Refused(Refusal),
     /// The conversation broke.
     Broken(Failure),
+    /// The server has not answered in time; the connection is as before.
+    Late(Failure),
 }
 
 /// Why there is no connection.
@@ -51,16 +55,22 @@ impl Connection {
             _ => Err(error),
         });
         match stream {
-            Ok(stream) => Ok(Self {
-                device,
-                stream: BufReader::new(stream),
-            }),
+            Ok(stream) => Ok(Self::over(device, stream, QUICK_TIMEOUT)),
             Err(error) => match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Err(ConnectError::Dead),
                 // Only root may connect.
                 io::ErrorKind::PermissionDenied if !is_listened_on(&socket_path(device)) => Err(ConnectError::Dead),
                 _ => Err(ConnectError::Other(error)),
             },
+        }
+    }
+
+    /// Makes a connection of a stream to the server of `device`.
+    pub(super) fn over(device: Device, stream: UnixStream, quick: Duration) -> Self {
+        Self {
+            device,
+            stream: BufReader::new(stream),
+            quick,
         }
     }
 
@@ -85,36 +95,49 @@ impl Connection {
         request: &Request,
         progress: &mut dyn FnMut(u64, u64),
     ) -> std::result::Result<Outcome, RequestError> {
+        self.send(request)?;
+        self.receive(request, &mut Vec::new(), progress)
+    }
+
+    /// Sends `request`.
+    pub(super) fn send(&mut self, request: &Request) -> std::result::Result<(), RequestError> {
         let device = self.device;
         let broken = |error: io::Error| RequestError::Broken(broken_off(device, &error));
-        let stream = self.stream.get_ref();
-        let quick = stream.set_read_timeout(Some(QUICK_TIMEOUT));
-        quick
-            .and_then(|()| stream.set_write_timeout(Some(QUICK_TIMEOUT)))
-            .map_err(broken)?;
+        let timeout = self.stream.get_ref().set_write_timeout(Some(self.quick));
+        timeout.map_err(broken)?;
         let mut line = serde_json::to_vec(request).map_err(|error| broken(error.into()))?;
         line.push(b'\n');
-        let sent = self.stream.get_mut().write_all(&line);
-        // A server that closes the connection may have said why before.
-        if let Err(error) = sent
-            && error.kind() != io::ErrorKind::BrokenPipe
-        {
-            return Err(broken(error));
+        match self.stream.get_mut().write_all(&line) {
+            // A server that closes the connection may have said why before.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(broken(error)),
+            _ => Ok(()),
         }
+    }
+
+    /// Waits for what comes of `request`, which was sent. `line` is the part of the answer's line that has come, before and after.
+    pub(super) fn receive(
+        &mut self,
+        request: &Request,
+        line: &mut Vec<u8>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> std::result::Result<Outcome, RequestError> {
+        let device = self.device;
+        let broken = |error: io::Error| RequestError::Broken(broken_off(device, &error));
+        let timeout = self.stream.get_ref().set_read_timeout(Some(self.quick));
+        timeout.map_err(broken)?;
         loop {
-            let mut line = Vec::new();
-            while let Err(error) = self.stream.read_until(b'\n', &mut line) {
+            while let Err(error) = self.stream.read_until(b'\n', line) {
                 match error.kind() {
                     // What takes its time is waited for, but not for a server that is stopped.
                     io::ErrorKind::WouldBlock if !request.is_quick() && !self.is_stopped() => {}
-                    io::ErrorKind::WouldBlock => return Err(RequestError::Broken(self.silent(request))),
+                    io::ErrorKind::WouldBlock => return Err(RequestError::Late(self.silent(request))),
                     _ => return Err(broken(error)),
                 }
             }
             if line.is_empty() {
                 return Err(broken(io::ErrorKind::UnexpectedEof.into()));
             }
-            match serde_json::from_slice(&line) {
+            match serde_json::from_slice(&std::mem::take(line)) {
                 Ok(Reply::Progress {
                     done_bytes,
                     total_bytes,
@@ -329,7 +352,7 @@ impl From<RequestError> for Failure {
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::Refused(refusal) => Self::new(refusal.message),
-            RequestError::Broken(failure) => failure,
+            RequestError::Broken(failure) | RequestError::Late(failure) => failure,
         }
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
         Ok(Outcome::Accesses { lines, lost }) => Ok((lines, lost)),
         Ok(other) => Err(unexpected(&other)),
         Err(RequestError::Refused(refusal)) => Err(Failure::new(refusal.message)),
-        Err(RequestError::Broken(failure)) => Err(failure),
+        Err(RequestError::Broken(failure) | RequestError::Late(failure)) => Err(failure),
     };
     // Discards what is kept of an earlier recording.
     take(false)?;

@@ -1,6 +1,7 @@
 //! Busiest threads and files of a pool: what its server counts, asked for as long as somebody looks.
 
-use crate::control::client::{ConnectError, Connection, RequestError, unexpected};
+use crate::control::client::unexpected;
+use crate::control::kept::{Kept, Unanswered};
 use crate::control::protocol::{Outcome, Request};
 use crate::mountinfo::Device;
 use homenode::tasks::{PoolTasks, TaskBytes};
@@ -76,9 +77,9 @@ fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
 }
 
 fn follow(device: Device, told: &Weak<Mutex<Told>>) {
-    let (mut before, mut kept) = (None::<PoolTasks>, None);
+    let (mut before, mut server) = (None::<PoolTasks>, Kept::new(device));
     while let Some(told) = told.upgrade() {
-        match ask(device, &mut kept) {
+        match ask(&mut server) {
             Ok(tasks) => {
                 let is_newer = |earlier: &&PoolTasks| tasks.counted_ms > earlier.counted_ms;
                 if let Some(earlier) = before.as_ref().filter(is_newer) {
@@ -101,23 +102,14 @@ fn follow(device: Device, told: &Weak<Mutex<Told>>) {
     }
 }
 
-/// The connection is kept, also where no answer came in time: new ones would fill the queue of a server that is stopped.
-fn ask(device: Device, kept: &mut Option<Connection>) -> Result<PoolTasks, String> {
-    let opened = kept.take().map_or_else(|| Connection::open(device), Ok);
-    let mut server = opened.map_err(|error| match error {
-        ConnectError::Dead => "the server has ended".to_owned(),
-        ConnectError::Other(error) => error.to_string(),
-    })?;
-    let answer = match server.request(&Request::Tasks, &mut |_, _| {}) {
+fn ask(server: &mut Kept) -> Result<PoolTasks, String> {
+    match server.ask(&Request::Tasks) {
         Ok(Outcome::Tasks(tasks)) => Ok(tasks),
         Ok(other) => Err(unexpected(&other).to_string()),
-        Err(RequestError::Refused(refusal)) => Err(refusal.message),
-        Err(RequestError::Broken(failure)) => Err(failure.to_string()),
-    };
-    if !server.has_ended() {
-        *kept = Some(server);
+        Err(Unanswered::Gone) => Err("the server has ended".to_owned()),
+        Err(Unanswered::Unreachable(error)) => Err(error.to_string()),
+        Err(Unanswered::Silent(why)) => Err(why),
     }
-    answer
 }
 
 fn name_of(thread: u32) -> String {

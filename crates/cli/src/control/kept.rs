@@ -1,0 +1,159 @@
+//! A connection that is kept between requests, for viewers that ask a server again and again.
+//!
+//! Invariant: at most one request is under way. A server that was stopped finds one request when it goes on, so its next answers are new.
+
+use super::client::{ConnectError, Connection, RequestError};
+use super::protocol::{Outcome, Request};
+use crate::mountinfo::Device;
+use std::io;
+
+/// A connection to the server of a device, opened by the first request. All requests of one `Kept` are of one kind.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    device: Device,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    connection: Connection,
+    /// A request was sent, and its answer has not come yet.
+    is_owed: bool,
+    /// The part of the answer's line that has come.
+    line: Vec<u8>,
+}
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(crate) enum Unanswered {
+    /// Nobody listens.
+    Gone,
+    /// Connecting failed.
+    Unreachable(io::Error),
+    /// The server refused, broke the conversation, or has not answered yet.
+    Silent(String),
+}
+
+impl Kept {
+    pub(crate) fn new(device: Device) -> Self {
+        Self { device, open: None }
+    }
+
+    /// Sends `request` and waits for the answer. Only waits where an answer is still owed from the last time.
+    pub(crate) fn ask(&mut self, request: &Request) -> Result<Outcome, Unanswered> {
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => Open {
+                connection: Connection::open(self.device)?,
+                is_owed: false,
+                line: Vec::new(),
+            },
+        };
+        let sent = if open.is_owed {
+            Ok(())
+        } else {
+            open.connection.send(request)
+        };
+        let answer = sent.and_then(|()| open.connection.receive(request, &mut open.line, &mut |_, _| {}));
+        open.is_owed = matches!(answer, Err(RequestError::Late(_)));
+        let is_broken = matches!(answer, Err(RequestError::Broken(_))) || open.connection.has_ended();
+        if !is_broken {
+            self.open = Some(open);
+        }
+        match answer {
+            Ok(outcome) => Ok(outcome),
+            Err(RequestError::Refused(refusal)) => Err(Unanswered::Silent(refusal.message)),
+            // A server that runs closes connections, too.
+            Err(_) if is_broken && matches!(Connection::open(self.device), Err(ConnectError::Dead)) => {
+                Err(Unanswered::Gone)
+            }
+            Err(RequestError::Broken(failure) | RequestError::Late(failure)) => {
+                Err(Unanswered::Silent(failure.to_string()))
+            }
+        }
+    }
+}
+
+impl From<ConnectError> for Unanswered {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Dead => Self::Gone,
+            ConnectError::Other(error) => Self::Unreachable(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::protocol::Reply;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+    use std::time::Duration;
+
+    const QUICK: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn a_server_that_was_stopped_finds_one_request_and_the_next_answer_is_new() {
+        let device = Device { major: 4000, minor: 77 };
+        let (client, server) = UnixStream::pair().unwrap();
+        let open = Open {
+            connection: Connection::over(device, client, QUICK),
+            is_owed: false,
+            line: Vec::new(),
+        };
+        let mut kept = Kept {
+            device,
+            open: Some(open),
+        };
+        let served = thread::spawn(move || {
+            let mut lines = BufReader::new(&server).lines();
+            let mut answers = (1..).map(|bytes| {
+                let mut line = serde_json::to_vec(&Reply::Done(Outcome::Moved { bytes })).unwrap();
+                line.push(b'\n');
+                line
+            });
+            // The first answer comes in two parts, each of them late.
+            lines.next().unwrap().unwrap();
+            let first = answers.next().unwrap();
+            let (part, rest) = first.split_at(9);
+            (&server).write_all(part).unwrap();
+            thread::sleep(5 * QUICK);
+            (&server).write_all(rest).unwrap();
+            let mut found = 1;
+            for (line, answer) in lines.zip(answers) {
+                line.unwrap();
+                found += 1;
+                (&server).write_all(&answer).unwrap();
+            }
+            found
+        });
+        let mut ask = || kept.ask(&Request::Live { since_ms: 0 });
+        let mut rounds = 1;
+        let first = loop {
+            match ask() {
+                Ok(outcome) => break outcome,
+                Err(Unanswered::Silent(why)) => assert!(why.contains("has not answered"), "{why}"),
+                Err(other) => panic!("{other:?}"),
+            }
+            rounds += 1;
+        };
+        assert!(rounds > 2, "{rounds} rounds");
+        assert_eq!(first, Outcome::Moved { bytes: 1 });
+        assert_eq!(
+            ask().unwrap(),
+            Outcome::Moved { bytes: 2 },
+            "it is the answer to this request"
+        );
+        assert_eq!(ask().unwrap(), Outcome::Moved { bytes: 3 });
+        drop(kept);
+        assert_eq!(served.join().unwrap(), 3, "requests that the server found");
+    }
+
+    #[test]
+    fn a_server_that_has_ended_is_gone() {
+        let mut kept = Kept::new(Device { major: 4000, minor: 78 });
+        assert!(matches!(kept.ask(&Request::Status), Err(Unanswered::Gone)));
+    }
+}

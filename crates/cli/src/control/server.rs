@@ -24,6 +24,9 @@ const READERS_MAX: usize = 8;
 /// Connections of readers served at a time to a user other than root, so that no user takes the places of all others.
 const USER_READERS_MAX: usize = 4;
 const _: () = assert!(USER_READERS_MAX < READERS_MAX);
+/// Answers to a reader's connection are at least this far apart, the first one from the connection: an answer costs CPU time that users of the pool
+/// would miss, and a reader could ask in a loop, also with a connection for each request.
+const READER_PERIOD: Duration = Duration::from_millis(250);
 /// Progress lines are at least this far apart.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 /// Time in which the line of a client's first request must be there: silent clients would take the places of all others.
@@ -304,7 +307,7 @@ impl Read for Timed<'_> {
     }
 }
 
-/// Answers the requests of a connection. The line of the first one must be there within `first`, and that of each later one of a reader; clients of
+/// Answers the requests of a connection, those of a reader [`READER_PERIOD`] apart. The line of the first one must be there within `first`, and that of each later one of a reader; clients of
 /// root may pause for long between requests.
 fn converse(
     stream: &UnixStream,
@@ -315,10 +318,16 @@ fn converse(
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let end = || Some(Instant::now() + first);
     let mut input = BufReader::new(Timed { stream, end: end() });
+    let mut answered = Instant::now();
     loop {
         let mut line = String::new();
         if input.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut line)? == 0 {
             return Ok(());
+        }
+        if rights == Rights::Reading {
+            // This thread alone waits, and holds no lock.
+            thread::sleep(READER_PERIOD.saturating_sub(answered.elapsed()));
+            answered = Instant::now();
         }
         {
             let _request = Counted::new(activity, Thing::Request);

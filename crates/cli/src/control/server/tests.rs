@@ -243,3 +243,24 @@ fn a_line_that_comes_byte_by_byte_has_an_end() {
     drop(server);
     writer.join().unwrap();
 }
+
+#[test]
+fn a_reader_gets_four_answers_a_second_and_root_gets_all() {
+    const REQUESTS: u32 = 4;
+    for (rights, least, most) in [
+        (Rights::Reading, REQUESTS * READER_PERIOD, 20 * READER_PERIOD),
+        (Rights::All, Duration::ZERO, READER_PERIOD),
+    ] {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let thread = thread::spawn(move || converse(&server, &Echo, &Arc::default(), (FIRST_TIMEOUT, rights)));
+        let begun = Instant::now();
+        for _ in 0..REQUESTS {
+            client.write_all(b"{\"request\":\"live\",\"since_ms\":0}\n").unwrap();
+        }
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(BufReader::new(&client).lines().count(), REQUESTS as usize);
+        let taken = begun.elapsed();
+        assert!((least..most).contains(&taken), "{rights:?}: {taken:?}");
+        thread.join().unwrap().unwrap();
+    }
+}

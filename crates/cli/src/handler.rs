@@ -168,18 +168,22 @@ impl PoolHandler {
         Ok(())
     }
 
-    fn live(&self, since_ms: u64) -> Result<Outcome, Refusal> {
+    fn live(&self, since_ms: u64, user: Option<u32>) -> Result<Outcome, Refusal> {
         let sampler = self.sampler.get();
         let sampler = sampler.ok_or_else(|| Refusal::new("the server samples nothing yet: try again"))?;
-        Ok(Outcome::Live(Box::new(sampler.since(since_ms))))
+        let mut live = sampler.since(since_ms);
+        if is_reader(user) {
+            live.report = live.report.without_private();
+        }
+        Ok(Outcome::Live(Box::new(live)))
     }
 
     /// Status for a user. Those who may only look get the last one that was sampled: it costs nothing.
     fn status_for(&self, user: Option<u32>) -> StatusReport {
-        let is_reader = user.is_some_and(|user| ![0, rustix::process::geteuid().as_raw()].contains(&user));
-        match self.sampler.get().filter(|_| is_reader) {
-            Some(sampler) => sampler.latest(),
-            None => self.report(self.pool.status()),
+        match self.sampler.get() {
+            _ if !is_reader(user) => self.report(self.pool.status()),
+            Some(sampler) => sampler.latest().without_private(),
+            None => self.report(self.pool.status()).without_private(),
         }
     }
 
@@ -221,7 +225,7 @@ impl Handler for PoolHandler {
         }
         let done = match request {
             Request::Status => Ok(Outcome::Status(Box::new(self.status_for(user)))),
-            Request::Live { since_ms } => return self.live(since_ms),
+            Request::Live { since_ms } => return self.live(since_ms, user),
             Request::Tasks => Ok(Outcome::Tasks(seen_by(self.mount.tasks(), user, owner))),
             Request::Accesses { ends } => Ok(accesses(&self.mount.take_accesses(ends))),
             Request::Down { lazy } => return self.down(lazy),
@@ -259,6 +263,11 @@ impl Handler for PoolHandler {
         };
         done.map_err(|error| refusal(&error))
     }
+}
+
+/// Whether somebody may only look: a user who is neither root nor the server's, or is not known.
+fn is_reader(user: Option<u32>) -> bool {
+    ![0, rustix::process::geteuid().as_raw()].map(Some).contains(&user)
 }
 
 /// Lines of a trace ([`homenode_sim::trace`]).

@@ -4,7 +4,7 @@ use crate::bodies::Answers;
 use crate::report::{KindTimes, LiveReport};
 use homenode::mover::MoverStatus;
 use homenode::tasks::PoolTasks;
-use homenode::{CacheStatus, Flow, Status};
+use homenode::{CacheStatus, Flow, MemberKind, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -275,6 +275,17 @@ pub(crate) enum Access {
 }
 
 impl StatusReport {
+    /// Takes out what somebody who may only look could not see otherwise: paths of members, numbers of users, and inodes.
+    pub(crate) fn without_private(mut self) -> Self {
+        let stored = self.pool.members.iter_mut();
+        stored
+            .filter(|member| member.kind != MemberKind::Dram)
+            .for_each(|member| member.backing.clear());
+        self.pool.metadata_by_user.clear();
+        self.mover.decisions.clear();
+        self
+    }
+
     /// Whether it is of a durable pool that can only be read because a member could not be written.
     pub(crate) fn has_failed(&self) -> bool {
         self.durable
@@ -337,7 +348,7 @@ mod tests {
     use super::*;
     use homenode::mover::{MoverMode, Outcome as MoveOutcome};
     use homenode::tasks::{FilePlace, TaskBytes};
-    use homenode::{MemberId, MemberKind, MemberState, MemberStatus, NodeId};
+    use homenode::{MemberId, MemberState, MemberStatus, NodeId};
 
     #[test]
     fn requests_survive_serialization() {
@@ -534,6 +545,49 @@ mod tests {
         assert_eq!((&member["member"], &member["home"]), (&3.into(), &1.into()));
         assert_eq!((&member["kind"], &member["state"]), (&"block".into(), &"fat".into()));
         assert_eq!(told["mover"]["mode"], "off");
+    }
+
+    #[test]
+    fn readers_are_told_no_paths_users_and_inodes() {
+        let member = |id, kind, backing: &str| MemberStatus {
+            id: MemberId(id),
+            kind,
+            home: NodeId(0),
+            state: MemberState::Candidate,
+            problem: None,
+            backing: backing.to_owned(),
+            capacity_bytes: 1,
+            populated_bytes: 0,
+            used_bytes: 0,
+            errors: 0,
+        };
+        let mut report = StatusReport {
+            pool: Status {
+                members: vec![
+                    member(0, MemberKind::Dram, "pages of memory"),
+                    member(1, MemberKind::File, "/home/a"),
+                    member(2, MemberKind::Block, "/dev/a"),
+                ],
+                metadata_users: 1,
+                metadata_by_user: vec![homenode::UserBytes { uid: 4711, bytes: 1 }],
+                ..Status::default()
+            },
+            ..StatusReport::default()
+        };
+        let decision = r#"{"inode":4712,"node":1,"bytes":1,"saved_rate":1,"outcome":"moved","reason":""}"#;
+        report
+            .mover
+            .decisions
+            .push_back(serde_json::from_str(decision).unwrap());
+        let told = |report: &StatusReport| serde_json::to_string(report).unwrap();
+        let (all, public) = (told(&report), told(&report.clone().without_private()));
+        for private in ["/home/a", "/dev/a", "4711", "4712"] {
+            assert!(
+                all.contains(private) && !public.contains(private),
+                "{private}: {public}"
+            );
+        }
+        assert!(public.contains("pages of memory"), "{public}");
     }
 
     #[test]

@@ -115,6 +115,13 @@ fn members_of_the_group_look_and_change_nothing() {
         reader "$homenode" status --json | grep -q "$1/pool"
         reader "$homenode" top --once | grep -q "pools by name"
         reader "$homenode" top --json | grep -q "$1/pool"
+        # A second later it is in a sample.
+        : >"$1/pool/file"
+        sleep 2.5
+        for look in status top; do
+            "$homenode" $look --json >"$1/$look-root"
+            reader "$homenode" $look --json >"$1/$look-reader"
+        done
         if reader "$homenode" down "$1/pool"; then exit 11; fi
         if reader "$homenode" pool add "$1/pool" --node 0 --size 16M; then exit 12; fi
         if nobody "$homenode" status "$1/pool"; then exit 13; fi
@@ -134,4 +141,14 @@ fn members_of_the_group_look_and_change_nothing() {
         "{said}"
     );
     assert!(said.contains("\n700 0\n"), "{said}");
+    for (look, report) in [("status", "/pools/0"), ("top", "/pools/0/report")] {
+        let users = |who: &str| {
+            let told = fs::read(scratch.path().join(format!("{look}-{who}"))).unwrap();
+            let told: Value = serde_json::from_slice(&told).unwrap();
+            let report = told.pointer(report).unwrap();
+            assert_eq!(report["metadata_users"], 1, "{told}");
+            report["metadata_by_user"].as_array().unwrap().len()
+        };
+        assert_eq!((users("root"), users("reader")), (1, 0), "{look}");
+    }
 }

@@ -32,6 +32,7 @@ fn pool(name: &str, minor: u32, nodes: u16, scale: u64) -> Pool {
     };
     let report = StatusReport {
         directory: name.to_owned(),
+        mounted: true,
         pid: 77,
         pool: Status {
             capacity_bytes: u64::from(nodes) * 1024 * MIB,
@@ -208,6 +209,30 @@ fn keys_choose_sort_pause_and_end() {
     assert!(type_keys(&mut view, "q"));
     assert!(press(&mut view, KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)).is_break());
     assert!(press(&mut view, KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE)).is_break());
+}
+
+/// A pool that was unmounted from under open files, and another one on its directory.
+#[test]
+fn pools_of_one_name_are_chosen_one_by_one() {
+    let mut view = two_pools();
+    let mut detached = pool("/mnt/a", 40, 3, 1);
+    Arc::make_mut(detached.report.as_mut().unwrap()).mounted = false;
+    view.pools.pools.insert(0, detached);
+    let chosen = |view: &View| {
+        let lines = drawn(view, 80, 30);
+        let at = lines.iter().position(|line| line.starts_with("> ")).unwrap();
+        (lines[at][2..8].to_owned(), lines[at + 1].contains("detached"))
+    };
+    let mut order = vec![chosen(&view)];
+    for _ in 0..2 {
+        type_keys(&mut view, "j");
+        order.push(chosen(&view));
+    }
+    let name = |name: &str| name.to_owned();
+    assert_eq!(
+        order,
+        [(name("/mnt/a"), true), (name("/mnt/a"), false), (name("/mnt/b"), false)]
+    );
 }
 
 #[test]

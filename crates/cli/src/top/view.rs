@@ -2,6 +2,7 @@
 
 use super::tasks::Tasks;
 use crate::live::{Pool, Pools};
+use crate::mountinfo::Device;
 use crate::report::{KindTimes, Sample, drains};
 use homenode::{Flow, MemberState, NodeId, NodeStatus};
 use ratatui::buffer::Buffer;
@@ -54,8 +55,8 @@ impl Sort {
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) pools: Pools,
-    /// Name of the chosen pool; another one is chosen where it is gone.
-    chosen: Option<String>,
+    /// The chosen pool; another one is chosen where it is gone. Names are not unique: a pool that was unmounted from under open files keeps its own.
+    chosen: Option<Device>,
     pub(super) sort: Sort,
     pub(super) is_paused: bool,
     pub(super) has_help: bool,
@@ -127,11 +128,11 @@ impl View {
         };
         let at = self.place(&sorted);
         let to = at.saturating_add_signed(by).min(last);
-        self.chosen = Some(sorted[to].name.clone());
+        self.chosen = Some(sorted[to].device);
     }
 
     fn place(&self, sorted: &[&Pool]) -> usize {
-        let is_chosen = |pool: &&Pool| Some(&pool.name) == self.chosen.as_ref();
+        let is_chosen = |pool: &&Pool| Some(pool.device) == self.chosen;
         sorted.iter().position(is_chosen).unwrap_or(0)
     }
 
@@ -256,6 +257,9 @@ impl View {
             (None, true) => Line::styled(line, self.style(Color::Cyan)),
             (None, false) => Line::raw(line),
         }];
+        if !report.mounted {
+            lines.push(self.dim("    detached, waits for open files".to_owned()));
+        }
         let health = pool.health();
         if health != "ok" {
             lines.push(self.bad(format!("    {health}")));

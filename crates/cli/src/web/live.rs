@@ -19,7 +19,10 @@ pub(super) struct Live {
 
 #[derive(Debug, Serialize)]
 struct PoolNow {
+    /// Tells apart pools of one name.
+    id: String,
     name: String,
+    is_mounted: bool,
     health: String,
     is_silent: bool,
     now: Option<Now>,
@@ -112,7 +115,9 @@ impl PoolNow {
             )
         };
         Self {
+            id: pool.device.to_string(),
             name: pool.name.clone(),
+            is_mounted: pool.report.as_ref().is_none_or(|report| report.mounted),
             health: pool.health(),
             is_silent: pool.silent.is_some(),
             now: Now::of(pool),

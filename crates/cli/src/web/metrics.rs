@@ -334,10 +334,28 @@ impl Collector for Told {
     }
 }
 
+/// Leaves one pool for each name: series are told apart by the names of pools. A mounted pool is left rather than a mount whose server was killed, and both
+/// rather than a pool that was unmounted and waits for open files.
+fn with_unique_names(pools: Pools) -> Pools {
+    let mut names = BTreeSet::new();
+    let mut is_new = |name: &String| names.insert(name.clone());
+    let is_mounted = |pool: &Pool| pool.report.as_ref().is_none_or(|report| report.mounted);
+    let (mut told, detached): (Vec<Pool>, Vec<Pool>) = pools.pools.into_iter().partition(is_mounted);
+    told.retain(|pool| is_new(&pool.name));
+    let mut dead = pools.dead;
+    dead.retain(&mut is_new);
+    told.extend(detached.into_iter().filter(|pool| is_new(&pool.name)));
+    Pools {
+        pools: told,
+        dead,
+        ..pools
+    }
+}
+
 /// The text of what is known of all pools.
 pub(super) fn text(pools: Pools) -> String {
     let mut registry = Registry::with_prefix("homenode");
-    registry.register_collector(Box::new(Told(pools)));
+    registry.register_collector(Box::new(Told(with_unique_names(pools))));
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string cannot fail");
     text

@@ -104,6 +104,7 @@ fn large(nodes: u16) -> Pools {
     };
     let mut report = crate::control::protocol::StatusReport {
         directory: "/mnt/\"a\"\n".to_owned(),
+        mounted: true,
         flows: flows(1 << 30),
         server_cpu_ns: 1_500_000_000,
         ..Default::default()
@@ -175,6 +176,34 @@ fn metrics_have_units_help_and_labels() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
+}
+
+/// A pool that was unmounted from under open files, and another one on its directory.
+#[test]
+fn pools_of_one_name_are_told_apart() {
+    let mut pools = large(2);
+    let mut detached = pools.pools[0].clone();
+    detached.device.minor = 39;
+    Arc::make_mut(detached.report.as_mut().unwrap()).mounted = false;
+    pools.pools.insert(0, detached);
+    let told = serde_json::to_value(live::Live::of(&pools, 0)).unwrap();
+    let told = told["pools"].as_array().unwrap();
+    assert_eq!(
+        (&told[0]["id"], &told[0]["is_mounted"]),
+        (&"0-39".into(), &false.into())
+    );
+    assert_eq!((&told[1]["id"], &told[1]["is_mounted"]), (&"0-40".into(), &true.into()));
+    // Prometheus takes no two series with the same labels.
+    pools.dead.push(pools.pools[0].name.clone());
+    let text = metrics::text(pools);
+    let series = text
+        .lines()
+        .filter_map(|line| line.rsplit_once(' '))
+        .map(|(series, _)| series);
+    let series: Vec<&str> = series.filter(|series| !series.starts_with('#')).collect();
+    let unique: std::collections::BTreeSet<&&str> = series.iter().collect();
+    assert_eq!(unique.len(), series.len(), "{text}");
+    assert!(text.contains("homenode_up{pool=\"/mnt/\\\"a\\\"\"} 1\n"), "{text}");
 }
 
 #[test]

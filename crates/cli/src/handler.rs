@@ -155,10 +155,12 @@ impl PoolHandler {
         let (mut known, mut looked) = (Vec::new(), None::<Instant>);
         let status = move |is_watched: bool| {
             let handler = pool.upgrade()?;
-            // A look at all inodes: for viewers, and not each second.
-            if is_watched && looked.is_none_or(|looked| looked.elapsed() >= LOOK_PERIOD) {
-                known = handler.pool.kernel_by_node(LOOK_TIME);
-                looked = Some(Instant::now());
+            if !is_watched {
+                // It would be of long ago when the next viewer comes.
+                (known, looked) = (Vec::new(), None);
+            } else if looked.is_none_or(|looked| looked.elapsed() >= LOOK_PERIOD) {
+                // A look at all inodes: for viewers, and not each second.
+                (known, looked) = (handler.pool.kernel_by_node(LOOK_TIME), Some(Instant::now()));
             }
             Some(handler.report(handler.pool.status_with(&known)))
         };
@@ -168,8 +170,18 @@ impl PoolHandler {
         Ok(())
     }
 
+    /// The sampler for a viewer. The first viewer finds in it where files of the kernel lie now, at which nobody looks without viewers.
+    fn watched(&self) -> Option<&Sampler> {
+        let sampler = self.sampler.get()?;
+        if !sampler.is_for_viewers() {
+            let known = self.pool.kernel_by_node(LOOK_TIME);
+            sampler.show(self.report(self.pool.status_with(&known)));
+        }
+        Some(sampler)
+    }
+
     fn live(&self, since_ms: u64, user: Option<u32>) -> Result<Outcome, Refusal> {
-        let sampler = self.sampler.get();
+        let sampler = self.watched();
         let sampler = sampler.ok_or_else(|| Refusal::new("the server samples nothing yet: try again"))?;
         let mut live = sampler.since(since_ms);
         if is_reader(user) {
@@ -180,8 +192,10 @@ impl PoolHandler {
 
     /// Status for a user. Those who may only look get the last one that was sampled: it costs nothing.
     fn status_for(&self, user: Option<u32>) -> StatusReport {
-        match self.sampler.get() {
-            _ if !is_reader(user) => self.report(self.pool.status()),
+        if !is_reader(user) {
+            return self.report(self.pool.status());
+        }
+        match self.watched() {
             Some(sampler) => sampler.latest().without_private(),
             None => self.report(self.pool.status()).without_private(),
         }

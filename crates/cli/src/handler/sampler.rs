@@ -24,6 +24,11 @@ pub(crate) struct Sampler {
 
 #[derive(Debug)]
 struct Kept {
+    /// The status that viewers are told: the one of the last sample, or a newer one for the first of them.
+    shown: Arc<StatusReport>,
+    /// `shown` was taken for viewers.
+    is_for_viewers: bool,
+    /// The status of the last sample, from which the next one counts.
     latest: Arc<StatusReport>,
     samples: VecDeque<Arc<Sample>>,
     /// When a viewer last asked.
@@ -36,8 +41,11 @@ impl Sampler {
         let Some(first) = status(false) else {
             fail!("the pool has no status to sample");
         };
+        let first = Arc::new(first);
         let kept = Arc::new(Mutex::new(Kept {
-            latest: Arc::new(first),
+            shown: Arc::clone(&first),
+            is_for_viewers: false,
+            latest: first,
             samples: VecDeque::new(),
             asked: None,
         }));
@@ -50,7 +58,7 @@ impl Sampler {
                 let Some(report) = status(is_watched) else { return };
                 let span = looked.elapsed();
                 looked += span;
-                lock(&shared).add(report, span);
+                lock(&shared).add(report, span, is_watched);
             }
         };
         match thread::Builder::new().name("sampler".into()).spawn(run) {
@@ -59,11 +67,23 @@ impl Sampler {
         }
     }
 
+    /// Whether the latest status was taken for viewers: without them some figures are left out.
+    pub(crate) fn is_for_viewers(&self) -> bool {
+        lock(&self.kept).is_for_viewers
+    }
+
+    /// Shows viewers a status until there is a next one.
+    pub(crate) fn show(&self, report: StatusReport) {
+        let mut kept = lock(&self.kept);
+        kept.shown = Arc::new(report);
+        kept.is_for_viewers = true;
+    }
+
     /// The latest status.
     pub(crate) fn latest(&self) -> StatusReport {
         let mut kept = lock(&self.kept);
         kept.asked = Some(Instant::now());
-        let latest = Arc::clone(&kept.latest);
+        let latest = Arc::clone(&kept.shown);
         drop(kept);
         (*latest).clone()
     }
@@ -75,7 +95,7 @@ impl Sampler {
             kept.asked = Some(Instant::now());
             let after = kept.samples.partition_point(|sample| sample.at_ms <= since_ms);
             (
-                Arc::clone(&kept.latest),
+                Arc::clone(&kept.shown),
                 kept.samples.range(after..).cloned().collect::<Vec<_>>(),
             )
         };
@@ -87,13 +107,15 @@ impl Sampler {
 }
 
 impl Kept {
-    fn add(&mut self, report: StatusReport, span: Duration) {
+    fn add(&mut self, report: StatusReport, span: Duration, is_for_viewers: bool) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         // Ascending, whoever sets the clock.
         let last_ms = self.samples.back().map_or(0, |sample| sample.at_ms);
         let sample = Sample::between(&self.latest, &report, span, now_ms.max(last_ms + 1));
         self.latest = Arc::new(report);
+        self.shown = Arc::clone(&self.latest);
+        self.is_for_viewers = is_for_viewers;
         self.samples.push_back(Arc::new(sample));
         if self.samples.len() > KEPT {
             self.samples.pop_front();
@@ -118,11 +140,13 @@ mod tests {
             report
         };
         let mut kept = Kept {
+            shown: Arc::default(),
+            is_for_viewers: false,
             latest: Arc::new(report(0)),
             samples: VecDeque::new(),
             asked: None,
         };
-        (1..=KEPT as u64 + 5).for_each(|second| kept.add(report(second * second), PERIOD));
+        (1..=KEPT as u64 + 5).for_each(|second| kept.add(report(second * second), PERIOD, false));
         assert_eq!(kept.samples.len(), KEPT);
         let sampler = Sampler {
             kept: Arc::new(Mutex::new(kept)),
@@ -138,6 +162,15 @@ mod tests {
         let last_ms = all.samples[KEPT - 3].at_ms;
         assert_eq!(sampler.since(last_ms).samples.len(), 2);
         assert!(sampler.since(u64::MAX).samples.is_empty());
+        // A status for the first viewer is no sample: the next one counts from the last one.
+        assert!(!sampler.is_for_viewers());
+        sampler.show(report(7));
+        assert!(sampler.is_for_viewers());
+        assert_eq!(sampler.since(last_ms).report.fuse.requests, 7);
+        lock(&sampler.kept).add(report(605 * 605 + 3), PERIOD, true);
+        let told = sampler.since(0);
+        assert_eq!(told.report.fuse.requests, 605 * 605 + 3);
+        assert_eq!(told.samples.last().expect("there are samples").requests, 3);
     }
 
     #[test]

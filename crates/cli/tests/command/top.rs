@@ -166,6 +166,26 @@ fn top_ends_with_its_terminal() {
     wait_for_end(pid);
 }
 
+/// Nobody has looked at the pool before, so its server has not looked where files of the kernel lie.
+#[test]
+fn the_first_viewer_is_told_where_files_of_the_kernel_lie() {
+    need_mounts!();
+    let scratch = Scratch::new("top-first");
+    let dir = scratch.dir("pool");
+    succeed(homenode(["up", SIZE, "--data", "kernel"]).arg(&dir));
+    fs::write(dir.join("file"), vec![1; 2 << 20]).unwrap();
+    // Until some samples were taken without a viewer.
+    thread::sleep(std::time::Duration::from_millis(2500));
+    let told: Value = serde_json::from_str(&succeed(&mut homenode(["top", "--json"]))).unwrap();
+    let pools = told["pools"].as_array().unwrap().iter();
+    let mut pools = pools.map(|pool| &pool["report"]);
+    let report = pools.find(|report| report["directory"] == dir.to_str().unwrap());
+    let report = report.unwrap();
+    assert_eq!(report["kernel_bytes"], 2 << 20, "{report}");
+    assert_eq!(report["kernel_located_bytes"], 2 << 20, "{report}");
+    down(&dir);
+}
+
 #[test]
 fn top_prints_one_picture_or_json() {
     need_mounts!();

@@ -19,7 +19,7 @@ use homenode_shared::Words;
 use parking_lot::Mutex;
 use promise::{Given, MARGIN_BLOCKS, Promise};
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -447,13 +447,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.attr(inode)
     }
 
-    /// Bytes of all backing files on each node, ascending by node. Looks at files while `goes_on`, and takes what was found
-    /// before where nobody can have changed it; so the sum may be less than what the files take.
+    /// Bytes of all backing files on each node, ascending by node. Asks `goes_on` before each inode and stops when it says no, and takes
+    /// what was found before where nobody can have changed it; so the sum may be less than what the files take.
     pub fn backing_by_node(&self, goes_on: impl Fn() -> bool) -> Vec<(NodeId, u64)> {
         let mut nodes = BTreeMap::<NodeId, u64>::new();
-        self.table.for_each(|inode| {
-            let Some(file) = inode.kernel_file().filter(|_| goes_on()) else {
-                return;
+        // Stopped or not: what was found is the answer.
+        let _ = self.table.try_for_each(|inode| {
+            if !goes_on() {
+                return ControlFlow::Break(());
+            }
+            let Some(file) = inode.kernel_file() else {
+                return ControlFlow::Continue(());
             };
             if file.may_be_written() {
                 file.settle_writers(|| self.opens(inode).writers > 0);
@@ -461,6 +465,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             for (node, bytes) in file.known_map(&goes_on).unwrap_or_default() {
                 *nodes.entry(node).or_default() += bytes;
             }
+            ControlFlow::Continue(())
         });
         nodes.into_iter().collect()
     }

@@ -5,6 +5,7 @@ use crate::support::{BLOCK, TestStore, filesystem, kernel_filesystem, new_file};
 use homenode_engine::fs::{Access, Inode, POLICY_XATTR, Placement, XattrMode};
 use homenode_engine::pool::PoolError;
 use homenode_engine::{MemberId, NodeId};
+use std::cell::Cell;
 use std::sync::Arc;
 
 #[test]
@@ -156,4 +157,12 @@ fn bytes_by_node_are_counted_until_stopped() {
     fs.set_attr(&inode, &set(|set| set.size = Some(BLOCK))).unwrap();
     assert_eq!(told(), [(NodeId(0), BLOCK)]);
     assert_eq!(fs.backing_by_node(|| false), []);
+    // No other inode is visited after a no.
+    (0..20).for_each(|other| drop(new_file(&fs, &format!("other{other}"))));
+    let asked = Cell::new(0);
+    fs.backing_by_node(|| {
+        asked.set(asked.get() + 1);
+        false
+    });
+    assert_eq!(asked.get(), 1);
 }

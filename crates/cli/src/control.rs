@@ -74,7 +74,10 @@ pub(crate) fn devices() -> Result<Vec<Device>> {
     let entries = match fs::read_dir(DIRECTORY).or_else(|error| fs::read_dir(READERS).map_err(|_| error)) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => fail!("cannot list the servers in {DIRECTORY}: {error}{}", reader_hint(&error)),
+        Err(error) => fail!(
+            "cannot list the servers in {DIRECTORY}: {error}{}",
+            hint(&error, To::Look)
+        ),
     };
     let name = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().into_string().ok();
     let device = |name: String| name.strip_suffix(SOCKET_SUFFIX)?.parse().ok();
@@ -103,7 +106,7 @@ pub(crate) fn make_directory() -> Result<()> {
         });
     match result {
         Ok(()) => Ok(()),
-        Err(error) => fail!("cannot use {DIRECTORY}: {error}{}", root_hint(&error)),
+        Err(error) => fail!("cannot use {DIRECTORY}: {error}{}", hint(&error, To::Change)),
     }
 }
 
@@ -124,24 +127,22 @@ pub(crate) fn lock() -> Result<File> {
             .map_err(Into::into)
     }) {
         Ok(file) => Ok(file),
-        Err(error) => fail!("cannot lock {}: {error}{}", path.display(), root_hint(&error)),
+        Err(error) => fail!("cannot lock {}: {error}{}", path.display(), hint(&error, To::Change)),
     }
 }
 
-/// Who may look, if permission was denied; empty for other errors.
-pub(crate) fn reader_hint(error: &io::Error) -> &'static str {
-    if error.kind() == io::ErrorKind::PermissionDenied {
-        " (run as root, or as a member of the group homenode)"
-    } else {
-        ""
-    }
+/// What a command does with a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    Look,
+    Change,
 }
 
-/// Returns the hint to run as root if permission was denied; empty for other errors.
-pub(crate) fn root_hint(error: &io::Error) -> &'static str {
-    if error.kind() == io::ErrorKind::PermissionDenied {
-        " (run as root)"
-    } else {
-        ""
+/// Says whom to run a command as if permission was denied; empty for other errors.
+pub(crate) fn hint(error: &io::Error, to: To) -> &'static str {
+    match to {
+        _ if error.kind() != io::ErrorKind::PermissionDenied => "",
+        To::Look if readers_group().is_some() => " (run as root, or as a member of the group homenode)",
+        To::Look | To::Change => " (run as root)",
     }
 }

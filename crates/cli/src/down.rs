@@ -1,5 +1,6 @@
 //! `homenode down`: unmounts, and ends the server.
 
+use crate::control::To;
 use crate::control::client::{ConnectError, Connection, RequestError, Unserved, cannot_talk, unexpected, unserved};
 use crate::control::log_path;
 use crate::control::protocol::{Outcome, Request, StatusReport};
@@ -46,7 +47,7 @@ pub(crate) struct DownArgs {
 }
 
 pub(crate) fn run(args: &DownArgs) -> Result<()> {
-    match unserved(&args.directory) {
+    match unserved(&args.directory, To::Change) {
         // The mount point of a dead server is cleared below.
         Some(Unserved::Dead(..)) if locate(&args.directory).is_ok() => {}
         Some(Unserved::Dead(_, failure) | Unserved::Silent(_, failure) | Unserved::Refused(failure)) => {
@@ -80,7 +81,7 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
         Ok(connection) => ask_server(connection, &located, args),
         // Its socket is out of reach (another /run, say). The server ends by itself when it is unmounted.
         Err(ConnectError::Dead) => unless_gone(unmount(&located, args.lazy), &located),
-        Err(ConnectError::Other(error)) => Err(cannot_talk(&name, &error)),
+        Err(ConnectError::Other(error)) => Err(cannot_talk(&name, &error, To::Change)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `homenode file`: where a file lies, and moving it.
 
 use crate::argument;
+use crate::control::To;
 use crate::control::client::{Connection, on_homenode, refuse_unserved, unexpected};
 use crate::control::protocol::{NodeBytes, OUTPUT_VERSION, Outcome, Request};
 use crate::failure::{Failure, Result, fail};
@@ -124,7 +125,7 @@ fn move_file(args: &MoveArgs) -> Result<()> {
         return move_on_tmpfs(&file, args);
     }
     let (path, inode) = regular_file(&args.path)?;
-    let (mut connection, _) = Connection::to_server_of(&path)?;
+    let (mut connection, _) = Connection::to_server_of(&path, To::Change)?;
     let name = shown(&args.path);
     let progress = Progress::new(format!("moving {name} to node {}", args.node));
     progress.on_interrupt(format!("homenode file map {name}"))?;

@@ -6,7 +6,7 @@ use crate::affinity::changes_in_force;
 use crate::control::client::{ConnectError, Connection, pool_of, unexpected};
 use crate::control::kept::{Kept, Unanswered};
 use crate::control::protocol::{Outcome, Request, StatusReport};
-use crate::control::{self, reader_hint, socket_path};
+use crate::control::{self, To, hint, socket_path};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{Device, shown};
 use crate::report::{KEPT, LiveReport, Sample};
@@ -99,7 +99,7 @@ impl Server {
             }
             Ok(other) => Answer::Silent(unexpected(&other).to_string()),
             Err(Unanswered::Gone) => Answer::Gone,
-            Err(Unanswered::Unreachable(error)) => Answer::Silent(format!("{error}{}", reader_hint(&error))),
+            Err(Unanswered::Unreachable(error)) => Answer::Silent(format!("{error}{}", hint(&error, To::Look))),
             Err(Unanswered::Silent(why)) => Answer::Silent(why),
         }
     }
@@ -196,7 +196,7 @@ pub(crate) fn check() -> Result<()> {
             fail!(
                 "cannot talk to the server behind {}: {error}{}",
                 socket.display(),
-                reader_hint(&error)
+                hint(&error, To::Look)
             );
         }
     }

@@ -5,6 +5,7 @@ pub(crate) mod known;
 pub(crate) mod mounted;
 
 use crate::argument;
+use crate::control::To;
 use crate::control::client::{Connection, unexpected};
 use crate::control::protocol::{Outcome, Request};
 use crate::failure::{Result, fail};
@@ -112,7 +113,7 @@ fn add(args: &AddArgs) -> Result<()> {
             _ => missing_arguments(&args.directory),
         },
     };
-    let (mut connection, _) = Connection::to_server_of(&args.directory)?;
+    let (mut connection, _) = Connection::to_server_of(&args.directory, To::Change)?;
     let progress = Progress::new(format!("adding a member {what}"));
     progress.on_interrupt(format!("homenode status {}", shown(&args.directory)))?;
     let outcome = connection.request(&request, &mut |_, _| {});
@@ -127,7 +128,7 @@ fn add(args: &AddArgs) -> Result<()> {
 
 /// Says what to give for the kind of pool on `directory`, as a mistake in the command line.
 fn missing_arguments(directory: &Path) -> ! {
-    let server = Connection::to_server_of(directory);
+    let server = Connection::to_server_of(directory, To::Look);
     let report = server.and_then(|(mut connection, _)| connection.status());
     let file = "PATH, the file that is to be a member (--size too if it is not there yet)";
     let memory = "--node N and --size SIZE, the memory that is to be a member";
@@ -140,7 +141,7 @@ fn missing_arguments(directory: &Path) -> ! {
 }
 
 fn drain(args: &DrainArgs) -> Result<()> {
-    let (mut connection, _) = Connection::to_server_of(&args.directory)?;
+    let (mut connection, _) = Connection::to_server_of(&args.directory, To::Change)?;
     let progress = Progress::new(format!("draining member {}", args.member));
     let request = Request::PoolDrain { member: args.member };
     progress.on_interrupt(format!("homenode status {}", shown(&args.directory)))?;
@@ -157,7 +158,7 @@ fn drain(args: &DrainArgs) -> Result<()> {
 }
 
 fn remove(args: &RemoveArgs) -> Result<()> {
-    let (mut connection, _) = Connection::to_server_of(&args.directory)?;
+    let (mut connection, _) = Connection::to_server_of(&args.directory, To::Change)?;
     match connection.request(&Request::PoolRemove { member: args.member }, &mut |_, _| {})? {
         Outcome::Removed => crate::print_line(&format!("removed member {}", args.member)),
         other => Err(unexpected(&other)),

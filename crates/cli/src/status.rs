@@ -2,7 +2,7 @@
 
 use crate::control::client::{ConnectError, Connection, Unserved, pool_of, unserved};
 use crate::control::protocol::{Access, DurableReport, STATUS_VERSION, StatusReport};
-use crate::control::{self, reader_hint, socket_path};
+use crate::control::{self, To, hint, socket_path};
 use crate::directory::{fate, is_dead};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{Device, MountEntry, first_homenode_mount, locate, mounts, shown};
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
 /// Asks the server of the mount that `path` lies on. Returns a dead or silent server with the message about it.
 fn of_directory(path: &Path) -> Result<(Found, Option<Failure>)> {
     let mut found = Found::default();
-    let failure = match unserved(path) {
+    let failure = match unserved(path, To::Look) {
         Some(Unserved::Dead(mount, failure)) => {
             found.dead.push(mount);
             failure
@@ -124,7 +124,7 @@ fn of_directory(path: &Path) -> Result<(Found, Option<Failure>)> {
             failure
         }
         Some(Unserved::Refused(failure)) => return Err(failure),
-        None => match Connection::to_server_of(path) {
+        None => match Connection::to_server_of(path, To::Look) {
             Ok((mut server, located)) => match server.status() {
                 Ok(report) => {
                     found.pools.push(report);
@@ -164,7 +164,7 @@ fn all() -> Result<Found> {
                 fail!(
                     "cannot talk to the server behind {}: {error}{}",
                     socket_path(device).display(),
-                    reader_hint(&error)
+                    hint(&error, To::Look)
                 )
             }
         }

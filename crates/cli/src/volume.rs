@@ -9,7 +9,7 @@ mod table;
 use crate::argument;
 use crate::control::client::{ConnectError, Connection, pool_of, unexpected};
 use crate::control::protocol::{Outcome, Request, VolumeReport};
-use crate::control::{self, root_hint};
+use crate::control::{self, To, hint};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{locate, shown};
 use crate::status;
@@ -142,7 +142,7 @@ fn remove(args: &RemoveArgs) -> Result<()> {
 fn list(args: &ListArgs) -> Result<()> {
     let (mut volumes, mut silent, mut dead) = (Vec::new(), Vec::new(), Vec::new());
     if let Some(pool) = &args.pool {
-        ask(&mut Connection::to_server_of(pool)?.0, &mut volumes)?;
+        ask(&mut Connection::to_server_of(pool, To::Look)?.0, &mut volumes)?;
     } else {
         let mut answering = Vec::new();
         for device in control::devices()? {
@@ -153,7 +153,7 @@ fn list(args: &ListArgs) -> Result<()> {
                 }
                 // Nothing, or a mount that is told of below.
                 Err(ConnectError::Dead) => Ok(()),
-                Err(ConnectError::Other(error)) => Err(Failure::new(format!("{error}{}", root_hint(&error)))),
+                Err(ConnectError::Other(error)) => Err(Failure::new(format!("{error}{}", hint(&error, To::Look)))),
             };
             // One that does not answer hides no others.
             if let Err(failure) = told {
@@ -214,7 +214,7 @@ fn tell_size(volume: &Path, done: &str, size_bytes: u64, outcome: Outcome) -> Re
 /// The server of a volume's pool, and the volume's name there.
 fn find(volume: &Path) -> Result<(Connection, String)> {
     let (directory, name) = split(volume)?;
-    let (connection, located) = Connection::to_server_of(directory).map_err(|failure| {
+    let (connection, located) = Connection::to_server_of(directory, To::Change).map_err(|failure| {
         // Only now: a pool's own directory asks no server, but a name in it does.
         if locate(volume).is_ok_and(|it| it.mount.is_homenode() && it.is_mount_point()) {
             no_name(volume)

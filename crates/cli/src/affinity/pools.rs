@@ -7,7 +7,7 @@
 use crate::control::client::{ConnectError, Connection};
 use crate::control::protocol::{Outcome, Reply, Request};
 use crate::control::tasks::{owner, seen_by};
-use crate::control::{devices, root_hint, socket_path};
+use crate::control::{To, devices, hint, socket_path};
 use crate::mountinfo::{Device, mounts, shown};
 use crate::topology::human_bytes;
 use homenode_linux::affinity::{Ask, PoolTasks};
@@ -61,7 +61,10 @@ fn of_pool(servers: &mut HashMap<Device, Server>, device: Device) -> Option<Pool
         Ok(None) => Some(unanswered(Some(device), "its server has not answered in time")),
         // It has ended, or was killed.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => None,
-        Err(error) => Some(unanswered(Some(device), &format!("{error}{}", root_hint(&error)))),
+        Err(error) => Some(unanswered(
+            Some(device),
+            &format!("{error}{}", hint(&error, To::Change)),
+        )),
     }
 }
 
@@ -164,7 +167,7 @@ pub(super) fn move_file(one: &MoveFile) -> FileMoved {
     let device = device(one.file);
     let mut connection = Connection::open(device).map_err(|error| match error {
         ConnectError::Dead => "its server has ended".to_owned(),
-        ConnectError::Other(error) => format!("{error}{}", root_hint(&error)),
+        ConnectError::Other(error) => format!("{error}{}", hint(&error, To::Change)),
     })?;
     let request = Request::FileMove {
         inode: one.file.inode,

@@ -1,7 +1,7 @@
 //! A command's end of the socket.
 
 use super::protocol::{Outcome, Refusal, Reply, Request, StatusReport};
-use super::{log_path, readers_path, root_hint, socket_path};
+use super::{To, hint, log_path, readers_path, socket_path};
 use crate::directory::{fate, is_dead};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{Device, Located, MountEntry, first_homenode_mount, locate, mounts, shown};
@@ -75,7 +75,7 @@ impl Connection {
     }
 
     /// Connects to the server of the mount that `path` lies on.
-    pub(crate) fn to_server_of(path: &Path) -> Result<(Self, Located)> {
+    pub(crate) fn to_server_of(path: &Path, to: To) -> Result<(Self, Located)> {
         let located = on_homenode(path)?;
         match Self::open(located.mount.device) {
             Ok(connection) => Ok((connection, located)),
@@ -85,7 +85,7 @@ impl Connection {
                 shown(&located.mount.mount_point),
                 socket_path(located.mount.device).display(),
             ),
-            Err(ConnectError::Other(error)) => Err(cannot_talk(&shown(&located.mount.mount_point), &error)),
+            Err(ConnectError::Other(error)) => Err(cannot_talk(&shown(&located.mount.mount_point), &error, to)),
         }
     }
 
@@ -291,7 +291,7 @@ pub(crate) enum Unserved {
 
 /// Finds the mount on the way to `path` whose server does not serve this command. The path is not opened: where the server is stopped that would keep
 /// this process, which not even SIGKILL ends while its request is in a ring.
-pub(crate) fn unserved(path: &Path) -> Option<Unserved> {
+pub(crate) fn unserved(path: &Path, to: To) -> Option<Unserved> {
     let mount = first_homenode_mount(path)?;
     let name = shown(&mount.mount_point);
     match Connection::open(mount.device) {
@@ -305,23 +305,23 @@ pub(crate) fn unserved(path: &Path) -> Option<Unserved> {
             let failure = dead_server(&mount);
             Unserved::Dead(mount, failure)
         }),
-        Err(ConnectError::Other(error)) => Some(Unserved::Refused(cannot_talk(&name, &error))),
+        Err(ConnectError::Other(error)) => Some(Unserved::Refused(cannot_talk(&name, &error, to))),
     }
 }
 
 /// Refuses a path on a mount whose server is dead or does not answer, as far as the user may ask the server.
 pub(crate) fn refuse_unserved(path: &Path) -> Result<()> {
-    match unserved(path) {
+    match unserved(path, To::Look) {
         Some(Unserved::Dead(_, failure) | Unserved::Silent(_, failure)) => Err(failure),
         Some(Unserved::Refused(_)) | None => Ok(()),
     }
 }
 
 /// Message about a server that cannot be connected to.
-pub(crate) fn cannot_talk(name: &str, error: &io::Error) -> Failure {
+pub(crate) fn cannot_talk(name: &str, error: &io::Error, to: To) -> Failure {
     Failure::new(format!(
         "cannot talk to the server of {name}: {error}{}",
-        root_hint(error)
+        hint(error, to)
     ))
 }
 

@@ -1,5 +1,6 @@
 //! A pool that `homenode up` mounts, whose server ends with the demo, however that ends.
 
+use crate::control::To;
 use crate::control::client::Connection;
 use crate::control::protocol::StatusReport;
 use crate::failure::Result;
@@ -38,7 +39,7 @@ impl Served {
     }
 
     fn status(&self) -> Result<StatusReport> {
-        Connection::to_server_of(&self.directory)?.0.status()
+        Connection::to_server_of(&self.directory, To::Look)?.0.status()
     }
 
     /// How requests travel, and why.

@@ -5,6 +5,7 @@
 
 use super::options::{Meaning, meaning, name_in};
 use super::{HelperArgs, NAME, argument, is_pool_option, options_of, parse};
+use crate::control::To;
 use crate::control::client::Connection;
 use crate::failure::{Result, fail};
 use std::collections::BTreeSet;
@@ -98,7 +99,7 @@ pub(super) fn check(args: &HelperArgs) -> Result<Wanted> {
 /// Has mount(8) do it itself, without a helper. Options of the pool may be those that it has already, as those of a line of /etc/fstab are.
 pub(super) fn run(args: &HelperArgs, wanted: &Wanted) -> Result<()> {
     if !wanted.options.is_empty() {
-        let (mut server, _) = Connection::to_server_of(&args.directory)?;
+        let (mut server, _) = Connection::to_server_of(&args.directory, To::Look)?;
         if let Some(name) = wanted.differs_from(&server.status()?.options) {
             let given = args.written().filter(|option| name_in(option) == name);
             fail!(

@@ -1,6 +1,7 @@
 //! Traces of mounts: recorded, and simulated.
 
 use super::topology;
+use crate::control::To;
 use crate::control::client::{Connection, RequestError, unexpected};
 use crate::control::protocol::{Outcome, Request};
 use crate::failure::{Failure, Result, fail};
@@ -55,7 +56,7 @@ pub(super) struct TraceArgs {
 }
 
 pub(super) fn run(args: &RecordArgs) -> Result<()> {
-    let (mut connection, _) = Connection::to_server_of(&args.directory)?;
+    let (mut connection, _) = Connection::to_server_of(&args.directory, To::Change)?;
     let report = connection.status()?;
     let mut take = |ends| match connection.request(&Request::Accesses { ends }, &mut |_, _| {}) {
         Ok(Outcome::Accesses { lines, lost }) => Ok((lines, lost)),

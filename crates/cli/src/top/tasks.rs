@@ -3,6 +3,7 @@
 use crate::control::client::unexpected;
 use crate::control::kept::{Kept, Unanswered};
 use crate::control::protocol::{Outcome, Request};
+use crate::control::{To, hint};
 use crate::mountinfo::Device;
 use homenode::tasks::{PoolTasks, TaskBytes};
 use std::cmp::Reverse;
@@ -107,7 +108,7 @@ fn ask(server: &mut Kept) -> Result<PoolTasks, String> {
         Ok(Outcome::Tasks(tasks)) => Ok(tasks),
         Ok(other) => Err(unexpected(&other).to_string()),
         Err(Unanswered::Gone) => Err("the server has ended".to_owned()),
-        Err(Unanswered::Unreachable(error)) => Err(error.to_string()),
+        Err(Unanswered::Unreachable(error)) => Err(format!("{error}{}", hint(&error, To::Change))),
         Err(Unanswered::Silent(why)) => Err(why),
     }
 }

@@ -100,8 +100,11 @@ fn members_of_the_group_look_and_change_nothing() {
     let groups = fs::read_to_string("/etc/group").unwrap();
     let others = groups.lines().filter(|line| !line.starts_with("homenode:"));
     let groups: String = others.map(|line| line.to_owned() + "\n").collect();
-    fs::write(scratch.path().join("group"), groups + "homenode:x:64999:\n").unwrap();
-    fs::set_permissions(scratch.path().join("group"), Permissions::from_mode(0o644)).unwrap();
+    for (name, groups) in [("others", groups.clone()), ("group", groups + "homenode:x:64999:\n")] {
+        let path = scratch.path().join(name);
+        fs::write(&path, groups).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap();
+    }
     scratch.dir("pool");
     let script = r#"
         set -eu
@@ -124,8 +127,23 @@ fn members_of_the_group_look_and_change_nothing() {
         done
         if reader "$homenode" down "$1/pool"; then exit 11; fi
         if reader "$homenode" pool add "$1/pool" --node 0 --size 16M; then exit 12; fi
-        if nobody "$homenode" status "$1/pool"; then exit 13; fi
-        if nobody "$homenode" top --once; then exit 14; fi
+        # Each of them looks, and says who may.
+        refused() {
+            if nobody "$homenode" "$@" 2>"$1.said"; then exit 13; fi
+            cat "$1.said" >&2
+            grep -q '(run as root, or as a member of the group homenode)$' "$1.said"
+        }
+        cd "$1"
+        refused status "$1/pool"
+        refused status
+        refused top --once
+        refused volume list "$1/pool"
+        refused volume list
+        if nobody "$homenode" pool add "$1/pool" --node 0 --size 16M 2>changes; then exit 14; fi
+        grep -q '(run as root)$' changes
+        mount --bind "$1/others" /etc/group
+        if nobody "$homenode" status "$1/pool" 2>without; then exit 15; fi
+        grep -q '(run as root)$' without
         mountpoint "$1/pool"
         stat -c '%a %g' /run/homenode-read /run/homenode-read/*.sock /run/homenode
     "#;

@@ -184,6 +184,7 @@ impl PoolHandler {
         let sampler = self.watched();
         let sampler = sampler.ok_or_else(|| Refusal::new("the server samples nothing yet: try again"))?;
         let mut live = sampler.since(since_ms);
+        live.report.problems.extend(sampler.problem());
         if is_reader(user) {
             live.report = live.report.without_private();
         }
@@ -192,13 +193,13 @@ impl PoolHandler {
 
     /// Status for a user. Those who may only look get the last one that was sampled: it costs nothing.
     fn status_for(&self, user: Option<u32>) -> StatusReport {
-        if !is_reader(user) {
-            return self.report(self.pool.status());
-        }
-        match self.watched() {
-            Some(sampler) => sampler.latest().without_private(),
-            None => self.report(self.pool.status()).without_private(),
-        }
+        let is_reader = is_reader(user);
+        let mut report = match is_reader.then(|| self.watched()).flatten() {
+            Some(sampler) => sampler.latest(),
+            None => self.report(self.pool.status()),
+        };
+        report.problems.extend(self.sampler.get().and_then(Sampler::problem));
+        if is_reader { report.without_private() } else { report }
     }
 
     fn report(&self, pool: Status) -> StatusReport {

@@ -100,7 +100,11 @@ impl Server {
             Ok(other) => Answer::Silent(unexpected(&other).to_string()),
             Err(Unanswered::Gone) => Answer::Gone,
             Err(Unanswered::Unreachable(error)) => Answer::Silent(format!("{error}{}", hint(&error, To::Look))),
-            Err(Unanswered::Silent(why)) => Answer::Silent(why),
+            Err(Unanswered::Silent(why)) => {
+                // The next answer may be of another server, which has samples of its own.
+                self.since_ms = 0;
+                Answer::Silent(why)
+            }
         }
     }
 }
@@ -117,6 +121,10 @@ impl Pool {
     }
 
     fn add(&mut self, live: LiveReport) {
+        if self.report.as_ref().is_some_and(|report| report.pid != live.report.pid) {
+            // The device is another server's by now.
+            self.samples.clear();
+        }
         self.name = shown(Path::new(&live.report.directory));
         self.report = Some(Arc::new(live.report));
         let last_ms = self.samples.back().map_or(0, |sample| sample.at_ms);
@@ -334,5 +342,33 @@ impl Shared {
             // The next scan tries again.
             self.note(device, Answer::Gone);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its clock may have been set back.
+    #[test]
+    fn a_new_server_of_a_device_begins_anew() {
+        let live = |pid, at_ms| LiveReport {
+            report: StatusReport {
+                pid,
+                ..StatusReport::default()
+            },
+            samples: vec![Sample {
+                at_ms,
+                ..Sample::default()
+            }],
+        };
+        let mut pool = Pool::new(Device { major: 4000, minor: 79 });
+        let mut ends = |pid, at_ms| {
+            pool.add(live(pid, at_ms));
+            pool.samples.iter().map(|sample| sample.at_ms).collect::<Vec<_>>()
+        };
+        assert_eq!(ends(1, 5000), [5000]);
+        assert_eq!(ends(1, 4000), [5000], "it was told before");
+        assert_eq!(ends(2, 1000), [1000]);
     }
 }

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const PERIOD: Duration = Duration::from_secs(1);
 /// A pool is watched for so long after a viewer has asked.
 const WATCHED: Duration = Duration::from_secs(30);
+/// Age of the last sample above which something is wrong with the thread that takes them.
+const AGE_MAX: Duration = Duration::from_secs(5);
+const _: () = assert!(AGE_MAX.as_secs() > PERIOD.as_secs());
 
 /// The samples of a pool. The thread that takes them ends when this is dropped.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ struct Kept {
     /// The status of the last sample, from which the next one counts.
     latest: Arc<StatusReport>,
     samples: VecDeque<Arc<Sample>>,
+    /// When `latest` was taken.
+    sampled: Instant,
     /// When a viewer last asked.
     asked: Option<Instant>,
 }
@@ -47,6 +52,7 @@ impl Sampler {
             is_for_viewers: false,
             latest: first,
             samples: VecDeque::new(),
+            sampled: Instant::now(),
             asked: None,
         }));
         let (alive, is_over) = channel::<()>();
@@ -70,6 +76,12 @@ impl Sampler {
     /// Whether the latest status was taken for viewers: without them some figures are left out.
     pub(crate) fn is_for_viewers(&self) -> bool {
         lock(&self.kept).is_for_viewers
+    }
+
+    /// Says that samples have ended, or wait for something.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let age = lock(&self.kept).sampled.elapsed();
+        (age > AGE_MAX).then(|| format!("the server has sampled nothing for {} s: see its log", age.as_secs()))
     }
 
     /// Shows viewers a status until there is a next one.
@@ -114,6 +126,7 @@ impl Kept {
         let last_ms = self.samples.back().map_or(0, |sample| sample.at_ms);
         let sample = Sample::between(&self.latest, &report, span, now_ms.max(last_ms + 1));
         self.latest = Arc::new(report);
+        self.sampled = Instant::now();
         self.shown = Arc::clone(&self.latest);
         self.is_for_viewers = is_for_viewers;
         self.samples.push_back(Arc::new(sample));
@@ -144,6 +157,7 @@ mod tests {
             is_for_viewers: false,
             latest: Arc::new(report(0)),
             samples: VecDeque::new(),
+            sampled: Instant::now(),
             asked: None,
         };
         (1..=KEPT as u64 + 5).for_each(|second| kept.add(report(second * second), PERIOD, false));
@@ -171,6 +185,15 @@ mod tests {
         let told = sampler.since(0);
         assert_eq!(told.report.fuse.requests, 605 * 605 + 3);
         assert_eq!(told.samples.last().expect("there are samples").requests, 3);
+    }
+
+    #[test]
+    fn samples_that_end_are_a_problem() {
+        let sampler = Sampler::start(|_| Some(StatusReport::default())).unwrap();
+        assert_eq!(sampler.problem(), None);
+        lock(&sampler.kept).sampled = Instant::now().checked_sub(2 * AGE_MAX).unwrap();
+        let problem = sampler.problem().unwrap();
+        assert!(problem.contains("sampled nothing for 10 s"), "{problem}");
     }
 
     #[test]

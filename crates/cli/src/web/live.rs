@@ -19,7 +19,7 @@ pub(super) struct Live {
 
 #[derive(Debug, Serialize)]
 struct PoolNow {
-    /// Tells apart pools of one name.
+    /// Tells apart pools of one name, and servers that have a device one after the other.
     id: String,
     name: String,
     is_mounted: bool,
@@ -115,7 +115,11 @@ impl PoolNow {
             )
         };
         Self {
-            id: pool.device.to_string(),
+            id: format!(
+                "{}-{}",
+                pool.device,
+                pool.report.as_ref().map_or(0, |report| report.pid)
+            ),
             name: pool.name.clone(),
             is_mounted: pool.report.as_ref().is_none_or(|report| report.mounted),
             health: pool.health(),

@@ -190,9 +190,12 @@ fn pools_of_one_name_are_told_apart() {
     let told = told["pools"].as_array().unwrap();
     assert_eq!(
         (&told[0]["id"], &told[0]["is_mounted"]),
-        (&"0-39".into(), &false.into())
+        (&"0-39-0".into(), &false.into())
     );
-    assert_eq!((&told[1]["id"], &told[1]["is_mounted"]), (&"0-40".into(), &true.into()));
+    assert_eq!(
+        (&told[1]["id"], &told[1]["is_mounted"]),
+        (&"0-40-0".into(), &true.into())
+    );
     // Prometheus takes no two series with the same labels.
     pools.dead.push(pools.pools[0].name.clone());
     let text = metrics::text(pools);

@@ -268,6 +268,12 @@ fn a_browser_shows_pools_live_and_does_not_grow() {
     });
     let answer = browser.value("document.getElementById('look').innerText");
     assert!(!answer.as_str().unwrap().is_empty(), "{answer}");
+    // A pool whose machine's clock was set back has no point that is as late as those of the others.
+    let shown = "show({health: 'ok', dead: [], affinity_changes: 0, pools: [9e12, 5000].map((end, nth) => ({
+        ...shown.pools[0], id: 'clock' + nth, name: 'clock' + nth, history: [[end, 0, 0, 0, 0]]}))}), since()";
+    assert_eq!(browser.value(shown), json!(5000));
+    let new = "show({...shown, pools: [...shown.pools, {...shown.pools[0], id: 'new', history: []}]}), since()";
+    assert_eq!(browser.value(new), json!(0));
     let before = browser.updates();
     browser.hurry();
     // Ten minutes of history are what it keeps.

@@ -257,6 +257,11 @@ impl Watch {
         }
     }
 
+    /// How many looks there were.
+    pub(crate) fn looks(&self) -> u64 {
+        self.0.lock().looks
+    }
+
     /// Returns what is known after more than `seen` looks, or after a while; and how many there were.
     pub(crate) fn wait(&self, seen: u64, timeout: Duration) -> (Pools, u64) {
         let known = self.0.lock();

@@ -17,6 +17,8 @@ mod argument;
 mod blk;
 mod bodies;
 mod control;
+#[cfg(test)]
+mod cost;
 mod demo;
 mod device_use;
 mod directory;

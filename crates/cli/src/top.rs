@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use view::View;
 
-/// Longest wait for a key before the picture is drawn anew.
+/// Longest wait for a key before news of the pools are drawn.
 const KEY_WAIT: Duration = Duration::from_millis(200);
 /// Time in which a signal ends the drawing.
 const END_WAIT: Duration = Duration::from_secs(2);
@@ -141,28 +141,36 @@ fn watch(mut view: View) -> Result<()> {
     let pools = Watch::start()?;
     let broken = |error: std::io::Error| Failure::new(format!("cannot draw in this terminal: {error}: use --once"));
     let mut terminal = ratatui::try_init().map_err(broken)?;
-    let mut looks = 0;
+    let (mut looks, mut is_due) = (0, true);
     let result = loop {
         // Reading a terminal that is gone would never come back.
         if is_gone() || is_over.load(Ordering::Relaxed) {
             break Ok(());
         }
-        let (seen, now) = pools.wait(looks, Duration::ZERO);
-        looks = now;
-        view.note(seen);
-        let drawn = terminal.draw(|frame| {
-            let area = frame.area();
-            view.draw(area, frame.buffer_mut());
-        });
-        if let Err(error) = drawn {
-            break Err(broken(error));
+        if pools.looks() != looks {
+            let (seen, now) = pools.wait(looks, Duration::ZERO);
+            looks = now;
+            view.note(seen);
+            is_due = true;
         }
+        // Only after news, a key or a change of the terminal's size.
+        if is_due {
+            let drawn = terminal.draw(|frame| {
+                let area = frame.area();
+                view.draw(area, frame.buffer_mut());
+            });
+            if let Err(error) = drawn {
+                break Err(broken(error));
+            }
+        }
+        is_due = false;
         match event::poll(KEY_WAIT) {
             Ok(false) => continue,
             Ok(true) => {}
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => break Err(broken(error)),
         }
+        is_due = true;
         match event::read() {
             Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => {
                 if press(&mut view, key).is_break() {
@@ -214,6 +222,7 @@ fn press(view: &mut View, key: KeyEvent) -> ControlFlow<()> {
         KeyCode::Char('h' | '?') => view.has_help = !view.has_help,
         _ => {}
     }
+    view.follow_chosen();
     ControlFlow::Continue(())
 }
 

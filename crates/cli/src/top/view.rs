@@ -103,7 +103,11 @@ impl View {
         if !self.is_paused {
             self.pools = pools;
         }
-        // Threads of the pool that is chosen now.
+        self.follow_chosen();
+    }
+
+    /// Shows threads of the pool that is chosen now, where threads are shown.
+    pub(super) fn follow_chosen(&mut self) {
         let device = self.chosen().map(|pool| pool.device);
         if let Some(tasks) = &self.tasks
             && Some(tasks.device) != device

@@ -1,8 +1,8 @@
 use super::*;
+use crate::cost::median_cost;
 use crate::live::{Pool, Pools};
 use crate::report::{KindTimes, LiveReport, Sample, Span};
 use hyper::header::HeaderMap;
-use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
 fn pages(token: Option<&str>) -> OfPools {
@@ -260,23 +260,6 @@ fn alerts_and_the_dashboard_name_metrics_that_there_are() {
     assert!(named > 20, "{named}");
 }
 
-/// CPU time of this thread for each of many rounds, the median.
-fn median_cost(mut work: impl FnMut()) -> Duration {
-    let now = || {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
-    };
-    let mut costs: Vec<_> = (0..50)
-        .map(|_| {
-            let before = now();
-            work();
-            now() - before
-        })
-        .collect();
-    costs.sort();
-    costs[costs.len() / 2]
-}
-
 /// The server's answer is read, noted, and told to a browser and to Prometheus. CPUs are told by node, so more CPUs of a node change
 /// nothing here; `homenode top` has a test of its own.
 #[test]
@@ -292,6 +275,7 @@ fn a_second_of_eight_nodes_costs_the_page_little() {
         pools.pools[0].report = Some(Arc::new(live.report));
         let told = serde_json::to_string(&live::Live::of(&pools, 598_000)).unwrap();
         assert!(told.len() > 1000);
+        assert!(metrics::text(pools.clone()).len() > 1000);
     });
     println!("a second of eight nodes costs the page {cost:?}");
     assert!(cost < Duration::from_micros(2500), "{cost:?}");

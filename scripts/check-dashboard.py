@@ -1,4 +1,5 @@
-"""Checks packaging/grafana.json by the types of Grafana's own project, and each of its queries by a Prometheus that reads a live pool.
+"""Checks packaging/grafana.json by the types of Grafana's own project, and each of its queries by a Prometheus that reads a live pool and loads
+packaging/prometheus-alerts.yml.
 
 The first argument is the program homenode. Needs root, prometheus, and the package grafana-foundation-sdk.
 """
@@ -19,7 +20,9 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-FILE = Path(__file__).parent.parent / "packaging/grafana.json"
+PACKAGING = Path(__file__).resolve().parent.parent / "packaging"
+FILE = PACKAGING / "grafana.json"
+ALERTS = PACKAGING / "prometheus-alerts.yml"
 # Queries that have no answer on a pool of memory: nothing is cached there, nor spilled on one node.
 MAY_BE_EMPTY = re.compile(r"homenode_(cache|spilled)_|place=\"remote\"")
 PORT = 7077
@@ -34,15 +37,26 @@ def differences(one: object, other: object, at: str) -> list[str]:
     return [] if one == other else [f"{at}: {one} became {other}"]
 
 
+def ask(path: str) -> dict:
+    """What Prometheus tells; nothing while it does not listen yet."""
+    try:
+        return json.load(urllib.request.urlopen(f"http://127.0.0.1:{PORT}/api/v1/{path}"))["data"]
+    except urllib.error.HTTPError as error:
+        sys.exit(f"check-dashboard: Prometheus refuses {path}: {error.read().decode()}")
+    except (urllib.error.URLError, ConnectionError):
+        return {}
+
+
 def answer(query: str) -> list:
     """The result of a query; empty while there is none."""
-    address = f"http://127.0.0.1:{PORT}/api/v1/query?" + urllib.parse.urlencode({"query": query})
-    try:
-        return json.load(urllib.request.urlopen(address))["data"]["result"]
-    except urllib.error.HTTPError as error:
-        sys.exit(f"check-dashboard: Prometheus refuses {query}: {error.read().decode()}")
-    except (urllib.error.URLError, ConnectionError):
-        return []
+    return ask("query?" + urllib.parse.urlencode({"query": query})).get("result", [])
+
+
+def unhealthy() -> list[str]:
+    """Alerts of the file that Prometheus has not loaded, or cannot evaluate."""
+    rules = [rule for group in ask("rules?type=alert").get("groups", []) for rule in group["rules"]]
+    healthy = {rule["name"] for rule in rules if rule["health"] == "ok"}
+    return [name for name in re.findall(r"- alert: (\w+)", ALERTS.read_text()) if name not in healthy]
 
 
 def main() -> None:
@@ -62,6 +76,7 @@ def main() -> None:
         mount, socket, configuration = directory / "mount", directory / "web", directory / "prometheus.yml"
         mount.mkdir()
         configuration.write_text(
+            f"global: {{evaluation_interval: 1s}}\nrule_files: ['{ALERTS}']\n"
             "scrape_configs:\n- job_name: homenode\n  scrape_interval: 1s\n  scrape_timeout: 1s\n  authorization: {credentials: "
             f"{'t' * 16}}}\n  static_configs: [{{targets: ['127.0.0.1:{PORT + 1}']}}]\n"
         )
@@ -77,7 +92,7 @@ def main() -> None:
             prometheus += [f"--web.listen-address=127.0.0.1:{PORT}", "--log.level=error"]
             started.append(subprocess.Popen(prometheus))
             waiting, end = list(queries), time.monotonic() + 60
-            while waiting and time.monotonic() < end:
+            while (waiting or unhealthy()) and time.monotonic() < end:
                 (mount / "file").write_bytes(bytes(1 << 20))
                 (mount / "file").read_bytes()
                 time.sleep(0.5)
@@ -86,6 +101,8 @@ def main() -> None:
                 waiting = [query for query in waiting if not answer(query) and not MAY_BE_EMPTY.search(query)]
             for query in queries:
                 answer(query)
+            if alerts := unhealthy():
+                sys.exit("check-dashboard: Prometheus has not these alerts, or cannot evaluate them:\n" + "\n".join(alerts))
             if waiting:
                 sys.exit("check-dashboard: nothing is shown for\n" + "\n".join(waiting))
         finally:
@@ -94,7 +111,7 @@ def main() -> None:
                 process.wait()
             subprocess.run([homenode, "down", mount], check=True, stdout=subprocess.DEVNULL)
     shown = sum(1 for query in queries if not MAY_BE_EMPTY.search(query))
-    print(f"check-dashboard: {len(dashboard['panels'])} panels as Grafana has them, {len(queries)} queries taken, {shown} with data")
+    print(f"check-dashboard: {len(dashboard['panels'])} panels as Grafana has them, {len(queries)} queries taken, {shown} with data, alerts loaded")
 
 
 main()

@@ -323,6 +323,8 @@ fn the_page_and_metrics_need_the_token() {
     let output = check.wait_with_output().unwrap();
     let complaints = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     assert_eq!(complaints, "");
+    let alerts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus-alerts.yml");
+    succeed(Command::new("promtool").args(["check", "rules", "--lint-fatal", alerts]));
     let accept = "Accept: application/openmetrics-text; version=1.0.0";
     let later = text_of(&["-H", &bearer, "-H", accept, &format!("{port}/metrics")]);
     assert!(later.ends_with("# EOF\n") && !metrics.contains("# EOF"), "{later}");

@@ -70,7 +70,7 @@ pub(crate) fn log_path(device: Device) -> PathBuf {
 
 /// The devices that sockets are named for, dead servers' too.
 pub(crate) fn devices() -> Result<Vec<Device>> {
-    // Whoever may not see root's sockets may perhaps see those of readers.
+    // A user who may not list root's sockets may be a reader.
     let entries = match fs::read_dir(DIRECTORY).or_else(|error| fs::read_dir(READERS).map_err(|_| error)) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -131,14 +131,14 @@ pub(crate) fn lock() -> Result<File> {
     }
 }
 
-/// What a command does with a server.
+/// Kind of use that a command makes of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
     Look,
     Change,
 }
 
-/// Says whom to run a command as if permission was denied; empty for other errors.
+/// Returns a hint how to get permission, if permission was denied; empty for other errors.
 pub(crate) fn hint(error: &io::Error, to: To) -> &'static str {
     match to {
         _ if error.kind() != io::ErrorKind::PermissionDenied => "",

@@ -156,7 +156,7 @@ impl PoolHandler {
         let status = move |is_watched: bool| {
             let handler = pool.upgrade()?;
             if !is_watched {
-                // It would be of long ago when the next viewer comes.
+                // The next viewer would be told where the files lay long ago.
                 (known, looked) = (Vec::new(), None);
             } else if looked.is_none_or(|looked| looked.elapsed() >= LOOK_PERIOD) {
                 // A look at all inodes: for viewers, and not each second.

@@ -42,7 +42,7 @@ pub(crate) struct Pools {
     pub(crate) pools: Vec<Pool>,
     /// Directories of mounts whose servers were killed.
     pub(crate) dead: Vec<String>,
-    /// Changes of `homenode affinity` that are in force, as far as whoever looks may know.
+    /// Changes of `homenode affinity` that are in force, as far as this user may see them.
     pub(crate) affinity_changes: usize,
 }
 
@@ -354,7 +354,7 @@ impl Shared {
 mod tests {
     use super::*;
 
-    /// Its clock may have been set back.
+    /// The clock of the new server may have been set back.
     #[test]
     fn a_new_server_of_a_device_begins_anew() {
         let live = |pid, at_ms| LiveReport {

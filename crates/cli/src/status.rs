@@ -213,7 +213,7 @@ pub(crate) fn dead(answering: &[Device]) -> Vec<MountEntry> {
     let mounts = mounts().unwrap_or_default().into_iter();
     mounts
         .filter(|mount| mount.is_homenode() && !answering.contains(&mount.device))
-        // A server that is there may be stopped, and a look at its mount would not come back. So it is with those that this user may not ask.
+        // A server that listens may be stopped, and a look at its mount would not come back. A server that this user may not ask may be stopped, too.
         .filter(|mount| matches!(Connection::open(mount.device), Err(ConnectError::Dead)))
         // What another mount covers cannot be looked at, nor cleared.
         .filter(|mount| locate(&mount.mount_point).is_ok_and(|top| top.mount.id == mount.id && is_dead(&top)))

@@ -97,7 +97,7 @@ impl Request {
         )
     }
 
-    /// Whether those may ask it who may only look. Tasks have the kernel count, where it does not.
+    /// Whether a reader may make this request. A reader may not ask for tasks, because the kernel counts reads and writes for them.
     pub(crate) fn is_for_readers(&self) -> bool {
         matches!(self, Self::Status | Self::Live { .. } | Self::VolumeList)
     }

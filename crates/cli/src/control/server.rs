@@ -81,7 +81,7 @@ struct Counts {
     requests: usize,
 }
 
-/// The kernel gives this number to no user.
+/// Number that the kernel gives to no user.
 const UNKNOWN: u32 = u32::MAX;
 
 /// Things that are counted.
@@ -150,7 +150,7 @@ impl Socket {
         activity: &Arc<Activity>,
     ) -> Result<()> {
         let (listener, inode) = {
-            // Whoever finds a name that nobody listens on takes this lock, too, before removing it.
+            // A command that finds a name without a listener takes this lock, too, before it removes the name.
             let _alone = super::lock()?;
             listen(&path, readers).or_else(|error| fail!("cannot listen on {}: {error}", path.display()))?
         };

@@ -122,7 +122,7 @@ impl Kept {
     fn add(&mut self, report: StatusReport, span: Duration, is_for_viewers: bool) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        // Ascending, whoever sets the clock.
+        // Ascending, also after the clock was set back.
         let last_ms = self.samples.back().map_or(0, |sample| sample.at_ms);
         let sample = Sample::between(&self.latest, &report, span, now_ms.max(last_ms + 1));
         self.latest = Arc::new(report);

@@ -118,7 +118,7 @@ fn members_of_the_group_look_and_change_nothing() {
         reader "$homenode" status --json | grep -q "$1/pool"
         reader "$homenode" top --once | grep -q "pools by name"
         reader "$homenode" top --json | grep -q "$1/pool"
-        # A second later it is in a sample.
+        # The file is in a sample a second later.
         : >"$1/pool/file"
         sleep 2.5
         for look in status top; do

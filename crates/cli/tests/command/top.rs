@@ -174,7 +174,7 @@ fn the_first_viewer_is_told_where_files_of_the_kernel_lie() {
     let dir = scratch.dir("pool");
     succeed(homenode(["up", SIZE, "--data", "kernel"]).arg(&dir));
     fs::write(dir.join("file"), vec![1; 2 << 20]).unwrap();
-    // Until some samples were taken without a viewer.
+    // Samples are taken without a viewer meanwhile.
     thread::sleep(std::time::Duration::from_millis(2500));
     let told: Value = serde_json::from_str(&succeed(&mut homenode(["top", "--json"]))).unwrap();
     let pools = told["pools"].as_array().unwrap().iter();

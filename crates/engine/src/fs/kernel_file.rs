@@ -451,7 +451,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// what was found before where nobody can have changed it; so the sum may be less than what the files take.
     pub fn backing_by_node(&self, goes_on: impl Fn() -> bool) -> Vec<(NodeId, u64)> {
         let mut nodes = BTreeMap::<NodeId, u64>::new();
-        // Stopped or not: what was found is the answer.
+        // A look that ends early is no error: the answer is what was found before.
         let _ = self.table.try_for_each(|inode| {
             if !goes_on() {
                 return ControlFlow::Break(());

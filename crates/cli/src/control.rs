@@ -17,6 +17,7 @@ use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::thread::{self, ScopedJoinHandle};
 
 const DIRECTORY: &str = "/run/homenode";
 /// Sockets for readers.
@@ -84,6 +85,18 @@ pub(crate) fn devices() -> Result<Vec<Device>> {
     let mut devices: Vec<Device> = entries.filter_map(name).filter_map(device).collect();
     devices.sort_unstable_by_key(|device| (device.major, device.minor));
     Ok(devices)
+}
+
+/// Asks all servers at once: one that is stopped holds up no other.
+pub(crate) fn at_once<S: Send, T: Send>(servers: Vec<S>, ask: impl Fn(S) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let ask = &ask;
+        let spawn = |server| scope.spawn(move || ask(server));
+        let asked: Vec<_> = servers.into_iter().map(spawn).collect();
+        let answer =
+            |asked: ScopedJoinHandle<'_, T>| asked.join().expect("the thread that asks a server does not panic");
+        asked.into_iter().map(answer).collect()
+    })
 }
 
 /// Makes the directory, for root only.

@@ -7,7 +7,7 @@ use crate::control::client::{ConnectError, Connection, pool_of, unexpected};
 use crate::control::kept::{Kept, Unanswered};
 use crate::control::protocol::{Outcome, Request, StatusReport};
 use crate::control::{self, To, hint, socket_path};
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Result, fail};
 use crate::mountinfo::{Device, shown};
 use crate::report::{KEPT, LiveReport, Sample};
 use crate::status;
@@ -154,16 +154,11 @@ impl Pool {
 impl Pools {
     /// `ok`, or what is wrong with each pool.
     pub(crate) fn health(&self) -> String {
-        let dead = self.dead.iter().map(|dead| format!("{dead}: its server was killed"));
         let pools = self.pools.iter().filter_map(|pool| match pool.health() {
             health if health == "ok" => None,
-            health => Some(format!("{}: {health}", pool.name)),
+            health => Some((pool.name.clone(), health)),
         });
-        let all: Vec<String> = dead.chain(pools).collect();
-        match all.is_empty() {
-            true => "ok".to_owned(),
-            false => all.join("; "),
-        }
+        status::health(self.dead.iter().cloned(), pools)
     }
 }
 
@@ -172,22 +167,10 @@ impl Pools {
 /// # Errors
 /// When they cannot be listed, and when none may be asked.
 pub(crate) fn look() -> Result<Pools> {
-    let answers: Vec<(Device, Answer)> = thread::scope(|scope| {
-        let devices = control::devices()?;
-        let ask = |device| (device, scope.spawn(move || Server::new(device).ask()));
-        let asked: Vec<_> = devices.into_iter().map(ask).collect();
-        let answer = |(device, asked): (Device, thread::ScopedJoinHandle<'_, Answer>)| {
-            (
-                device,
-                asked.join().expect("the thread that asks a server does not panic"),
-            )
-        };
-        Ok::<_, Failure>(asked.into_iter().map(answer).collect())
-    })?;
     let mut known = Known::default();
-    answers
-        .into_iter()
-        .for_each(|(device, answer)| known.note(device, answer));
+    for (device, answer) in control::at_once(control::devices()?, |device| (device, Server::new(device).ask())) {
+        known.note(device, answer);
+    }
     known.find_dead();
     known.affinity_changes = changes_in_force();
     Ok(known.pools())

@@ -164,6 +164,21 @@ impl Sample {
         u64::try_from(rate).unwrap_or(u64::MAX)
     }
 
+    /// Bytes a second; `None` where they are not seen.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        self.bytes_of(|_| true)
+    }
+
+    /// Bytes a second on other nodes than that of the CPU; `None` where they are not seen.
+    pub(crate) fn remote_bytes(&self) -> Option<u64> {
+        self.bytes_of(|flow| !flow.is_local())
+    }
+
+    fn bytes_of(&self, is_one: impl Fn(&Flow) -> bool) -> Option<u64> {
+        let flows = self.flows.as_ref()?.iter().filter(|flow| is_one(flow));
+        Some(self.rate(flows.map(|flow| flow.bytes).sum()))
+    }
+
     /// Percent of its bytes that were local; `None` where that is not seen, or none moved.
     pub(crate) fn local_percent(&self) -> Option<f64> {
         Flow::local_percent(self.flows.as_ref()?)
@@ -234,6 +249,7 @@ mod tests {
             .collect();
         assert_eq!(told, [(0, 0, 6000), (1, 0, 2000)]);
         assert_eq!(sample.local_percent(), Some(75.0));
+        assert_eq!((sample.bytes(), sample.remote_bytes()), (Some(4000), Some(1000)));
         assert_eq!(
             sample.spills.iter().map(|spill| spill.bytes).collect::<Vec<_>>(),
             [2000]

@@ -17,7 +17,6 @@ use std::fmt::{self, Write};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread;
 
 /// Show health, capacity, use, spills and the access matrix of a pool, or of all pools.
 ///
@@ -63,28 +62,26 @@ struct Found {
 impl Found {
     /// `ok`, or what is wrong with each pool.
     fn health(&self) -> String {
-        let dead = self
-            .dead
-            .iter()
-            .map(|mount| format!("{}: its server was killed", shown(&mount.mount_point)));
-        let silent = self
-            .silent
-            .iter()
-            .map(|device| format!("{}: its server gave no status", pool_of(*device)));
+        let silent = self.silent.iter();
+        let silent = silent.map(|device| (pool_of(*device), "its server gave no status".to_owned()));
         let pools = self.pools.iter().filter(|report| !report.problems.is_empty());
-        let pools = pools.map(|report| {
-            format!(
-                "{}: {}",
-                shown(Path::new(&report.directory)),
-                report.problems.join(", ")
-            )
-        });
-        let all: Vec<String> = dead.chain(silent).chain(pools).collect();
-        if all.is_empty() {
-            "ok".to_owned()
-        } else {
-            all.join("; ")
-        }
+        let pools = pools.map(|report| (shown(Path::new(&report.directory)), report.problems.join(", ")));
+        health(
+            self.dead.iter().map(|mount| shown(&mount.mount_point)),
+            silent.chain(pools),
+        )
+    }
+}
+
+/// Says that all is well by `ok`, or what is wrong: names of mounts whose servers were killed, and names of pools with their problems.
+pub(crate) fn health(dead: impl Iterator<Item = String>, pools: impl Iterator<Item = (String, String)>) -> String {
+    let dead = dead.map(|name| format!("{name}: its server was killed"));
+    let pools = pools.map(|(name, problem)| format!("{name}: {problem}"));
+    let all: Vec<String> = dead.chain(pools).collect();
+    if all.is_empty() {
+        "ok".to_owned()
+    } else {
+        all.join("; ")
     }
 }
 
@@ -170,30 +167,19 @@ fn all() -> Result<Found> {
         }
     }
     let answering: Vec<Device> = connections.iter().map(|(device, _)| *device).collect();
-    let (pools, silent) = ask(connections);
-    let dead = dead(&answering);
-    Ok(Found { pools, dead, silent })
-}
-
-/// All at once: one that is stopped does not hold up the others.
-fn ask(connections: Vec<(Device, Connection)>) -> (Vec<StatusReport>, Vec<Device>) {
-    thread::scope(|scope| {
-        let asked: Vec<_> = connections
-            .into_iter()
-            .map(|(device, mut connection)| (device, scope.spawn(move || connection.status())))
-            .collect();
-        let (mut pools, mut silent) = (Vec::new(), Vec::new());
-        for (device, answer) in asked {
-            match answer.join().expect("the thread that asks a server does not panic") {
-                Ok(report) => pools.push(report),
-                Err(failure) => {
-                    complain!("homenode: {}: {failure}", pool_of(device));
-                    silent.push(device);
-                }
+    let mut found = Found::default();
+    let ask = |(device, mut connection): (Device, Connection)| (device, connection.status());
+    for (device, answer) in control::at_once(connections, ask) {
+        match answer {
+            Ok(report) => found.pools.push(report),
+            Err(failure) => {
+                complain!("homenode: {}: {failure}", pool_of(device));
+                found.silent.push(device);
             }
         }
-        (pools, silent)
-    })
+    }
+    found.dead = dead(&answering);
+    Ok(found)
 }
 
 /// Sockets of servers.

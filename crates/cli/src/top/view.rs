@@ -65,25 +65,6 @@ pub(super) struct View {
     pub(super) tasks: Option<Tasks>,
 }
 
-/// Bytes of a sample, in a second.
-struct Rates {
-    all: u64,
-    remote: u64,
-}
-
-impl Rates {
-    fn of(sample: &Sample) -> Option<Self> {
-        let flows = sample.flows.as_ref()?;
-        let sum = |is_one: &dyn Fn(&&Flow) -> bool| {
-            sample.rate(flows.iter().filter(|flow| is_one(flow)).map(|flow| flow.bytes).sum())
-        };
-        Some(Self {
-            all: sum(&|_| true),
-            remote: sum(&|flow| !flow.is_local()),
-        })
-    }
-}
-
 impl View {
     pub(super) fn new(is_utf8: bool) -> Self {
         Self {
@@ -149,11 +130,10 @@ impl View {
         let mut sorted: Vec<&Pool> = self.pools.pools.iter().collect();
         let key = |pool: &Pool| {
             let latest = pool.latest();
-            let rates = latest.and_then(Rates::of);
             match self.sort {
                 Sort::Name => 0,
-                Sort::Bytes => rates.map_or(0, |rates| rates.all),
-                Sort::Remote => rates.map_or(0, |rates| rates.remote),
+                Sort::Bytes => latest.and_then(Sample::bytes).unwrap_or(0),
+                Sort::Remote => latest.and_then(Sample::remote_bytes).unwrap_or(0),
                 Sort::Requests => latest.map_or(0, |sample| sample.rate(sample.requests)),
                 Sort::Used => pool.report.as_ref().map_or(0, |report| report.pool.used_bytes),
             }
@@ -241,17 +221,16 @@ impl View {
             return vec![self.bad(format!("{mark} {name:<20} {why}"))];
         };
         let latest = pool.latest();
-        let rates = latest.and_then(Rates::of);
         let local = latest.and_then(Sample::local_percent);
         let line = format!(
             "{mark} {name:<20} {:>7} {:>9} {:>9} {:>8} {:>9} {:>9}",
             local.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1} %")),
-            rates
-                .as_ref()
-                .map_or_else(|| "not seen".to_owned(), |rates| size(rates.all)),
-            rates
-                .as_ref()
-                .map_or_else(|| "-".to_owned(), |rates| size(rates.remote)),
+            latest
+                .and_then(Sample::bytes)
+                .map_or_else(|| "not seen".to_owned(), size),
+            latest
+                .and_then(Sample::remote_bytes)
+                .map_or_else(|| "-".to_owned(), size),
             latest.map_or(0, |sample| sample.rate(sample.requests)),
             size(report.pool.used_bytes),
             size(report.pool.capacity_bytes),
@@ -320,14 +299,8 @@ impl View {
             self.plot(last.into_iter().rev().collect::<Vec<_>>().as_slice())
         };
         if latest.flows.is_some() {
-            lines.push(Line::raw(format!(
-                "bytes/s  {}",
-                history(&|sample| Rates::of(sample).map(|rates| rates.all))
-            )));
-            lines.push(Line::raw(format!(
-                "remote/s {}",
-                history(&|sample| Rates::of(sample).map(|rates| rates.remote))
-            )));
+            lines.push(Line::raw(format!("bytes/s  {}", history(&Sample::bytes))));
+            lines.push(Line::raw(format!("remote/s {}", history(&Sample::remote_bytes))));
         }
         lines.push(Line::raw(format!(
             "req/s    {}",

@@ -102,14 +102,10 @@ impl PoolNow {
     fn of(pool: &Pool, since_ms: u64) -> Self {
         let after = pool.samples.partition_point(|sample| sample.at_ms <= since_ms);
         let point = |sample: &Sample| {
-            let sum = |is_one: &dyn Fn(&Flow) -> bool| {
-                let flows = sample.flows.as_ref()?.iter().filter(|flow| is_one(flow));
-                Some(sample.rate(flows.map(|flow| flow.bytes).sum()))
-            };
             (
                 sample.at_ms,
-                sum(&|_| true),
-                sum(&|flow| !flow.is_local()),
+                sample.bytes(),
+                sample.remote_bytes(),
                 sample.rate(sample.requests),
                 sample.rate(sample.spills.iter().map(|spill| spill.bytes).sum()),
             )

@@ -66,6 +66,29 @@ fn status_keeps_the_socket_of_a_starting_server() {
     fs::remove_file(path).unwrap();
 }
 
+/// A server that runs refuses a viewer too many: the pool is there all the same.
+#[test]
+fn a_server_that_sends_viewers_away_is_shown() {
+    need_mounts!(alone);
+    let refusal = "{\"failed\":{\"message\":\"8 viewers look already\"}}\n";
+    for (minor, said, why) in [(3, "", "closed the connection"), (4, refusal, "8 viewers look already")] {
+        let path = socket(minor);
+        let server = bind(&path);
+        rustix::net::listen(&server, 16).unwrap();
+        thread::spawn(move || {
+            while let Ok(client) = rustix::net::accept(&server) {
+                // The viewer has gone already, perhaps.
+                let _ = UnixStream::from(client).write_all(said.as_bytes());
+            }
+        });
+        let picture = succeed(homenode(["top", "--once"]).env("COLUMNS", "300"));
+        fs::remove_file(&path).unwrap();
+        let health = picture.lines().next().unwrap();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(health.contains(name) && health.contains(why), "{picture}");
+    }
+}
+
 #[test]
 fn the_server_reports_use_by_thread() {
     need_mounts!();

@@ -170,7 +170,7 @@ impl PoolHandler {
         Ok(())
     }
 
-    /// The sampler for a viewer. The first viewer finds in it where files of the kernel lie now, at which nobody looks without viewers.
+    /// The sampler for a viewer. For the first viewer it looks where files of the kernel lie: without viewers the server does not look.
     fn watched(&self) -> Option<&Sampler> {
         let sampler = self.sampler.get()?;
         if !sampler.is_for_viewers() {

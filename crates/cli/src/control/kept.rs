@@ -39,7 +39,7 @@ impl Kept {
         Self { device, open: None }
     }
 
-    /// Sends `request` and waits for the answer. Only waits where an answer is still owed from the last time.
+    /// Sends `request` and waits for the answer. Sends nothing while the answer to the request before is owed.
     pub(crate) fn ask(&mut self, request: &Request) -> Result<Outcome, Unanswered> {
         let mut open = match self.open.take() {
             Some(open) => open,

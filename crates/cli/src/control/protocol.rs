@@ -275,7 +275,7 @@ pub(crate) enum Access {
 }
 
 impl StatusReport {
-    /// Takes out what somebody who may only look could not see otherwise: paths of members, numbers of users, and inodes.
+    /// Removes paths of members, numbers of users and inodes, which a reader may not see.
     pub(crate) fn without_private(mut self) -> Self {
         let stored = self.pool.members.iter_mut();
         stored

@@ -24,8 +24,8 @@ const READERS_MAX: usize = 8;
 /// Connections of readers served at a time to a user other than root, so that no user takes the places of all others.
 const USER_READERS_MAX: usize = 4;
 const _: () = assert!(USER_READERS_MAX < READERS_MAX);
-/// Answers to a reader's connection are at least this far apart, the first one from the connection: an answer costs CPU time that users of the pool
-/// would miss, and a reader could ask in a loop, also with a connection for each request.
+/// Shortest time between two answers to a reader's connection, and before the first one. An answer takes CPU time from the users of the pool, and a
+/// reader could ask in a loop, also with a new connection for each request.
 const READER_PERIOD: Duration = Duration::from_millis(250);
 /// Progress lines are at least this far apart.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
@@ -307,8 +307,8 @@ impl Read for Timed<'_> {
     }
 }
 
-/// Answers the requests of a connection, those of a reader [`READER_PERIOD`] apart. The line of the first one must be there within `first`, and that of each later one of a reader; clients of
-/// root may pause for long between requests.
+/// Answers the requests of a connection. The line of the first request must be complete within `first`. The same holds for each later request of a
+/// reader, whose answers are [`READER_PERIOD`] apart; clients of root may pause for long.
 fn converse(
     stream: &UnixStream,
     handler: &dyn Handler,

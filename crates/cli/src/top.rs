@@ -27,6 +27,8 @@ use view::View;
 const KEY_WAIT: Duration = Duration::from_millis(200);
 /// Time in which a signal ends the drawing.
 const END_WAIT: Duration = Duration::from_secs(2);
+/// Time for the terminal to take what restores it.
+const RESTORE_WAIT: Duration = Duration::from_millis(200);
 /// Width of a picture that is printed where nothing tells another.
 const COLUMNS: u16 = 100;
 /// Most lines of a picture that is printed.
@@ -193,8 +195,11 @@ fn end_by_signals(is_over: Arc<AtomicBool>) -> Result<()> {
         if signals.forever().next().is_some() {
             is_over.store(true, Ordering::Relaxed);
             std::thread::sleep(END_WAIT);
-            // Of a terminal that is gone nothing can be restored.
-            let _ = ratatui::try_restore();
+            // The drawing thread waits for its terminal. This needs nothing of it:
+            let _ = ratatui::crossterm::terminal::disable_raw_mode();
+            // The rest waits, too, where a terminal takes no output.
+            std::thread::spawn(ratatui::try_restore);
+            std::thread::sleep(RESTORE_WAIT);
             std::process::exit(0);
         }
     };

@@ -362,6 +362,10 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler, rights: Rights
     }
     // This process may have been stopped for long.
     if has_gone(stream) {
+        if rights == Rights::Reading {
+            // Not to the log, which a reader could fill, and no further request.
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         tracing::info!("dropped a request, because its command has ended: {request:?}");
         return Ok(());
     }

@@ -166,6 +166,32 @@ fn top_ends_with_its_terminal() {
     wait_for_end(pid);
 }
 
+#[test]
+fn top_ends_by_a_signal_when_its_terminal_takes_no_output() {
+    need_mounts!();
+    let scratch = Scratch::new("top-blocked");
+    let terminal = Terminal::start(&scratch, &[]);
+    terminal.wait_for("homenode top");
+    let (pid, script) = (terminal.pid(), Pid::from_child(&terminal.script));
+    signal(script, Signal::STOP);
+    // Each new size is a picture of 100,000 characters; the terminal holds fewer.
+    let path = format!("/proc/{}/fd/0", pid.as_raw_nonzero());
+    let input = fs::File::options().read(true).write(true).open(path).unwrap();
+    for columns in 480..500 {
+        let size = rustix::termios::Winsize {
+            ws_row: 200,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        rustix::termios::tcsetwinsize(&input, size).unwrap();
+        thread::sleep(std::time::Duration::from_millis(20));
+    }
+    signal(pid, Signal::TERM);
+    wait_for_end(pid);
+    signal(script, Signal::CONT);
+}
+
 /// Nobody has looked at the pool before, so its server has not looked where files of the kernel lie.
 #[test]
 fn the_first_viewer_is_told_where_files_of_the_kernel_lie() {

@@ -264,3 +264,16 @@ fn a_reader_gets_four_answers_a_second_and_root_gets_all() {
         thread.join().unwrap().unwrap();
     }
 }
+
+#[test]
+fn requests_of_a_reader_who_has_gone_are_dropped_at_once() {
+    for (rights, ends_well) in [(Rights::Reading, false), (Rights::All, true)] {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        client.write_all(&b"{\"request\":\"status\"}\n".repeat(50)).unwrap();
+        drop(client);
+        let begun = Instant::now();
+        let end = converse(&server, &Echo, &Arc::default(), (FIRST_TIMEOUT, rights));
+        assert_eq!(end.is_ok(), ends_well, "{rights:?}: {end:?}");
+        assert!(begun.elapsed() < 4 * READER_PERIOD, "{:?}", begun.elapsed());
+    }
+}

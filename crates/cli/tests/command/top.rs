@@ -174,19 +174,30 @@ fn top_ends_by_a_signal_when_its_terminal_takes_no_output() {
     terminal.wait_for("homenode top");
     let (pid, script) = (terminal.pid(), Pid::from_child(&terminal.script));
     signal(script, Signal::STOP);
-    // Each new size is a picture of 100,000 characters; the terminal holds fewer.
-    let path = format!("/proc/{}/fd/0", pid.as_raw_nonzero());
-    let input = fs::File::options().read(true).write(true).open(path).unwrap();
-    for columns in 480..500 {
+    let process = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+    let input = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(process.join("fd/0"))
+        .unwrap();
+    let columns = std::cell::Cell::new(100);
+    // Each new size is a new picture, until the terminal holds no more.
+    wait_until("top waits for its terminal", || {
+        columns.set(columns.get() ^ 1);
         let size = rustix::termios::Winsize {
-            ws_row: 200,
-            ws_col: columns,
+            ws_row: 40,
+            ws_col: columns.get(),
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
         rustix::termios::tcsetwinsize(&input, size).unwrap();
-        thread::sleep(std::time::Duration::from_millis(20));
-    }
+        let waits = || fs::read_to_string(process.join("wchan")).unwrap() == "wait_woken";
+        waits()
+            && (0..20).all(|_| {
+                thread::sleep(std::time::Duration::from_millis(5));
+                waits()
+            })
+    });
     signal(pid, Signal::TERM);
     wait_for_end(pid);
     signal(script, Signal::CONT);

@@ -112,11 +112,15 @@ impl Sample {
             let earlier = |flow: &Flow| {
                 let flows = before.flows.iter().flatten();
                 let mut same = flows.filter(|other| (other.from, other.home) == (flow.from, flow.home));
-                same.next().map_or(0, |flow| flow.bytes)
+                same.next().map_or((0, 0), |flow| (flow.bytes, flow.operations))
             };
-            let flows = flows.iter().map(|flow| Flow {
-                bytes: flow.bytes.saturating_sub(earlier(flow)),
-                ..*flow
+            let flows = flows.iter().map(|flow| {
+                let (bytes, operations) = earlier(flow);
+                Flow {
+                    bytes: flow.bytes.saturating_sub(bytes),
+                    operations: flow.operations.saturating_sub(operations),
+                    ..*flow
+                }
             });
             flows.filter(|flow| flow.bytes > 0).collect()
         });
@@ -210,6 +214,7 @@ mod tests {
             from: NodeId(from),
             home: NodeId(home),
             bytes,
+            operations: bytes / 2,
         };
         let spans = [(256, requests / 2), (512, requests - requests / 2)];
         let spans = spans.map(|(below, requests)| Span {
@@ -245,9 +250,9 @@ mod tests {
         let flows = sample.flows.as_ref().expect("flows are seen");
         let told: Vec<_> = flows
             .iter()
-            .map(|flow| (flow.from.0, flow.home.0, flow.bytes))
+            .map(|flow| (flow.from.0, flow.home.0, flow.bytes, flow.operations))
             .collect();
-        assert_eq!(told, [(0, 0, 6000), (1, 0, 2000)]);
+        assert_eq!(told, [(0, 0, 6000, 3000), (1, 0, 2000, 1000)]);
         assert_eq!(sample.local_percent(), Some(75.0));
         assert_eq!((sample.bytes(), sample.remote_bytes()), (Some(4000), Some(1000)));
         assert_eq!(

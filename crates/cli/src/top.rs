@@ -36,7 +36,7 @@ const LINES: u16 = 200;
 
 /// Watch the pools of this machine: where their bytes go, live.
 ///
-/// Keys: up and down choose a pool, `s` sorts, `p` pauses, `t` shows the busiest threads of the chosen pool and the homes of their bytes, `h` helps, `q` ends.
+/// Keys: up and down choose a pool, `s` sorts, `p` pauses, `t` shows the busiest threads of the chosen pool, the homes of their bytes and the file each uses most, `h` helps, `q` ends.
 ///
 /// The servers sample themselves once a second and keep ten minutes; looking costs the data path nothing. Only `t` has the kernel count reads and
 /// writes by thread, where it does not do so already.
@@ -142,6 +142,7 @@ fn watch(mut view: View) -> Result<()> {
     end_by_signals(Arc::clone(&is_over))?;
     let pools = Watch::start()?;
     let broken = |error: std::io::Error| Failure::new(format!("cannot draw in this terminal: {error}: use --once"));
+    view.is_asking = true;
     let mut terminal = ratatui::try_init().map_err(broken)?;
     let (mut looks, mut is_due) = (0, true);
     let result = loop {

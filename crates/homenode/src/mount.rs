@@ -416,6 +416,7 @@ impl Files for OfMount<'_> {
                 from,
                 home: *home,
                 bytes: *bytes,
+                operations: 0,
             })
         });
         Flow::sum(flows.collect::<Vec<_>>().iter())

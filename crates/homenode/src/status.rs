@@ -64,6 +64,9 @@ pub struct Flow {
     pub home: NodeId,
     /// How many.
     pub bytes: u64,
+    /// Reads and writes of them. One that meets two homes counts at both; those that the kernel does by itself are not counted.
+    #[serde(default)]
+    pub operations: u64,
 }
 
 impl Flow {
@@ -76,12 +79,17 @@ impl Flow {
     /// Adds up what goes the same way; ascending.
     #[must_use]
     pub fn sum<'a>(flows: impl Iterator<Item = &'a Self>) -> Vec<Self> {
-        let mut sums: BTreeMap<(NodeId, NodeId), u64> = BTreeMap::new();
+        let mut sums: BTreeMap<(NodeId, NodeId), Self> = BTreeMap::new();
         for flow in flows {
-            *sums.entry((flow.from, flow.home)).or_default() += flow.bytes;
+            let sum = sums.entry((flow.from, flow.home)).or_insert(Self {
+                bytes: 0,
+                operations: 0,
+                ..*flow
+            });
+            sum.bytes += flow.bytes;
+            sum.operations += flow.operations;
         }
-        let flow = |((from, home), bytes)| Self { from, home, bytes };
-        sums.into_iter().map(flow).collect()
+        sums.into_values().collect()
     }
 
     /// Percent of the bytes that are local, in tenths; `None` when there are none.
@@ -102,6 +110,7 @@ impl From<&Access> for Flow {
             from: access.from,
             home: access.home,
             bytes: access.read_bytes + access.written_bytes,
+            operations: access.operations,
         }
     }
 }

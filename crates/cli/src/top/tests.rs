@@ -29,6 +29,7 @@ fn pool(name: &str, minor: u32, nodes: u16, scale: u64) -> Pool {
         from: NodeId(from),
         home: NodeId(home),
         bytes: bytes * scale,
+        operations: bytes / MIB * 16,
     };
     let report = StatusReport {
         directory: name.to_owned(),
@@ -119,7 +120,7 @@ fn eighty_columns_and_twenty_four_lines_show_nodes_flows_and_times() {
         "NODE  USED                              LOCAL/s    FROM/s      TO/s SPILLED/s",
         "0     ████▋                      19 %   700 MiB       0 B   100 MiB       0 B",
         "1     █████████▍                 39 %   200 MiB   100 MiB       0 B  3.00 MiB",
-        "node 1 → 0    100 MiB/s ████████████████████████",
+        "node 1 → 0    100 MiB/s 1600 op/s ████████████████████████",
     ];
     for (line, expected) in lines.iter().zip(expected) {
         assert!(

@@ -59,6 +59,8 @@ pub(super) struct View {
     chosen: Option<Device>,
     pub(super) sort: Sort,
     pub(super) is_paused: bool,
+    /// The first answers of servers have not come.
+    pub(super) is_asking: bool,
     pub(super) has_help: bool,
     pub(super) has_colors: bool,
     is_utf8: bool,
@@ -72,6 +74,7 @@ impl View {
             chosen: None,
             sort: Sort::Name,
             is_paused: false,
+            is_asking: false,
             has_help: false,
             has_colors: false,
             is_utf8,
@@ -84,6 +87,7 @@ impl View {
         if !self.is_paused {
             self.pools = pools;
         }
+        self.is_asking = false;
         self.follow_chosen();
     }
 
@@ -161,7 +165,10 @@ impl View {
         }
         let sorted = self.sorted();
         if sorted.is_empty() && self.pools.dead.is_empty() {
-            lines.push(Line::raw("no pool is up: `homenode up DIR` mounts one"));
+            lines.push(Line::raw(match self.is_asking {
+                true => "asking the servers of this machine",
+                false => "no pool is up: `homenode up DIR` mounts one",
+            }));
             return lines;
         }
         let chosen = self.place(&sorted);
@@ -204,8 +211,11 @@ impl View {
         };
         let state = if self.is_paused { "  PAUSED" } else { "" };
         let begin = format!(
-            "homenode top  {} pools by {}{state}  health: ",
-            self.pools.pools.len(),
+            "homenode top  {} by {}{state}  health: ",
+            match self.pools.pools.len() {
+                1 => "1 pool".to_owned(),
+                count => format!("{count} pools"),
+            },
             self.sort.name()
         );
         let room = width.saturating_sub(begin.chars().count());
@@ -274,10 +284,11 @@ impl View {
         for flow in flows.iter().take(FLOWS_MAX) {
             lines.push(Line::from(vec![
                 Span::raw(format!(
-                    "{} {arrow} {:<2} {:>9}/s ",
+                    "{} {arrow} {:<2} {:>9}/s {:>9} ",
                     flow.from,
                     flow.home.0,
-                    size(latest.rate(flow.bytes))
+                    size(latest.rate(flow.bytes)),
+                    operations(latest.rate(flow.operations))
                 )),
                 Span::styled(self.bar(flow.bytes, most, BAR), self.style(Color::Yellow)),
             ]));
@@ -496,6 +507,16 @@ fn shortened(text: &str, width: usize) -> String {
     }
     let end: String = text.chars().skip(length - (width - 1)).collect();
     format!("~{end}")
+}
+
+/// Operations a second, in four digits at most; empty where none are counted.
+fn operations(rate: u64) -> String {
+    match rate {
+        0 => String::new(),
+        1..10_000 => format!("{rate} op/s"),
+        10_000..10_000_000 => format!("{}k op/s", rate / 1000),
+        _ => format!("{}M op/s", rate / 1_000_000),
+    }
 }
 
 /// Bytes with three digits or four.

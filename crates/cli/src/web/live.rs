@@ -138,6 +138,7 @@ impl Now {
         });
         let rate_of = |flow: &Flow| Flow {
             bytes: sample.rate(flow.bytes),
+            operations: sample.rate(flow.operations),
             ..*flow
         };
         let spills = sample.spills.iter().map(|spill| Spill {

@@ -2,7 +2,7 @@
 
 use crate::control::protocol::StatusReport;
 use crate::live::{Pool, Pools};
-use homenode::{RequestTimes, SliceStatus};
+use homenode::{Flow, RequestTimes, SliceStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -53,6 +53,19 @@ const fn counter(
 
 const BYTES: bool = true;
 const NONE: bool = false;
+
+/// Tells a number of each flow.
+fn flows_of(report: &StatusReport, tell: &mut Tell<'_>, number: fn(&Flow) -> u64) {
+    for flow in report.flows.iter().flatten() {
+        let place = if flow.is_local() { "local" } else { "remote" };
+        let labels = [
+            ("from", flow.from.0.to_string()),
+            ("home", flow.home.0.to_string()),
+            ("place", place.to_owned()),
+        ];
+        tell(&labels, number(flow));
+    }
+}
 
 const METRICS: &[Metric] = &[
     gauge(
@@ -131,17 +144,13 @@ const METRICS: &[Metric] = &[
         "flow",
         BYTES,
         "Bytes read and written, by node of the CPUs and home of the bytes; none where that is not seen",
-        |report, tell| {
-            for flow in report.flows.iter().flatten() {
-                let place = if flow.is_local() { "local" } else { "remote" };
-                let labels = [
-                    ("from", flow.from.0.to_string()),
-                    ("home", flow.home.0.to_string()),
-                    ("place", place.to_owned()),
-                ];
-                tell(&labels, flow.bytes);
-            }
-        },
+        |report, tell| flows_of(report, tell, |flow| flow.bytes),
+    ),
+    counter(
+        "flow_operations",
+        NONE,
+        "Reads and writes of these bytes; those that the kernel does by itself are not counted",
+        |report, tell| flows_of(report, tell, |flow| flow.operations),
     ),
     counter(
         "spilled",

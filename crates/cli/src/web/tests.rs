@@ -99,6 +99,7 @@ fn large(nodes: u16) -> Pools {
             from: homenode::NodeId(from),
             home: homenode::NodeId(home),
             bytes: scale * u64::from(from + home + 1),
+            operations: u64::from(from),
         };
         Some(flows.iter().map(flow).collect::<Vec<_>>())
     };

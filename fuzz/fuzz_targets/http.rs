@@ -31,6 +31,10 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 struct Counted(AtomicUsize);
 
 impl Pages for Counted {
+    fn at_once(&self, asked: &Asked<'_>) -> Option<Page> {
+        (asked.path.len() % 2 == 0).then(|| self.get(asked))
+    }
+
     fn get(&self, asked: &Asked<'_>) -> Page {
         self.0.fetch_add(1, Ordering::Relaxed);
         assert!(

@@ -26,7 +26,7 @@ use homenode::{
 use rustix::io::Errno;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often it is looked for viewers where files of the kernel lie, and for how long.
@@ -44,6 +44,8 @@ pub(crate) struct PoolHandler {
     pub(crate) exports: Arc<Exports>,
     /// Samples of it, once it serves.
     pub(crate) sampler: OnceLock<Sampler>,
+    /// Held by the first viewer while it looks.
+    pub(crate) looking: Mutex<()>,
 }
 
 impl PoolHandler {
@@ -173,6 +175,8 @@ impl PoolHandler {
     /// The sampler for a viewer. For the first viewer it looks where files of the kernel lie: without viewers the server does not look.
     fn watched(&self) -> Option<&Sampler> {
         let sampler = self.sampler.get()?;
+        // Several at the same moment: one looks, and the others find what it found.
+        let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         if !sampler.is_for_viewers() {
             let known = self.pool.kernel_by_node(LOOK_TIME);
             sampler.show(self.report(self.pool.status_with(&known)));
@@ -191,7 +195,7 @@ impl PoolHandler {
         Ok(Outcome::Live(Box::new(live)))
     }
 
-    /// Status for a user. Those who may only look get the last one that was sampled: it costs nothing.
+    /// Status for a user. Readers get the last one that was sampled, or that the first viewer was shown.
     fn status_for(&self, user: Option<u32>) -> StatusReport {
         let is_reader = is_reader(user);
         let mut report = match is_reader.then(|| self.watched()).flatten() {

@@ -13,9 +13,9 @@ use crate::failure::{Failure, Result};
 use conversation::{Stream, converse};
 use rustix::fs::{Mode, fchmod};
 use std::collections::VecDeque;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -126,6 +126,8 @@ impl Listener {
                 // Before it has a name: the file that binding makes gets these rights at once.
                 fchmod(&socket, Mode::from_raw_mode(mode))?;
                 socket.bind(path)?;
+                // What the umask took away from all users.
+                fs::set_permissions(path, Permissions::from_mode(mode))?;
                 socket.listen(WAITING_MAX).map(Self::Unix)
             }
         }

@@ -6,11 +6,12 @@ use crate::affinity::changes_in_force;
 use crate::control::client::{ConnectError, Connection, pool_of, unexpected};
 use crate::control::kept::{Kept, Unanswered};
 use crate::control::protocol::{Outcome, Request, StatusReport};
-use crate::control::{self, To, hint, socket_path};
+use crate::control::{self, To, hint, readers_path, socket_path};
 use crate::failure::{Result, fail};
 use crate::mountinfo::{Device, shown};
 use crate::report::{KEPT, LiveReport, Sample};
 use crate::status;
+use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -182,8 +183,11 @@ pub(crate) fn look() -> Result<Pools> {
 /// When this user may not ask servers.
 pub(crate) fn check() -> Result<()> {
     for device in control::devices()? {
-        if let Err(ConnectError::Other(error)) = Connection::open(device) {
-            let socket = socket_path(device);
+        // Not by a connection, which would count as another viewer of this user.
+        let may_use = |path: &Path| rustix::fs::access(path, rustix::fs::Access::WRITE_OK);
+        let (socket, readers) = (socket_path(device), readers_path(device));
+        if may_use(&socket) == Err(Errno::ACCESS) && may_use(&readers).is_err() {
+            let error = Errno::ACCESS.into();
             fail!(
                 "cannot talk to the server behind {}: {error}{}",
                 socket.display(),

@@ -28,7 +28,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -175,6 +175,7 @@ impl Serving {
             device,
             exports: Arc::clone(&exports.0),
             sampler: OnceLock::new(),
+            looking: Mutex::default(),
         });
         handler.sample()?;
         let socket = Socket::open(device, handler)?;

@@ -175,30 +175,6 @@ impl OfPools {
         page
     }
 
-    /// A page for who has the token.
-    fn figures(&self, asked: &Asked<'_>) -> Page {
-        let known = || self.watch.wait(0, Duration::from_secs(2)).0;
-        match asked.path {
-            "/live" => {
-                let since_ms = asked.field("since").and_then(|since| since.parse().ok()).unwrap_or(0);
-                let live = live::Live::of(&known(), since_ms);
-                let text = serde_json::to_vec(&live).expect("a report always serializes to JSON");
-                Page::new(JSON, text)
-            }
-            "/metrics"
-                if asked
-                    .header("accept")
-                    .is_some_and(|accept| accept.contains("openmetrics")) =>
-            {
-                Page::new(METRICS_TYPE, metrics::text(known()))
-            }
-            "/metrics" => Page::new(metrics::CLASSIC_TYPE, metrics::classic(&metrics::text(known()))),
-            "/doctor" => self.look(&["doctor"]),
-            "/plan" => self.look(&["affinity", "plan"]),
-            _ => Page::refused(StatusCode::NOT_FOUND, "there are /, /live, /metrics, /doctor and /plan"),
-        }
-    }
-
     /// The output of a command that looks at the machine; one at a time.
     fn look(&self, arguments: &[&str]) -> Page {
         let _alone = match self.looking.try_lock() {
@@ -270,18 +246,38 @@ fn output_of(arguments: &[&str]) -> std::result::Result<Vec<u8>, String> {
 }
 
 impl Pages for OfPools {
-    fn get(&self, asked: &Asked<'_>) -> Page {
+    fn at_once(&self, asked: &Asked<'_>) -> Option<Page> {
         match asked.path {
-            "/" => Self::page(),
-            "/favicon.ico" => Page::new("image/x-icon", Bytes::new()),
+            "/" => Some(Self::page()),
+            "/favicon.ico" => Some(Page::new("image/x-icon", Bytes::new())),
             _ if !self.knows(asked) => {
                 let why = "a token is needed: open the address that `homenode web` printed, or send `Authorization: Bearer TOKEN`";
-                Page::refused(StatusCode::UNAUTHORIZED, why)
+                Some(Page::refused(StatusCode::UNAUTHORIZED, why))
             }
-            _ => Page {
-                keeps_place: true,
-                ..self.figures(asked)
-            },
+            _ => None,
+        }
+    }
+
+    fn get(&self, asked: &Asked<'_>) -> Page {
+        let known = || self.watch.wait(0, Duration::from_secs(2)).0;
+        match asked.path {
+            "/live" => {
+                let since_ms = asked.field("since").and_then(|since| since.parse().ok()).unwrap_or(0);
+                let live = live::Live::of(&known(), since_ms);
+                let text = serde_json::to_vec(&live).expect("a report always serializes to JSON");
+                Page::new(JSON, text)
+            }
+            "/metrics"
+                if asked
+                    .header("accept")
+                    .is_some_and(|accept| accept.contains("openmetrics")) =>
+            {
+                Page::new(METRICS_TYPE, metrics::text(known()))
+            }
+            "/metrics" => Page::new(metrics::CLASSIC_TYPE, metrics::classic(&metrics::text(known()))),
+            "/doctor" => self.look(&["doctor"]),
+            "/plan" => self.look(&["affinity", "plan"]),
+            _ => Page::refused(StatusCode::NOT_FOUND, "there are /, /live, /metrics, /doctor and /plan"),
         }
     }
 }

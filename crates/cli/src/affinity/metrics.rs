@@ -35,6 +35,11 @@ pub(super) struct Metrics {
 struct MetricsPage(Registry);
 
 impl Pages for MetricsPage {
+    /// All users may ask, so none of them keeps a place.
+    fn at_once(&self, asked: &Asked<'_>) -> Option<Page> {
+        Some(self.get(asked))
+    }
+
     fn get(&self, asked: &Asked<'_>) -> Page {
         if asked.path != "/metrics" {
             return Page::refused(StatusCode::NOT_FOUND, "there is /metrics alone");

@@ -329,9 +329,9 @@ pub(crate) struct FuseReport {
     /// Opens of files that are not closed yet.
     #[serde(default)]
     pub(crate) open_files: u64,
-    /// Answered with an errno; many are ordinary (a name that is not there).
+    /// Answered with an errno, other than those of ordinary life (a name that is not there).
     pub(crate) errors: u64,
-    /// Requests answered with an errno, by errno.
+    /// The same requests, by errno.
     #[serde(default)]
     pub(crate) errors_by_errno: BTreeMap<i32, u64>,
     /// Requests that met a bug of the server and were answered with EIO.

@@ -1,4 +1,4 @@
-//! Samples a pool's status once a second, for viewers: they read what was sampled and ask the pool nothing.
+//! Samples a pool's status once a second, for viewers: they read what was sampled.
 //!
 //! Cost: a status a second, and some kilobytes for each of [`KEPT`] samples.
 

@@ -6,7 +6,7 @@
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{CONNECTION, HeaderMap, HeaderName, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -57,8 +57,6 @@ pub(crate) struct Page {
     pub(crate) content_type: &'static str,
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     pub(crate) body: Bytes,
-    /// Its asker has shown the token: the connection keeps its place while others wait.
-    pub(crate) keeps_place: bool,
 }
 
 impl Page {
@@ -68,7 +66,6 @@ impl Page {
             content_type,
             headers: Vec::new(),
             body: body.into(),
-            keeps_place: false,
         }
     }
 
@@ -83,21 +80,30 @@ impl Page {
 
 /// Pages by path. Nothing is changed by a request.
 pub(crate) trait Pages: Send + Sync + 'static {
-    /// The answer to GET. May take long.
+    /// The answer to GET, if it costs little or the asker may see no more; it is the connection's last. Must not block.
+    fn at_once(&self, asked: &Asked<'_>) -> Option<Page>;
+
+    /// The answer where [`Pages::at_once`] gives none. Its asker has a right to it, and keeps the connection's place. May take long.
     fn get(&self, asked: &Asked<'_>) -> Page;
 }
 
-/// Answers requests until the other end has closed, was too slow, or its time is over. `keeps_place` is true while a page is made, and after one that
-/// keeps the place.
+/// Answers requests until the other end has closed, was too slow, or its time is over. `keeps_place` tells whether the last request was one for
+/// [`Pages::get`].
 pub(crate) async fn converse(stream: Box<dyn Stream>, pages: Arc<dyn Pages>, keeps_place: Arc<AtomicBool>) {
     let service = service_fn(move |request| {
-        let (pages, keeps_place) = (Arc::clone(&pages), Arc::clone(&keeps_place));
+        let at_once = at_once(&request, &*pages);
+        keeps_place.store(at_once.is_none(), Ordering::Relaxed);
+        let pages = Arc::clone(&pages);
         async move {
-            // The page is made even if nobody waits for it: connections that come and go may not leave more of them than there are places.
-            keeps_place.store(true, Ordering::Relaxed);
-            let page = answer(request, pages).await;
-            keeps_place.store(page.keeps_place, Ordering::Relaxed);
-            Ok::<_, Infallible>(response(page))
+            Ok::<_, Infallible>(match at_once {
+                Some(page) => {
+                    let mut last = response(page);
+                    // Requests that have come already would take turns from others.
+                    last.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                    last
+                }
+                None => response(later(request, pages).await),
+            })
         }
     });
     let mut connection = pin!(
@@ -116,19 +122,26 @@ pub(crate) async fn converse(stream: Box<dyn Stream>, pages: Arc<dyn Pages>, kee
     }
 }
 
-async fn answer(request: Request<Incoming>, pages: Arc<dyn Pages>) -> Page {
+fn at_once(request: &Request<Incoming>, pages: &dyn Pages) -> Option<Page> {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
-        return Page::refused(StatusCode::METHOD_NOT_ALLOWED, "pages are only read here: GET");
+        let why = "pages are only read here: GET";
+        return Some(Page::refused(StatusCode::METHOD_NOT_ALLOWED, why));
     }
-    let page = tokio::task::spawn_blocking(move || {
-        pages.get(&Asked {
-            path: request.uri().path(),
-            query: request.uri().query().unwrap_or_default(),
-            headers: request.headers(),
-        })
-    });
+    pages.at_once(&asked(request))
+}
+
+async fn later(request: Request<Incoming>, pages: Arc<dyn Pages>) -> Page {
+    let page = tokio::task::spawn_blocking(move || pages.get(&asked(&request)));
     let broken = |_| Page::refused(StatusCode::INTERNAL_SERVER_ERROR, "a bug broke this page: see the log");
     page.await.unwrap_or_else(broken)
+}
+
+fn asked(request: &Request<Incoming>) -> Asked<'_> {
+    Asked {
+        path: request.uri().path(),
+        query: request.uri().query().unwrap_or_default(),
+        headers: request.headers(),
+    }
 }
 
 fn response(page: Page) -> Response<Full<Bytes>> {

@@ -9,13 +9,14 @@ use std::time::Instant;
 struct Paths;
 
 impl Pages for Paths {
+    fn at_once(&self, asked: &Asked<'_>) -> Option<Page> {
+        let text = format!("{} {}", asked.path, asked.field("a").unwrap_or("none"));
+        (!["/known", "/bug"].contains(&asked.path)).then(|| Page::new("text/plain", text))
+    }
+
     fn get(&self, asked: &Asked<'_>) -> Page {
         assert_ne!(asked.path, "/bug");
-        let text = format!("{} {}", asked.path, asked.field("a").unwrap_or("none"));
-        Page {
-            keeps_place: asked.path == "/known",
-            ..Page::new("text/plain", text)
-        }
+        Page::new("text/plain", format!("{} none", asked.path))
     }
 }
 
@@ -50,8 +51,11 @@ fn pages_are_read_over_sockets_and_ports_until_the_server_is_dropped() {
     let path = directory.path().join("socket");
     // As a killed server leaves it.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    for mode in [0o666, 0o600] {
+        let _server = Server::start(&Address::Unix(path.clone()), mode, "pages", Arc::new(Paths)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
+    }
     let server = serve(&Address::Unix(path.clone())).unwrap();
-    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let answer = ask(UnixStream::connect(&path).unwrap(), &close("GET", "/x?b=1&a=2"));
     assert!(
         answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("/x 2"),
@@ -166,6 +170,26 @@ fn silent_and_unknown_clients_give_their_places_to_others() {
         )
     };
     assert!(is_gone(oldest.read(&mut [0])), "it has kept its place");
+}
+
+/// Each always has a request under way, and reads none of its answers.
+#[test]
+fn clients_that_pipeline_and_do_not_read_keep_nobody_away() {
+    let (_server, address) = serve_on_loopback();
+    let requests = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2000);
+    let hostile: Vec<_> = (0..2 * CONNECTIONS_MAX)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            // As much as the kernel takes.
+            let _ = stream.write(&requests);
+            stream
+        })
+        .collect();
+    let begun = Instant::now();
+    assert!(ask(TcpStream::connect(address).unwrap(), &close("GET", "/known")).ends_with("/known none"));
+    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+    drop(hostile);
 }
 
 #[test]

@@ -266,6 +266,9 @@ impl View {
             lines.push(self.dim("the server has sampled nothing yet".to_owned()));
             return;
         };
+        let arrow = if self.is_utf8 { "→" } else { "->" };
+        // They were asked for, so they come before what a machine of many nodes fills a small terminal with.
+        self.write_tasks(lines, arrow);
         lines.push(Line::default());
         lines.push(self.dim(format!(
             "{:<5} {:<BAR$} {:>6} {:>9} {:>9} {:>9} {:>9}",
@@ -280,7 +283,6 @@ impl View {
         let mut flows: Vec<&Flow> = flows.collect();
         flows.sort_by_key(|flow| (Reverse(flow.bytes), flow.from, flow.home));
         let most = flows.first().map_or(1, |flow| flow.bytes);
-        let arrow = if self.is_utf8 { "→" } else { "->" };
         for flow in flows.iter().take(FLOWS_MAX) {
             lines.push(Line::from(vec![
                 Span::raw(format!(
@@ -341,7 +343,6 @@ impl View {
             latest.rate(latest.errors),
             size(latest.rate(latest.moved_bytes))
         )));
-        self.write_tasks(lines, arrow);
     }
 
     fn node_line(&self, node: &NodeStatus, latest: &Sample) -> Line<'static> {

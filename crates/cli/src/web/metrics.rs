@@ -2,7 +2,7 @@
 
 use crate::control::protocol::StatusReport;
 use crate::live::{Pool, Pools};
-use homenode::{Flow, RequestTimes, SliceStatus};
+use homenode::{Flow, MemberState, RequestTimes, SliceStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -140,6 +140,18 @@ const METRICS: &[Metric] = &[
         let nodes = report.pool.nodes.iter();
         nodes.for_each(|node| tell(&[("node", node.node.0.to_string())], node.used_bytes));
     }),
+    gauge(
+        "draining",
+        BYTES,
+        "Bytes that are left on members which are being emptied",
+        |report, tell| {
+            let members = report.pool.members.iter();
+            for member in members.filter(|member| member.state == MemberState::Draining) {
+                let labels = [("member", member.id.0.to_string()), ("node", member.home.0.to_string())];
+                tell(&labels, member.used_bytes);
+            }
+        },
+    ),
     counter(
         "flow",
         BYTES,
@@ -291,6 +303,9 @@ impl Collector for Told {
         for dead in &self.0.dead {
             ConstGauge::new(0_u64).encode(up.encode_family(&[("pool", &**dead)])?)?;
         }
+        let help = "Changes of homenode affinity that are in force";
+        let changes = encoder.encode_descriptor("affinity_changes", help, None, MetricType::Gauge)?;
+        ConstGauge::new(self.0.affinity_changes as u64).encode(changes)?;
         for metric in METRICS {
             let kind = if metric.is_counter {
                 MetricType::Counter

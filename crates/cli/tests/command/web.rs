@@ -333,6 +333,37 @@ fn the_page_and_metrics_need_the_token() {
 }
 
 #[test]
+fn a_stopped_server_is_told_and_the_next_figures_are_new() {
+    need_mounts!();
+    let scratch = Scratch::new("web-stopped");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    let web = Web::on_loopback();
+    let (port, token) = web.parts();
+    let bearer = format!("Authorization: Bearer {token}");
+    let metric = |name: &str| {
+        let metrics = text_of(&["-m", "3", "-H", &bearer, &format!("{port}/metrics")]);
+        let begin = format!("homenode_{name}{{pool=\"{}\"", dir.display());
+        let line = metrics.lines().find(|line| line.starts_with(&begin));
+        line.and_then(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
+    };
+    wait_until("the pool is told", || metric("up") == Some(1.0));
+    let before = metric("used_bytes").unwrap();
+    let stopped = Stopped::new(server_pid(&dir).unwrap());
+    // `metric` itself fails when an answer takes longer than three seconds.
+    wait_until("the stop is told", || metric("up") == Some(0.0));
+    // Answers that were owed would be old ones now.
+    std::thread::sleep(Duration::from_secs(6));
+    drop(stopped);
+    wait_until("the server is back", || metric("up") == Some(1.0));
+    fs::write(dir.join("file"), vec![1; 8 << 20]).unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(metric("used_bytes").unwrap() >= before + 8e6, "the figures are old");
+    drop(web);
+    down(&dir);
+}
+
+#[test]
 fn the_socket_is_roots_and_the_file_of_a_token_is_private() {
     need_mounts!();
     let scratch = Scratch::new("web-socket");

@@ -101,12 +101,14 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
             Err(Errno::PERM) => fail!("cannot clear the dead mount on {name}: run as root"),
             Err(error) => fail!("cannot clear the dead mount on {name}: {error}; try `umount -l` on it"),
         }
-        let socket = control::socket_path(located.mount.device);
-        match fs::remove_file(&socket) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                notice(&format!("cannot remove {}: {error}", socket.display()));
+        let device = located.mount.device;
+        for socket in [control::socket_path(device), control::readers_path(device)] {
+            match fs::remove_file(&socket) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    notice(&format!("cannot remove {}: {error}", socket.display()));
+                }
+                _ => {}
             }
-            _ => {}
         }
         notice(&format!(
             "cleared a dead mount on {name}: its server had been killed; {}",

@@ -7,10 +7,12 @@ use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{Device, Located, MountEntry, first_homenode_mount, locate, mounts, shown};
 use homenode_linux::process::Stat;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::Pid;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -50,8 +52,15 @@ pub(crate) enum ConnectError {
 impl Connection {
     /// Connects to the server of `device`.
     pub(crate) fn open(device: Device) -> std::result::Result<Self, ConnectError> {
-        let stream = UnixStream::connect(socket_path(device)).or_else(|error| match error.kind() {
-            io::ErrorKind::PermissionDenied => UnixStream::connect(readers_path(device)).map_err(|_| error),
+        let stream = connect(&socket_path(device), QUICK_TIMEOUT).or_else(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                let readers = connect(&readers_path(device), QUICK_TIMEOUT);
+                // A socket that this user may use tells more.
+                readers.map_err(|of_readers| match of_readers.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => error,
+                    _ => of_readers,
+                })
+            }
             _ => Err(error),
         });
         match stream {
@@ -260,8 +269,30 @@ fn is_listened_on(socket: &Path) -> bool {
     let Ok(sockets) = fs::read("/proc/net/unix") else {
         return true;
     };
-    let name = socket.as_os_str().as_bytes();
-    sockets.split(|byte| *byte == b'\n').any(|line| line.ends_with(name))
+    is_listed(&String::from_utf8_lossy(&sockets), socket)
+}
+
+/// Whether a socket is in the text of /proc/net/unix. Any user may listen on a longer path, or on an abstract name that ends with this one.
+fn is_listed(sockets: &str, socket: &Path) -> bool {
+    let path = |line| str::split_ascii_whitespace(line).nth(7);
+    sockets.lines().filter_map(path).any(|path| Path::new(path) == socket)
+}
+
+/// Connects to a socket. Waits `within` while its queue is full, as that of a stopped server may be.
+fn connect(path: &Path, within: Duration) -> io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(within))?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Ok(()) => Ok(socket.into()),
+        Err(Errno::AGAIN) => {
+            let why = format!(
+                "others wait to connect, and it took none of them for {} s: is it stopped?",
+                within.as_secs()
+            );
+            Err(io::Error::new(io::ErrorKind::TimedOut, why))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The server of a mount was killed: what to do, and what became of the bytes.
@@ -354,5 +385,47 @@ impl From<RequestError> for Failure {
             RequestError::Refused(refusal) => Self::new(refusal.message),
             RequestError::Broken(failure) | RequestError::Late(failure) => failure,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::time::Instant;
+
+    #[test]
+    fn a_full_queue_is_not_waited_for_without_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        // It accepts none of them.
+        rustix::net::listen(&listener, 2).unwrap();
+        let within = Duration::from_millis(300);
+        let waiting: Vec<_> = (0..3).map(|_| connect(&path, within).unwrap()).collect();
+        let begun = Instant::now();
+        let error = connect(&path, within).unwrap_err();
+        assert!(error.to_string().contains("is it stopped"), "{error}");
+        assert!(begun.elapsed() < 10 * within, "{:?}", begun.elapsed());
+        drop(waiting);
+        drop(listener);
+        assert_eq!(
+            connect(&path, within).unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
+    }
+
+    #[test]
+    fn a_socket_of_another_name_is_another_socket() {
+        let socket = Path::new("/run/homenode/0-40.sock");
+        let line = |path| format!("Num RefCount\nffff: 00000002 00000000 00010000 0001 01  7331 {path}\n");
+        for other in [
+            "@/run/homenode/0-40.sock",
+            "/tmp/run/homenode/0-40.sock",
+            "/tmp/x /run/homenode/0-40.sock",
+        ] {
+            assert!(!is_listed(&line(other), socket), "{other}");
+        }
+        assert!(is_listed(&line("/run/homenode/0-40.sock"), socket));
     }
 }

@@ -56,7 +56,9 @@ impl Kept {
         };
         let answer = sent.and_then(|()| open.connection.receive(request, &mut open.line, &mut |_, _| {}));
         open.is_owed = matches!(answer, Err(RequestError::Late(_)));
-        let is_broken = matches!(answer, Err(RequestError::Broken(_))) || open.connection.has_ended();
+        // A server that refuses a viewer closes the connection, perhaps a moment later.
+        let ends = matches!(answer, Err(RequestError::Broken(_) | RequestError::Refused(_)));
+        let is_broken = ends || open.connection.has_ended();
         if !is_broken {
             self.open = Some(open);
         }
@@ -86,7 +88,7 @@ impl From<ConnectError> for Unanswered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::protocol::Reply;
+    use crate::control::protocol::{Refusal, Reply};
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixStream;
     use std::thread;
@@ -149,6 +151,29 @@ mod tests {
         assert_eq!(ask().unwrap(), Outcome::Moved { bytes: 3 });
         drop(kept);
         assert_eq!(served.join().unwrap(), 3, "requests that the server found");
+    }
+
+    #[test]
+    fn a_connection_that_was_refused_is_not_used_again() {
+        let device = Device { major: 4000, minor: 76 };
+        let (client, server) = UnixStream::pair().unwrap();
+        let mut kept = Kept {
+            device,
+            open: Some(Open {
+                connection: Connection::over(device, client, QUICK),
+                is_owed: false,
+                line: Vec::new(),
+            }),
+        };
+        let mut line = serde_json::to_vec(&Reply::Failed(Refusal::new("eight look"))).unwrap();
+        line.push(b'\n');
+        (&server).write_all(&line).unwrap();
+        let told = kept.ask(&Request::Status);
+        assert!(
+            matches!(&told, Err(Unanswered::Silent(why)) if why == "eight look"),
+            "{told:?}"
+        );
+        assert!(kept.open.is_none());
     }
 
     #[test]

@@ -29,8 +29,6 @@ const _: () = assert!(USER_READERS_MAX < READERS_MAX);
 const READER_PERIOD: Duration = Duration::from_millis(250);
 /// Progress lines are at least this far apart.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
-/// Pause before each connection of a reader.
-const READER_PAUSE: Duration = Duration::from_millis(5);
 /// Time in which the line of a client's first request must be there: silent clients would take the places of all others.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time in which a client must take a reply: a stopped client must not hold a thread for ever.
@@ -161,10 +159,6 @@ impl Socket {
         let (handler, activity) = (Arc::clone(handler), Arc::clone(activity));
         let accept = move || {
             for stream in listener.incoming() {
-                if rights == Rights::Reading {
-                    // A reader who connects in a loop would have a thread made for each connection.
-                    thread::sleep(READER_PAUSE);
-                }
                 match stream {
                     Ok(stream) => serve(stream, &handler, &activity, rights),
                     Err(error) => {

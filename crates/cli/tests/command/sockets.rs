@@ -139,7 +139,7 @@ fn members_of_the_group_look_and_change_nothing() {
         nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
         reader "$homenode" status "$1/pool" | grep '^health: '
         reader "$homenode" status --json | grep -q "$1/pool"
-        reader "$homenode" top --once | grep -q "pools by name"
+        reader "$homenode" top --once | grep -q "1 pool by name"
         reader "$homenode" top --json | grep -q "$1/pool"
         # The file is in a sample a second later.
         : >"$1/pool/file"

@@ -1,5 +1,6 @@
 //! `homenode status`: what the pools of this machine hold, and where their bytes go.
 
+use crate::affinity::changes_in_force;
 use crate::control::client::{ConnectError, Connection, Unserved, pool_of, unserved};
 use crate::control::protocol::{Access, DurableReport, STATUS_VERSION, StatusReport};
 use crate::control::{self, To, hint, socket_path};
@@ -24,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// spilled to other nodes.
 ///
 /// With --json the output is one object: `output_version`, `health` (that line), `pools` (an object for each pool, with its `problems`), `dead` (mounts
-/// whose servers were killed) and `silent` (sockets of servers that do not answer). It has the same keys with DIR, and tells of that pool only.
+/// whose servers were killed), `silent` (sockets of servers that do not answer) and `affinity_changes` (changes of `homenode affinity` in force). It has the same keys with DIR, and tells of that pool only.
 ///
 /// The exit code is 1 where the server of DIR is dead or does not answer. Without DIR it is 0 whatever the health is: scripts read `.health`.
 #[derive(Args, Debug)]
@@ -47,6 +48,8 @@ struct Json {
     dead: Vec<String>,
     /// Sockets of servers that did not answer.
     silent: Vec<String>,
+    /// Changes of `homenode affinity` in force, as far as this user may see them.
+    affinity_changes: usize,
 }
 
 /// Pools of this machine, mounts of dead servers, and devices of silent servers.
@@ -99,6 +102,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
             pools,
             dead: mount_points(&dead),
             silent: sockets(&silent),
+            affinity_changes: changes_in_force(),
         })?;
     } else if pools.is_empty() && dead.is_empty() && silent.is_empty() {
         crate::print_line("no pool is up")?;

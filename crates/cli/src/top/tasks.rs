@@ -26,6 +26,8 @@ pub(super) struct Tasks {
 pub(super) struct Told {
     /// The busiest first.
     pub(super) threads: Vec<Busy>,
+    /// Inodes of the files with which these threads move most, with bytes a second; the busiest first.
+    pub(super) files: Vec<(u64, u64)>,
     /// Data that is missing, and why.
     pub(super) unseen: Vec<String>,
     /// Two answers have come.
@@ -130,6 +132,7 @@ fn between(before: &PoolTasks, after: &PoolTasks, name_of: &dyn Fn(u32) -> Strin
         .collect();
     let span_ms = after.counted_ms.saturating_sub(before.counted_ms).max(1);
     let rate = |bytes: u64| u64::try_from(u128::from(bytes) * 1000 / u128::from(span_ms)).unwrap_or(u64::MAX);
+    let mut files: BTreeMap<u64, u64> = BTreeMap::new();
     let busy = |task: &TaskBytes| {
         let before = earlier.get(&(task.thread, task.started));
         let earlier = |node: u16| {
@@ -141,6 +144,11 @@ fn between(before: &PoolTasks, after: &PoolTasks, name_of: &dyn Fn(u32) -> Strin
         let mut homes: Vec<_> = homes.filter(|(_, rate)| *rate > 0).collect();
         homes.sort_by_key(|(node, rate)| (Reverse(*rate), *node));
         let rate = homes.iter().map(|(_, rate)| rate).sum();
+        if rate > 0 {
+            task.files
+                .iter()
+                .for_each(|(file, rate)| *files.entry(*file).or_default() += rate);
+        }
         (rate > 0).then(|| Busy {
             thread: task.thread,
             name: name_of(task.thread),
@@ -151,8 +159,11 @@ fn between(before: &PoolTasks, after: &PoolTasks, name_of: &dyn Fn(u32) -> Strin
     };
     let mut threads: Vec<Busy> = after.threads.iter().filter_map(busy).collect();
     threads.sort_by_key(|busy| (Reverse(busy.rate), busy.thread));
+    let mut files: Vec<_> = files.into_iter().collect();
+    files.sort_by_key(|(file, rate)| (Reverse(*rate), *file));
     Told {
         threads,
+        files,
         unseen: after
             .unseen
             .iter()
@@ -200,6 +211,7 @@ mod tests {
             ],
         );
         let told = between(&before, &after, &|thread| format!("t{thread}"));
+        assert_eq!(told.files, [(8, 1050), (9, 600), (7, 300)]);
         let expected = [
             (1, "t1", 600, vec![(1, 500), (0, 100)], Some(8)),
             (3, "t3", 300, vec![(0, 300)], Some(9)),

@@ -277,6 +277,7 @@ fn threads_are_shown_with_the_homes_of_their_bytes() {
             homes: vec![(1, 10 * MIB), (0, 2 * MIB)],
             file: Some(99),
         }],
+        files: vec![(99, 9 * MIB), (7, MIB)],
         unseen: vec!["files: no BPF".to_owned()],
         is_known: true,
     };
@@ -284,6 +285,10 @@ fn threads_are_shown_with_the_homes_of_their_bytes() {
     let all = drawn(&view, 100, 40).join("\n");
     let line = "    4711 postgres          12.0 MiB  → 1: 10.0 MiB, → 0: 2.00 MiB     inode 99";
     assert!(all.contains(line) && all.contains("not seen: files: no BPF"), "{all}");
+    assert!(
+        all.contains("busiest files: inode 99 9.00 MiB/s, inode 7 1.00 MiB/s"),
+        "{all}"
+    );
 }
 
 /// Bound of a quarter percent of a core; the page has another quarter. A picture is drawn at most once in the wait for a key, where several pools have

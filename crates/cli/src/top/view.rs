@@ -18,6 +18,8 @@ const BAR: usize = 24;
 const FLOWS_MAX: usize = 12;
 /// Threads that are shown at most.
 const THREADS_MAX: usize = 10;
+/// Their files that are shown at most.
+const FILES_MAX: usize = 3;
 
 /// Order of the pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -406,6 +408,11 @@ impl View {
                 size(busy.rate),
                 shortened(&homes, 32)
             )));
+        }
+        if !told.files.is_empty() {
+            let file = |(inode, rate): &(u64, u64)| format!("inode {inode} {}/s", size(*rate));
+            let files: Vec<_> = told.files.iter().take(FILES_MAX).map(file).collect();
+            lines.push(Line::raw(format!("busiest files: {}", files.join(", "))));
         }
         if told.threads.is_empty() {
             let text = if told.is_known {

@@ -11,10 +11,12 @@ pub(crate) use conversation::{Asked, Page, Pages};
 
 use crate::failure::{Failure, Result};
 use conversation::{Stream, converse};
-use rustix::fs::{Mode, fchmod};
+use rustix::fs::{FileType, Mode, OFlags, fchmod};
+use rustix::process::geteuid;
 use std::collections::VecDeque;
 use std::fs::{self, Permissions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -126,8 +128,7 @@ impl Listener {
                 // Before it has a name: the file that binding makes gets these rights at once.
                 fchmod(&socket, Mode::from_raw_mode(mode))?;
                 socket.bind(path)?;
-                // What the umask took away from all users.
-                fs::set_permissions(path, Permissions::from_mode(mode))?;
+                give_rights(path, mode)?;
                 socket.listen(WAITING_MAX).map(Self::Unix)
             }
         }
@@ -197,6 +198,18 @@ impl Places {
             is_kept,
         });
     }
+}
+
+/// Gives a socket the rights that the umask took away. Not by its path, which somebody else may have made a link meanwhile.
+fn give_rights(path: &Path, mode: u32) -> io::Result<()> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let found = rustix::fs::fstat(&file)?;
+    let is_ours = FileType::from_raw_mode(found.st_mode) == FileType::Socket && found.st_uid == geteuid().as_raw();
+    if !is_ours {
+        return Err(io::Error::other("another user has replaced the socket"));
+    }
+    let file = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::set_permissions(file, Permissions::from_mode(mode))
 }
 
 /// The inode of the socket at an address.

@@ -152,15 +152,21 @@ fn of_directory(path: &Path) -> Result<(Found, Option<Failure>)> {
 
 /// Asks every server; what dead ones left is cleaned up.
 fn all() -> Result<Found> {
-    let mut connections = Vec::new();
-    for device in control::devices()? {
-        let connection = match Connection::open(device) {
+    let (mut connections, mut found) = (Vec::new(), Found::default());
+    let opened = control::at_once(control::devices()?, |device| (device, Connection::open(device)));
+    for (device, opened) in opened {
+        let connection = match opened {
             Err(ConnectError::Dead) => clear_away(device),
             opened => opened,
         };
         match connection {
             Ok(connection) => connections.push((device, connection)),
             Err(ConnectError::Dead) => {}
+            // Its queue is full; the others are told.
+            Err(ConnectError::Other(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                complain!("homenode: {}: {error}", pool_of(device));
+                found.silent.push(device);
+            }
             Err(ConnectError::Other(error)) => {
                 fail!(
                     "cannot talk to the server behind {}: {error}{}",
@@ -171,7 +177,6 @@ fn all() -> Result<Found> {
         }
     }
     let answering: Vec<Device> = connections.iter().map(|(device, _)| *device).collect();
-    let mut found = Found::default();
     let ask = |(device, mut connection): (Device, Connection)| (device, connection.status());
     for (device, answer) in control::at_once(connections, ask) {
         match answer {

@@ -272,7 +272,7 @@ fn is_listened_on(socket: &Path) -> bool {
     is_listed(&String::from_utf8_lossy(&sockets), socket)
 }
 
-/// Whether a socket is in the text of /proc/net/unix. Any user may listen on a longer path, or on an abstract name that ends with this one.
+/// Whether a socket is in the text of /proc/net/unix by its whole path: any user may listen on a longer path, or on an abstract name that ends with it.
 fn is_listed(sockets: &str, socket: &Path) -> bool {
     let path = |line| str::split_ascii_whitespace(line).nth(7);
     sockets.lines().filter_map(path).any(|path| Path::new(path) == socket)
@@ -336,6 +336,11 @@ pub(crate) fn unserved(path: &Path, to: To) -> Option<Unserved> {
             let failure = dead_server(&mount);
             Unserved::Dead(mount, failure)
         }),
+        // Its queue is full. Who asks the mount would wait without end.
+        Err(ConnectError::Other(error)) if error.kind() == io::ErrorKind::TimedOut => {
+            let failure = Failure::new(format!("the server of {name} does not answer: {error}"));
+            Some(Unserved::Silent(mount, failure))
+        }
         Err(ConnectError::Other(error)) => Some(Unserved::Refused(cannot_talk(&name, &error, to))),
     }
 }

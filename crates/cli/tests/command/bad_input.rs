@@ -295,3 +295,53 @@ fn a_full_error_stream_ends_no_command() {
     assert_eq!(run(["down", "--lazy"]), Some(0));
     assert_eq!(run(["down", "--lazy"]), Some(1), "no mount");
 }
+
+/// A process whose client has connected and gone keeps the place in its queue until it takes the connection.
+#[test]
+fn a_stopped_server_with_a_full_queue_holds_up_no_command() {
+    need_mounts!(alone);
+    let scratch = Scratch::new("full-queue");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    fs::write(dir.join("file"), "x").unwrap();
+    let stopped = Stopped::new(server_pid(&dir).unwrap());
+    let socket = log_of_mounted(&dir).with_extension("sock");
+    let connect = || {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+        let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK);
+        let client = socket_with(kind.0, kind.1, kind.2, None).unwrap();
+        connect(&client, &SocketAddrUnix::new(&socket).unwrap())
+    };
+    while connect().is_ok() {}
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", "30", BINARY]).args(arguments);
+        command.current_dir(scratch.path());
+        command
+    };
+    for arguments in [&["status"][..], &["status", "pool"]] {
+        let told = describe(&ask(arguments).output().unwrap());
+        assert!(
+            told.contains("is it stopped") && told.contains("its server gave no status"),
+            "{told}"
+        );
+    }
+    for arguments in [["file", "map", "pool/file"].as_slice(), &["down", "pool"]] {
+        refused(&mut ask(arguments), &["is it stopped"]);
+    }
+    drop(stopped);
+    // It takes them all, and answers.
+    wait_until("the server is back", || {
+        homenode(["status"]).arg(&dir).output().unwrap().status.success()
+    });
+    down(&dir);
+}
+
+/// [`log_of`] from the table of mounts, as the server of the mount is stopped.
+fn log_of_mounted(directory: &Path) -> std::path::PathBuf {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let at = format!(" {} ", directory.display());
+    let line = mounts.lines().find(|line| line.contains(&at)).unwrap();
+    let device = line.split(' ').nth(2).unwrap().replace(':', "-");
+    Path::new("/run/homenode").join(device + ".log")
+}

@@ -274,6 +274,13 @@ fn a_browser_shows_pools_live_and_does_not_grow() {
     assert_eq!(browser.value(shown), json!(5000));
     let new = "show({...shown, pools: [...shown.pools, {...shown.pools[0], id: 'new', history: []}]}), since()";
     assert_eq!(browser.value(new), json!(0));
+    // Silent pools hold no others back, and lose no points: the answer in which they speak again was asked for without theirs.
+    let silent =
+        "show({...shown, pools: shown.pools.map((pool, nth) => ({...pool, is_silent: nth > 0}))}), since() === 9e12";
+    assert_eq!(browser.value(silent), json!(true));
+    let again = "show({...shown, pools: shown.pools.map(pool => ({...pool, is_silent: false, history: [[6000, 0, 0, 0, 0]]}))}, 9e12),
+        histories.get('clock1').at(-1)[0]";
+    assert_eq!(browser.value(again), json!(5000));
     let before = browser.updates();
     browser.hurry();
     // Ten minutes of history are what it keeps.

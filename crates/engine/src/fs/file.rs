@@ -109,7 +109,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// pool. False: nothing was done, use [`Fs::read`]. `slot` is a slot of the calling thread's.
     ///
     /// # Errors
-    /// [`Error::Io`] when bytes cannot be had. Not false: that would keep `offset` in a register while the bytes are copied.
+    /// [`Error::Io`] when bytes cannot be had, in a pool without a cache or a log; others give false. An error, as false would keep `offset` in a register
+    /// while the bytes are copied.
     #[inline(always)]
     pub fn read_whole(
         &self,

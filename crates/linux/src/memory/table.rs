@@ -61,8 +61,9 @@ impl Table {
     /// When they are not all within the block's member.
     #[inline(always)]
     pub(super) fn range(&self, block: Block, offset: usize, bytes: usize) -> *mut u8 {
-        // A member is below the limit, so that the remainder is itself, found without a check.
-        let slot = &self.slots[usize::from(block.member().0) % MemberId::LIMIT];
+        let Some(slot) = self.slots.get(usize::from(block.member().0)) else {
+            out_of_bounds(block, offset, bytes, 0)
+        };
         // Acquire: pairs with the release in `insert`.
         let member_bytes = slot.bytes.load(Ordering::Acquire);
         // An index is below 2^48, so the product is exact; an offset too large for the sum is out of bounds too.

@@ -234,14 +234,22 @@ pub(crate) fn run_with(args: &UpArgs, tells_choices: bool) -> Result<()> {
     }
 }
 
-/// Refuses a durable pool's name in the place of a directory: a pool of memory would be mounted, which loses what is written to it.
+/// Refuses a durable pool's name in the place of a directory: a pool of memory would be mounted, which loses what is written to it; or the two words
+/// were swapped.
 fn refuse_lone_name(args: &UpArgs) -> Result<()> {
     let name = args.directory.to_str().and_then(|word| word.parse::<PoolName>().ok());
-    match name.filter(|_| args.pool().is_none()) {
-        Some(name) if known::find(&name)?.is_some() => fail!(
+    let Some(name) = name else { return Ok(()) };
+    if known::find(&name)?.is_none() {
+        return Ok(());
+    }
+    match args.pool() {
+        None => fail!(
             "{name} is a durable pool: `homenode up {name} DIR` mounts it; for a pool of memory on the directory of this name give ./{name}"
         ),
-        _ => Ok(()),
+        Some(other) if known::find(&other)?.is_none() => {
+            fail!("no pool {other} is known here, but {name} is: `homenode up {name} {other}` mounts it on {other}")
+        }
+        Some(_) => Ok(()),
     }
 }
 

@@ -199,6 +199,11 @@ fn up_with_only_the_name_of_a_durable_pool_is_refused() {
             &["tank is a durable pool", "homenode up tank DIR", "./tank"],
         );
     }
+    // The other way round.
+    refused(
+        &mut pools.homenode("up mount tank"),
+        &["no pool mount is known", "`homenode up tank mount`"],
+    );
     succeed(&mut pools.homenode("up ./tank --size-per-node 16M"));
     down(&pools.path("tank"));
     succeed(&mut pools.homenode("pool export tank"));

@@ -92,7 +92,17 @@ fn up_write_read_status_down() {
     let one: Value = serde_json::from_str(&succeed(homenode(["status", "--json"]).arg(&dir))).unwrap();
     let keys = |shape: &Value| shape.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(keys(&one), keys(&all));
-    assert_eq!(keys(&one), ["dead", "health", "output_version", "pools", "silent"]);
+    assert_eq!(
+        keys(&one),
+        [
+            "affinity_changes",
+            "dead",
+            "health",
+            "output_version",
+            "pools",
+            "silent"
+        ]
+    );
     assert_eq!(
         (&one["health"], one["pools"].as_array().unwrap().len()),
         (&json!("ok"), 1)

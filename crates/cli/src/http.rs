@@ -1,6 +1,6 @@
 //! A small HTTP server for `homenode web` and metrics: pages that are read, over loopback or a unix socket.
 //!
-//! One thread serves, and a few others make the pages. At most [`CONNECTIONS_MAX`] connections are served at a time. A new one replaces the oldest
+//! A thread serves, and a few others make pages that take long. At most [`CONNECTIONS_MAX`] connections are served at a time. A new one replaces the oldest
 //! whose last request had no token. If all have shown it, the new one waits. The bounds of each connection are in [`conversation`].
 
 mod address;
@@ -167,7 +167,7 @@ struct Place {
     conversation: AbortHandle,
     begun: Instant,
     /// See [`converse`].
-    is_kept: Arc<AtomicBool>,
+    keeps_place: Arc<AtomicBool>,
 }
 
 impl Places {
@@ -180,7 +180,7 @@ impl Places {
                 break;
             }
             let mut places = self.taken.iter();
-            let oldest = places.find(|place| !place.is_kept.load(Ordering::Relaxed));
+            let oldest = places.find(|place| !place.keeps_place.load(Ordering::Relaxed));
             let youth = oldest.map_or(FIRST_TIME, |place| FIRST_TIME.saturating_sub(place.begun.elapsed()));
             if youth > Duration::ZERO {
                 // Until one ends, or an unknown one is old enough.
@@ -190,12 +190,12 @@ impl Places {
                 let _ = self.conversations.join_next().await;
             }
         }
-        let is_kept = Arc::new(AtomicBool::new(false));
-        let conversation = converse(stream, Arc::clone(pages), Arc::clone(&is_kept));
+        let keeps_place = Arc::new(AtomicBool::new(false));
+        let conversation = converse(stream, Arc::clone(pages), Arc::clone(&keeps_place));
         self.taken.push_back(Place {
             conversation: self.conversations.spawn(conversation),
             begun: Instant::now(),
-            is_kept,
+            keeps_place,
         });
     }
 }

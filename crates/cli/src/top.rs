@@ -38,7 +38,7 @@ const LINES: u16 = 200;
 ///
 /// Keys: up and down choose a pool, `s` sorts, `p` pauses, `t` shows the busiest threads of the chosen pool, the homes of their bytes and the busiest files, `h` helps, `q` ends.
 ///
-/// The servers sample themselves once a second and keep ten minutes; looking costs the data path nothing. Only `t` has the kernel count reads and
+/// The servers sample themselves once a second and keep ten minutes; viewers read what is kept. Only `t` has the kernel count reads and
 /// writes by thread, where it does not do so already.
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {

@@ -181,7 +181,7 @@ pub trait Memory: Send + Sync + 'static {
     /// [`Memory::load_located`], with `meanwhile` done while the bytes are on their way.
     ///
     /// # Errors
-    /// Those of [`Memory::load`].
+    /// [`MemoryError`], for the reasons of [`Memory::load`].
     #[inline(always)]
     fn load_meanwhile(
         &self,
@@ -198,7 +198,7 @@ pub trait Memory: Send + Sync + 'static {
     /// [`Memory::store_located`], as [`Memory::load_meanwhile`].
     ///
     /// # Errors
-    /// Those of [`Memory::load`].
+    /// [`MemoryError`], for the reasons of [`Memory::load`].
     #[inline(always)]
     fn store_meanwhile(
         &self,

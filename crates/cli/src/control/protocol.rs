@@ -331,7 +331,7 @@ pub(crate) struct FuseReport {
     pub(crate) open_files: u64,
     /// Answered with an errno, other than those of ordinary life (a name that is not there).
     pub(crate) errors: u64,
-    /// These requests by errno.
+    /// Requests counted in `errors`, by errno.
     #[serde(default)]
     pub(crate) errors_by_errno: BTreeMap<i32, u64>,
     /// Requests that met a bug of the server and were answered with EIO.

@@ -264,7 +264,7 @@ fn listen(path: &Path, readers: Option<u32>) -> io::Result<(UnixListener, u64)> 
 }
 
 fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity>, rights: Rights) {
-    let user = user_of(&stream).unwrap_or(UNKNOWN);
+    let user = peer_of(&stream).map_or(UNKNOWN, |(user, _)| user);
     let connection = Counted::new(activity, Thing::ConnectionOf(user));
     if let Some(why) = activity.counts().refuse(user, rights) {
         // This thread waits for no client: the buffer of a new socket takes a line, and what it does not take is lost.
@@ -284,10 +284,10 @@ fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity
     }
 }
 
-/// The user at the other end, where the kernel tells it.
-fn user_of(stream: &UnixStream) -> Option<u32> {
+/// The user and the process at the other end, where the kernel tells them.
+fn peer_of(stream: &UnixStream) -> Option<(u32, i32)> {
     let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
-    Some(peer.uid.as_raw())
+    Some((peer.uid.as_raw(), peer.pid.as_raw_nonzero().get()))
 }
 
 /// A stream that is read until a time, however little comes at once.
@@ -347,9 +347,7 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler, rights: Rights
         }
     };
     tracing::debug!("asked: {request:?}");
-    let peer = rustix::net::sockopt::socket_peercred(stream).ok();
-    let user = peer.map(|peer| peer.uid.as_raw());
-    let process = peer.map(|peer| peer.pid.as_raw_nonzero().get());
+    let (user, process) = peer_of(stream).unzip();
     let audited = request.changes_something().then(|| format!("{request:?}"));
     if rights == Rights::Reading && !request.is_for_readers() {
         send(

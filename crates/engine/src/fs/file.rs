@@ -106,11 +106,11 @@ impl Inode {
 
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Fs::read`] in the common case, in few instructions: the bytes lie within the file and one behind the other in the
-    /// pool. False: nothing was done, use [`Fs::read`]. `slot` is a slot of the calling thread's.
+    /// pool. False: use [`Fs::read`]. `slot` is a slot of the calling thread's.
     ///
     /// # Errors
-    /// [`Error::Io`] when bytes cannot be had, in a pool without a cache or a log; others give false. An error, as false would keep `offset` in a register
-    /// while the bytes are copied.
+    /// [`Error::Io`] when bytes of a pool without a cache or a log cannot be had. Other pools give false then. An error keeps nothing of the caller's for
+    /// another try while the bytes are copied.
     #[inline(always)]
     pub fn read_whole(
         &self,
@@ -127,7 +127,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Fs::write`] in the common case, as [`Fs::read_whole`].
     ///
     /// # Errors
-    /// As [`Fs::read_whole`].
+    /// [`Error::Io`], as [`Fs::read_whole`].
     #[inline(always)]
     pub fn write_whole(
         &self,

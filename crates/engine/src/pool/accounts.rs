@@ -39,8 +39,8 @@ pub(super) struct Accounts {
     cpu_nodes: Box<[u16; CPUS]>,
     /// Index into `nodes` by member.
     member_homes: Box<[AtomicU16; MemberId::LIMIT]>,
-    /// Favourite of each slot: the CPU and member that the slot counts most, in few instructions. A power of two, as `cpu_nodes`.
-    favourites: Box<[Favourite; SLOTS]>,
+    /// Favourite of each slot: the CPU and member that the slot counts most, in few instructions.
+    favourites: Box<[Favourite]>,
     /// Cells of each slot; made when the slot counts anything but its favourite for the first time.
     slots: Box<[OnceLock<Box<[Cell]>>]>,
     /// Held by whoever changes a favourite, and by whoever adds all up.
@@ -85,10 +85,7 @@ impl Accounts {
             nodes: machine.nodes.clone(),
             cpu_nodes,
             member_homes: Box::new(std::array::from_fn(|_| AtomicU16::new(0))),
-            favourites: {
-                let all: Box<[Favourite]> = (0..SLOTS).map(|_| Favourite::default()).collect();
-                all.try_into().expect("as many as there are slots")
-            },
+            favourites: (0..SLOTS).map(|_| Favourite::default()).collect(),
             slots: (0..SLOTS).map(|_| OnceLock::new()).collect(),
             changing: Mutex::new(()),
         }
@@ -126,7 +123,7 @@ impl Accounts {
     /// Counts one operation; gives how many this slot has counted with it, or lately.
     #[inline(always)]
     pub(super) fn count(&self, slot: usize, cpu: CpuId, member: MemberId, direction: Direction, bytes: u64) -> u64 {
-        let favourite = &self.favourites[slot % SLOTS];
+        let favourite = &self.favourites[slot];
         // Relaxed, as all here: only this slot's thread writes; readers want a recent value, not an exact one.
         if favourite.pair.load(Ordering::Relaxed) == Favourite::pair(cpu, member) {
             favourite.counters.count(direction, bytes)
@@ -212,7 +209,7 @@ impl Accounts {
         for cells in self.slots.iter().filter_map(OnceLock::get) {
             cells.iter().zip(&totals).for_each(|(cell, total)| cell.0.add_to(total));
         }
-        for favourite in self.favourites.iter() {
+        for favourite in &self.favourites {
             let pair = favourite.pair.load(Ordering::Relaxed);
             if pair != Favourite::NONE {
                 let (cpu, member) = Favourite::parts(pair);

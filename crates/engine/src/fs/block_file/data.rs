@@ -48,7 +48,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ///
     /// While a small copy waits for memory the processor goes on with the next one, as far as its queues of instructions and of stores
     /// reach. So the bytes are asked for as soon as their place is known, and all else is done while they are on their way; `cpu` is asked for
-    /// then too. Pools that need more go another way before anything else: what they would need later is stored to the stack by each read.
+    /// then too. Pools that need more part before anything else: each read would store to the stack what they need later.
     #[inline(always)]
     pub(in crate::fs) fn read_whole_blocks(
         &self,

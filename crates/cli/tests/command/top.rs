@@ -53,8 +53,8 @@ impl Terminal {
         }
     }
 
-    fn press(&mut self, keys: &str) {
-        self.script.stdin.as_mut().unwrap().write_all(keys.as_bytes()).unwrap();
+    fn press(&self, keys: &str) {
+        self.script.stdin.as_ref().unwrap().write_all(keys.as_bytes()).unwrap();
     }
 
     fn text(&self) -> String {
@@ -95,8 +95,35 @@ impl Terminal {
         let name = directory.to_str().unwrap();
         let end: String = name.chars().skip(name.chars().count().saturating_sub(19)).collect();
         let text = self.text();
-        let mut lines = text.lines().filter(|line| line.contains(&end));
+        // The head may tell of the pool too.
+        let mut lines = text.lines().skip(1).filter(|line| line.contains(&end));
         lines.next().map(ToOwned::to_owned)
+    }
+
+    /// Whether the line below the pool's tells that its server gives no status.
+    fn is_silent(&self, directory: &Path) -> bool {
+        let (line, text) = (self.line_of(directory), self.text());
+        let mut lines = text.lines().skip_while(|shown| Some(*shown) != line.as_deref()).skip(1);
+        lines.next().is_some_and(|below| below.contains("gives no status"))
+    }
+
+    /// Chooses this pool for good: pools of other tests come, go, and stand before it.
+    fn choose(&self, directory: &Path) {
+        self.press("k");
+        wait_until("the pool is chosen", || {
+            thread::sleep(std::time::Duration::from_millis(100));
+            let Some(wanted) = self.line_of(directory) else {
+                return false;
+            };
+            if wanted.starts_with("> ") {
+                return true;
+            }
+            let text = self.text();
+            let mut lines = text.lines().skip_while(|line| *line != wanted);
+            let is_above = lines.any(|line| line.starts_with("> "));
+            self.press(if is_above { "k" } else { "j" });
+            false
+        });
     }
 }
 
@@ -106,7 +133,7 @@ fn top_shows_pools_in_a_terminal_of_24_lines() {
     let scratch = Scratch::new("top");
     let (one, other) = (scratch.dir("one"), scratch.dir("other"));
     up(&one);
-    let mut terminal = Terminal::start(&scratch, &[]);
+    let terminal = Terminal::start(&scratch, &[]);
     wait_until("the pool is listed", || terminal.line_of(&one).is_some());
     terminal.wait_for("homenode top");
     // One that comes up while it looks, and one that goes down.
@@ -125,13 +152,12 @@ fn top_shows_pools_in_a_terminal_of_24_lines() {
     // Stopped: it is told, and nothing hangs.
     let pid = server_pid(&one).unwrap();
     let stopped = Stopped::new(pid);
-    terminal.wait_for("gives no status");
+    wait_until("the stopped server is told", || terminal.is_silent(&one));
+    terminal.choose(&one);
     terminal.press("t");
     terminal.wait_for("THREAD NAME");
     drop(stopped);
-    wait_until("the server answers again", || {
-        !terminal.text().contains("gives no status")
-    });
+    wait_until("the server answers again", || !terminal.is_silent(&one));
     signal(pid, Signal::KILL);
     terminal.wait_for("its server was killed");
     terminal.press("q");
@@ -144,7 +170,7 @@ fn top_ends_by_signals_and_ctrl_c_and_restores_the_terminal() {
     need_mounts!();
     let scratch = Scratch::new("top-ends");
     for end in ["\x03", "\x1b", "TERM", "HUP"] {
-        let mut terminal = Terminal::start(&scratch, &[("NO_COLOR", "1")]);
+        let terminal = Terminal::start(&scratch, &[("NO_COLOR", "1")]);
         terminal.wait_for("homenode top");
         match end {
             "TERM" => signal(terminal.pid(), Signal::TERM),

@@ -72,6 +72,8 @@ pub struct Constants {
     pub library: Costs<Band>,
     /// The page cache of a disk's filesystem, on a hit.
     pub page_cache: Costs<Band>,
+    /// A FUSE server that keeps files in its own memory: two wake-ups for each operation, and a second copy of each page.
+    pub fuse: Costs<Band>,
 }
 
 /// Constants of one run.
@@ -92,6 +94,7 @@ pub struct Drawn {
     pub mount: Costs<f64>,
     pub library: Costs<f64>,
     pub page_cache: Costs<f64>,
+    pub fuse: Costs<f64>,
 }
 
 impl Costs<Band> {
@@ -154,10 +157,15 @@ impl Constants {
         mount: Costs::new(Band::new(350.0, 700.0), Band::new(20.0, 60.0), Band::new(20.0, 60.0)),
         library: Costs::new(Band::new(60.0, 120.0), Band::new(5.0, 20.0), Band::new(40.0, 120.0)),
         page_cache: Costs::new(Band::new(400.0, 700.0), Band::new(150.0, 400.0), Band::new(0.0, 0.0)),
+        fuse: Costs::new(
+            Band::new(12_000.0, 40_000.0),
+            Band::new(250.0, 800.0),
+            Band::new(400.0, 1200.0),
+        ),
     };
 
     /// Names of all constants, as [`Constants::set`] takes them.
-    pub const NAMES: [&str; 14] = [
+    pub const NAMES: [&str; 15] = [
         "local_ns",
         "hop_ns",
         "lines_under_way",
@@ -172,6 +180,7 @@ impl Constants {
         "mount.(…)",
         "library.(…)",
         "page_cache.(…)",
+        "fuse.(…)",
     ];
 
     /// Gives a constant a known value, by its name here, with a dot within a filesystem's costs: `hop_ns`, `tmpfs.page_ns`. Whether there is
@@ -204,6 +213,7 @@ impl Constants {
                     Some(("mount", name)) => of_costs(&mut self.mount, name),
                     Some(("library", name)) => of_costs(&mut self.library, name),
                     Some(("page_cache", name)) => of_costs(&mut self.page_cache, name),
+                    Some(("fuse", name)) => of_costs(&mut self.fuse, name),
                     _ => false,
                 };
             }
@@ -231,6 +241,7 @@ impl Constants {
             mount: self.mount.draw(random),
             library: self.library.draw(random),
             page_cache: self.page_cache.draw(random),
+            fuse: self.fuse.draw(random),
         }
     }
 }

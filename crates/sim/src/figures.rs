@@ -221,7 +221,7 @@ fn mbs_5a(effort: &Effort) -> Figure {
         categories: Vec::new(),
         paper: "The paper: about 20 times tmpfs, the most at 4 KiB. Here files that one thread reserved lose by the bandwidth of one memory \
                 and its links: four times, at any block size. The paper does not say what else its tmpfs waited for; kernel locks are not modelled.",
-        series: series(&Contestant::ALL, |one| one.name().to_owned(), points),
+        series: series(&Contestant::OF_PAPER, |one| one.name().to_owned(), points),
     }
 }
 
@@ -245,7 +245,7 @@ fn mbs_5b(effort: &Effort) -> Figure {
         categories: Vec::new(),
         paper: "The paper: mbsfs scales well up to four nodes, tmpfs does not. Here the files that one thread reserved do not; a tmpfs whose \
                 threads place their own bytes scales as Homenode does.",
-        series: series(&Contestant::ALL, |one| one.name().to_owned(), points),
+        series: series(&Contestant::OF_PAPER, |one| one.name().to_owned(), points),
     }
 }
 

@@ -4,9 +4,12 @@ use crate::constants::Costs;
 use crate::{Drawn, Machine};
 use homenode_policy::pool::{Buddy, Monitor, Thresholds};
 use homenode_policy::{BLOCK_BYTES, MemberId, NodeId};
+use std::ops::Range;
 
 /// Blocks that a core takes from the space manager at once: 2 MiB, as the engine does.
 const GRANT_BLOCKS: u64 = 512;
+/// Blocks of a huge page: 2 MiB.
+const HUGE_BLOCKS: u64 = 512;
 /// Share of a node's memory that files may take.
 const SHARE_PERCENT: u64 = 80;
 
@@ -17,6 +20,12 @@ pub enum Contestant {
     TmpfsReserved,
     /// A stock tmpfs; each thread's writes allocate.
     Tmpfs,
+    /// A tmpfs in huge pages: the first write to each 2 MiB places them all. A node without a whole huge page is full.
+    TmpfsHuge,
+    /// The page cache of a disk's filesystem, as if nothing had to be written back.
+    PageCache,
+    /// A FUSE server whose threads and memory are on the first core's node.
+    Fuse,
     /// Homenode's mount, with files of the kernel.
     Mount,
     /// Homenode's library.
@@ -25,7 +34,17 @@ pub enum Contestant {
 
 impl Contestant {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::TmpfsReserved, Self::Tmpfs, Self::Mount, Self::Library];
+    pub const ALL: [Self; 7] = [
+        Self::TmpfsReserved,
+        Self::Tmpfs,
+        Self::TmpfsHuge,
+        Self::PageCache,
+        Self::Fuse,
+        Self::Mount,
+        Self::Library,
+    ];
+    /// The paper's stock tmpfs, and Homenode.
+    pub const OF_PAPER: [Self; 4] = [Self::TmpfsReserved, Self::Tmpfs, Self::Mount, Self::Library];
 
     /// Its name in figures.
     #[must_use]
@@ -33,6 +52,9 @@ impl Contestant {
         match self {
             Self::TmpfsReserved => "tmpfs, files reserved by one thread",
             Self::Tmpfs => "tmpfs",
+            Self::TmpfsHuge => "tmpfs, huge pages",
+            Self::PageCache => "page cache",
+            Self::Fuse => "FUSE server on one node",
             Self::Mount => "Homenode mount",
             Self::Library => "Homenode library",
         }
@@ -43,7 +65,12 @@ impl Contestant {
     pub fn costs(self, drawn: &Drawn) -> Costs<f64> {
         match self {
             Self::TmpfsReserved | Self::Tmpfs => drawn.tmpfs,
-            Self::Mount => drawn.mount,
+            Self::PageCache => Costs {
+                first_ns: drawn.tmpfs.first_ns,
+                ..drawn.page_cache
+            },
+            Self::Fuse => drawn.fuse,
+            Self::TmpfsHuge | Self::Mount => drawn.mount,
             Self::Library => drawn.library,
         }
     }
@@ -72,6 +99,8 @@ enum Space {
     Kernel {
         free: Vec<u64>,
         nearest: Vec<Vec<u32>>,
+        /// Blocks of a page.
+        page_blocks: u64,
     },
     Pool(Box<Pool>),
 }
@@ -130,6 +159,10 @@ impl Files {
             Space::Kernel {
                 free: room,
                 nearest: (0..machine.nodes()).map(nearest).collect(),
+                page_blocks: match contestant {
+                    Contestant::TmpfsHuge => HUGE_BLOCKS,
+                    _ => 1,
+                },
             }
         };
         Self {
@@ -165,7 +198,7 @@ impl Files {
         if self.homes[at] != NOWHERE {
             return Some((u32::from(self.homes[at]), false));
         }
-        let home = self.take(machine, core)?;
+        let home = self.take(machine, core, file, block)?;
         self.spilled += u64::from(home != machine.node_of(core));
         self.homes[at] = u8::try_from(home).expect("machines have fewer than 255 nodes");
         Some((home, true))
@@ -181,19 +214,32 @@ impl Files {
         count(self.starts[count(file)] + block)
     }
 
-    fn take(&mut self, machine: &Machine, core: u32) -> Option<u32> {
+    fn take(&mut self, machine: &Machine, core: u32, file: u64, block: u64) -> Option<u32> {
         let node = machine.node_of(core);
+        let page = self.page_of(file, block);
         match &mut self.space {
-            Space::Kernel { free, nearest } => {
-                let home = nearest[node as usize]
-                    .iter()
-                    .copied()
-                    .find(|home| free[*home as usize] > 0)?;
-                free[home as usize] -= 1;
+            Space::Kernel { free, nearest, .. } => {
+                if let Some(home) = self.homes[page.clone()].iter().find(|home| **home != NOWHERE) {
+                    return Some(u32::from(*home));
+                }
+                let blocks = page.len() as u64;
+                let near = &nearest[node as usize];
+                let home = near.iter().copied().find(|home| free[*home as usize] >= blocks)?;
+                free[home as usize] -= blocks;
                 Some(home)
             }
             Space::Pool(pool) => pool.take(core, machine.id(node)),
         }
+    }
+
+    /// Places of the blocks that get their memory with this one.
+    fn page_of(&self, file: u64, block: u64) -> Range<usize> {
+        let blocks = match self.space {
+            Space::Kernel { page_blocks, .. } => page_blocks,
+            Space::Pool(_) => 1,
+        };
+        let begin = self.at(file, block / blocks * blocks);
+        begin..(begin + count(blocks)).min(self.at(file + 1, 0))
     }
 }
 
@@ -272,6 +318,22 @@ mod tests {
                 (Some(1), None, 0)
             );
         }
+    }
+
+    #[test]
+    fn a_huge_page_lies_with_the_first_writer_of_any_block() {
+        let machine = four_nodes();
+        // The second page is short, and takes no more than its blocks.
+        let mut files = Files::new(Contestant::TmpfsHuge, &machine, 2, 3 << 20, Some(3 << 20));
+        let mut write = |core, file, block| files.write(&machine, core, file, block);
+        assert_eq!(write(2, 0, 100), Some((1, true)));
+        assert_eq!(write(7, 0, 511), Some((1, true)));
+        assert_eq!(write(7, 0, 512), Some((3, true)));
+        assert_eq!(write(2, 0, 767), Some((3, true)));
+        // Nothing of the first page's memory is left on node 1, and a page's room on node 3.
+        assert_eq!(write(2, 1, 0), Some((0, true)));
+        assert_eq!(write(7, 1, 600), Some((3, true)));
+        assert_eq!(files.home(0, 101), None);
     }
 
     #[test]

@@ -96,6 +96,11 @@ redis_says() {
     redis-cli -s "$scratch/redis.socket" "$@" | grep -q "^$expected"
 }
 
+# Whether its file has all that it has answered.
+redis_has_written() {
+    redis-cli -s "$scratch/redis.socket" info persistence | tr -d '\r' | grep -qx aof_buffer_length:0
+}
+
 check_redis() {
     "$python" scripts/engines/redis_writer.py check "$scratch/redis.socket" "$confirmed" || fail "Redis lost a confirmed write"
     end_children
@@ -119,6 +124,8 @@ redis() {
     redis_says 1 get before || fail "Redis does not read on a full pool"
     rm "$mount/filler"
     until_true 20 redis_says OK set after 2 || fail "Redis takes no writes though there is room"
+    # With everysec it answers before it writes, for up to two seconds, as long as an fsync goes on.
+    until_true 20 redis_has_written || fail "Redis keeps what it has answered to itself"
     kill_hard "${children[0]}"
     start_redis "$mount"
     redis_says 1 get before || fail "Redis lost a write of before the pool was full"

@@ -2,7 +2,7 @@
 
 guest.py starts it as `unshare --net python3 source.py QUEUES...`, a number for each card. It makes the taps that QEMU takes, says
 so, and sends to whoever connects to PORT of any of its addresses: zeros, as many bytes a second as the first line that it is sent says (0: as
-fast as they are taken). The namespace, with all that is in it, goes with it and QEMU.
+fast as they are taken). It also forwards packets from card to card. The namespace, with all that is in it, goes with it and QEMU.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 PORT = 7600
 READY = "ready\n"
@@ -58,6 +59,8 @@ def serve(connection: socket.socket) -> None:
 
 def main(queues: list[int]) -> None:
     """For ever."""
+    # This namespace's alone.
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     for card, count in enumerate(queues):
         make_tap(card, count)
     with socket.create_server(("", PORT)) as server:

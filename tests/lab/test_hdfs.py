@@ -7,7 +7,7 @@ from trial import TrialTest
 
 MACHINE = (
     *("--net", "node=1,queues=4", "--net", "node=3,queues=4", "--net", "node=0,queues=4", "--source"),
-    *("--nvme", "node=1,queues=8,size=2G", "--nvme", "node=3,queues=8,size=2G", "--mem", "1G", "--module", "ext4"),
+    *("--nvme", "node=1,queues=8,size=4G", "--nvme", "node=3,queues=8,size=4G", "--mem", "1G", "--module", "ext4"),
 )
 SOURCES = LAB.parent / "scripts/engines/hadoop"
 

@@ -124,6 +124,11 @@ impl<'a> Channel<'a> {
         self.known_rate = self.known_rate.saturating_add(bytes_per_s);
     }
 
+    /// Counts bytes in that no lasting thread takes.
+    pub(super) fn leave_unknown(&mut self, bytes_per_s: u64) {
+        self.unknown_rate = self.unknown_rate.saturating_add(bytes_per_s);
+    }
+
     /// Counts the work for received bytes in.
     pub(super) fn process(&mut self, bytes_per_s: u64) {
         self.load = self.load.saturating_add(RECEIVE_NS_PER_KIB * (bytes_per_s >> 10));
@@ -139,7 +144,7 @@ impl<'a> Channel<'a> {
                 .arrivals_per_s
                 .saturating_mul(ARRIVAL_BYTES)
                 .min(RATE_BYTES_PER_S_MAX);
-            self.unknown_rate = least.saturating_sub(self.known_rate);
+            self.unknown_rate = self.unknown_rate.max(least.saturating_sub(self.known_rate));
         }
         let bytes_per_s = self.rate();
         if self.hold.is_none() && bytes_per_s < config.rate_bytes_per_s_min {

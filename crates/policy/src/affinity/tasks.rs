@@ -92,17 +92,21 @@ pub(super) fn all<'a>(
         if total < least {
             (bytes.flows, bytes.disks) = (BTreeMap::new(), BTreeMap::new());
         }
-        for (channel, rate) in &bytes.flows {
-            model.channels[*channel].carry(*rate);
-        }
         for (channel, rate) in &bytes.received {
             model.channels[*channel].process(*rate);
         }
         let origin = origin(thread, &mut sets.all[own], &mut model.places, &model.domains);
+        let device = main_device(&bytes, model);
+        if thread.is_new {
+            disown(&mut bytes, origin, model);
+        }
+        for (channel, rate) in &bytes.flows {
+            model.channels[*channel].carry(*rate);
+        }
         let mut task = Task {
             thread,
             class: Class::of(bytes.network, bytes.disk, bytes.memory, least),
-            device: main_device(&bytes, model),
+            device,
             buffers: None,
             policy: Policy::Off,
             hold: None,
@@ -307,6 +311,25 @@ fn buffers(task: &Task<'_>, model: &Model<'_>) -> Option<Buffers> {
         there: *there,
         all: memory.map(|(_, rate)| *rate).fold(0, u64::saturating_add),
     })
+}
+
+/// Takes from a new thread its bytes of devices, whose queues then stay near the device: the thread may be gone before they have come
+/// to it, and the next one be elsewhere.
+fn disown(bytes: &mut Bytes, origin: usize, model: &mut Model<'_>) {
+    bytes.flows.retain(|channel, rate| {
+        let channel = &mut model.channels[*channel];
+        if !channel.is_memory {
+            channel.leave_unknown(*rate);
+        }
+        channel.is_memory
+    });
+    let cpus = &model.places.all[origin].cpus;
+    for (disk, rate) in core::mem::take(&mut bytes.disks) {
+        for cpu in cpus {
+            let channel = model.disks[disk].channel_of[*cpu];
+            model.channels[channel].leave_unknown(rate / cpus.len() as u64);
+        }
+    }
 }
 
 /// Tells the channels of the CPUs it has now of a task's bytes of disks.

@@ -117,6 +117,33 @@ fn a_queue_and_its_interrupt_follow_a_pinned_thread() {
 }
 
 #[test]
+fn queues_stay_near_their_device_while_threads_come_and_go() {
+    let mut world = bound_receiver();
+    world.add_disk("sda", Some(1), &[cpus(0..4)]);
+    let disk = &mut world.snapshot.interrupts[1];
+    (disk.managed, disk.affinity, disk.effective) = (false, cpus([2]), cpus([2]));
+    world.add_disk_bytes(0, "sda", 400 * MB);
+    let moved = |world: &mut World| {
+        let plan = plan(world);
+        [100, 101].map(|interrupt| plan.action(&Target::Interrupt(interrupt)).is_some())
+    };
+    assert_eq!(moved(&mut world), [true, true]);
+    world.snapshot.threads[0].is_new = true;
+    assert_eq!(moved(&mut world), [false, false]);
+    world.snapshot.interrupts[0].affinity = cpus([0]);
+    world.snapshot.interrupts[0].effective = cpus([0]);
+    let plan = plan(&mut world);
+    let home = plan.action(&Target::Interrupt(100)).unwrap();
+    assert_eq!(
+        (home.to.clone(), home.reason.to_string()),
+        (
+            cpus([2]),
+            "no thread is known to take these bytes of eth0: near it, to node 1".to_owned()
+        )
+    );
+}
+
+#[test]
 fn packets_processed_at_their_interrupt_need_no_rps() {
     let mut world = bound_receiver();
     let plan = plan(&mut world);

@@ -90,9 +90,14 @@ struct bpf_iter__task {
 	struct task_struct *task;
 };
 
+struct device {
+	struct device *parent;
+};
+
 struct net_device {
 	unsigned int flags;
 	int ifindex;
+	struct device dev;
 };
 
 struct dst_entry {

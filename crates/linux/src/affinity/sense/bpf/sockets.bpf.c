@@ -13,6 +13,9 @@
  * those between addresses of this machine. Only a socket of datagrams without a peer that is bound to all addresses
  * cannot be told from one of the network.
  *
+ * Left out, too, are sockets of another namespace that has a card of its own: the CPU would name one of the loader's. A
+ * container's pair of virtual cards leads through those, so its sockets are counted.
+ *
  * Newer kernels have tracepoints for it (the programs named at_); on older ones the ends of functions do (after_). Not
  * seen: splice from a socket, and pages mapped instead of copied.
  */
@@ -98,6 +101,14 @@ static __always_inline bool is_of_namespace(struct sock *sk)
 	return !bpf_core_field_exists(sk->__sk_common.skc_net.net) || sk->__sk_common.skc_net.net->ns.inum == namespace;
 }
 
+static __always_inline bool has_card_elsewhere(struct sock *sk)
+{
+	struct dst_entry *route = sk->sk_dst_cache;
+
+	/* Pairs, bridges and tunnels have no device above them. */
+	return route && !is_of_namespace(sk) && route->dev->dev.parent;
+}
+
 static __always_inline void note_route(struct sock *sk, struct key *key)
 {
 	struct dst_entry *route = sk->sk_dst_cache;
@@ -144,7 +155,7 @@ static __always_inline int count(struct sock *sk, __s64 bytes, bool is_received)
 	family = sk->__sk_common.skc_family;
 	if (family != AF_INET && family != AF_INET6)
 		return 0;
-	if (stays_in_machine(sk, family == AF_INET6))
+	if (stays_in_machine(sk, family == AF_INET6) || has_card_elsewhere(sk))
 		return 0;
 	if (is_received) {
 		key.cpu = sk->__sk_common.skc_incoming_cpu;

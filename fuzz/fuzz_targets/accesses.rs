@@ -1,6 +1,7 @@
 //! Any text as the trace of a mount: taken or refused, never a panic. What is taken is placed, and no byte is counted twice.
 #![no_main]
 
+use homenode_policy::AccessKind;
 use homenode_sim::shapes::{Shape, machine};
 use homenode_sim::trace::{HEADER, Trace};
 use homenode_sim::{Constants, Contestant, Machine};
@@ -17,8 +18,9 @@ fuzz_target!(|text: &str| {
 
 fn check(text: &str) {
     let Ok(trace) = Trace::parse(text) else { return };
-    let all = trace.accesses.iter().map(|access| u128::from(access.bytes)).sum::<u128>();
-    let end = trace.accesses.iter().map(|access| access.offset + access.bytes).max();
+    let moved = || trace.accesses.iter().filter(|access| access.kind != AccessKind::Free);
+    let all = moved().map(|access| u128::from(access.bytes)).sum::<u128>();
+    let end = moved().map(|access| access.offset + access.bytes).max();
     if all > u128::from(BYTES_MAX) || end > Some(BYTES_MAX) {
         return;
     }

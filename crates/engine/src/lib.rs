@@ -12,5 +12,5 @@ pub mod log;
 mod memory;
 pub mod pool;
 
-pub use homenode_policy::{BLOCK_BYTES, Block, CpuId, FileAccess, MemberId, NodeId};
+pub use homenode_policy::{AccessKind, BLOCK_BYTES, Block, CpuId, FileAccess, MemberId, NodeId};
 pub use memory::{Clock, Disks, Meanwhile, Memory, MemoryError, Starved, Transfer};

@@ -1,4 +1,4 @@
-//! Reads and writes of a mount's callers, one after another, for a trace.
+//! Reads and writes of a mount's callers, and what gave memory back, one after another, for a trace.
 //!
 //! Each server thread keeps its own. Nothing is kept before somebody asks, nor after [`LEASE`] requests without anyone asking; more than
 //! [`KEPT_MAX`] are lost and counted. Two who ask at the same time share what there is.
@@ -37,21 +37,21 @@ pub(crate) struct Accesses {
 }
 
 impl Accesses {
-    /// Keeps an access where somebody asks for them; its time is filled in.
-    pub(crate) fn note(&self, access: impl FnOnce() -> FileAccess) {
+    /// Keeps an access, if it is one, where somebody asks for them; its time is filled in.
+    pub(crate) fn note(&self, access: impl FnOnce() -> Option<FileAccess>) {
         if !self.lease.counts() {
             return;
         }
         let is_last = self.lease.is_over();
         let at_ns = u64::try_from(BEGIN.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let access = FileAccess { at_ns, ..access() };
+        let access = access().map(|access| FileAccess { at_ns, ..access });
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if is_last {
             *kept = Accessed::default();
         } else if kept.accesses.len() < kept.accesses.capacity() {
-            kept.accesses.push(access);
+            kept.accesses.extend(access);
         } else {
-            kept.lost += 1;
+            kept.lost += u64::from(access.is_some());
         }
     }
 
@@ -77,7 +77,7 @@ impl Accesses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use homenode_engine::NodeId;
+    use homenode_engine::{AccessKind, NodeId};
 
     fn access(file: u64) -> FileAccess {
         FileAccess {
@@ -86,7 +86,7 @@ mod tests {
             file,
             offset: 4096,
             bytes: 512,
-            writes: true,
+            kind: AccessKind::Write,
         }
     }
 
@@ -100,7 +100,7 @@ mod tests {
             all
         };
         assert_eq!(take(), Accessed::default());
-        (0..KEPT_MAX as u64 + 3).for_each(|file| accesses.note(|| access(file)));
+        (0..KEPT_MAX as u64 + 3).for_each(|file| accesses.note(|| Some(access(file))));
         let all = take();
         assert_eq!((all.accesses.len(), all.lost), (KEPT_MAX, 3));
         assert!(all.accesses.is_sorted_by_key(|access| access.at_ns));
@@ -112,13 +112,13 @@ mod tests {
             access(7)
         );
         assert_eq!(take(), Accessed::default());
-        accesses.note(|| access(1));
+        accesses.note(|| Some(access(1)));
         let mut last = Accessed::default();
         accesses.take(true, &mut last);
         assert_eq!(last.accesses.len(), 1);
         // A recorder that was killed: the lease ends, and with it the memory.
         assert_eq!(take(), Accessed::default());
-        (0..u64::from(LEASE)).for_each(|file| accesses.note(|| access(file)));
+        (0..u64::from(LEASE)).for_each(|file| accesses.note(|| Some(access(file))));
         assert_eq!(accesses.kept.lock().unwrap().accesses.capacity(), 0);
         accesses.take(true, &mut last);
         accesses.note(|| panic!("nobody asks any more"));

@@ -27,7 +27,7 @@ use crate::wire::{Full, InHeader, Reply, Request};
 use crate::writers::Writers;
 use homenode_engine::cache::Fetch;
 use homenode_engine::fs::{self, Asking, Fs, Ino, Inode, MAP_XATTR, Unlinked};
-use homenode_engine::{Clock, CpuId, FileAccess, Memory, NodeId};
+use homenode_engine::{AccessKind, Clock, CpuId, FileAccess, Memory, NodeId};
 use homenode_shared::Slot;
 use room::Hope;
 use std::cell::{Cell, RefCell};
@@ -358,6 +358,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// Takes `lookups` pins off an inode. The root is never pinned: it has no name to look up.
     fn forget(&self, nodeid: u64, lookups: u64) {
         if let Some(inode) = self.fs().inode(Ino(nodeid)).filter(|inode| inode.ino() != Ino::ROOT) {
+            self.note_freed(|| {
+                let attr = self.fs().attr(&inode);
+                (attr.nlink == 0).then_some((nodeid, 0, attr.size))
+            });
             self.fs().unpin(&inode, lookups);
         }
     }
@@ -415,15 +419,32 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             .count(thread, file, pool.nodes().len(), look, operation)
     }
 
-    /// Notes that the request's file was read or written, where somebody wants to know.
-    fn note_access(&self, node: &dyn Fn() -> NodeId, offset: u64, bytes: usize, writes: bool) {
-        self.counters.accesses.note(|| FileAccess {
-            at_ns: 0,
-            node: node(),
-            file: self.header.nodeid,
-            offset,
-            bytes: bytes as u64,
-            writes,
+    /// Notes what was done with the request's file, where somebody wants to know.
+    fn note_access(&self, node: &dyn Fn() -> NodeId, offset: u64, bytes: usize, kind: AccessKind) {
+        self.counters.accesses.note(|| {
+            Some(FileAccess {
+                at_ns: 0,
+                node: node(),
+                file: self.header.nodeid,
+                offset,
+                bytes: bytes as u64,
+                kind,
+            })
+        });
+    }
+
+    /// Notes that bytes of a file, from an offset on, are about to give their memory back.
+    fn note_freed(&self, range: impl FnOnce() -> Option<(u64, u64, u64)>) {
+        self.counters.accesses.note(|| {
+            let (file, offset, bytes) = range()?;
+            Some(FileAccess {
+                at_ns: 0,
+                node: self.serving_node(),
+                file,
+                offset,
+                bytes,
+                kind: AccessKind::Free,
+            })
         });
     }
 
@@ -512,6 +533,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     /// Frees what lies beyond `size`, where that takes long.
     fn shrink(&self, inode: &Inode, size: u64) -> Result<(), Errno> {
+        self.note_freed(|| {
+            let beyond = self.fs().attr(inode).size.saturating_sub(size);
+            (beyond > 0).then_some((inode.ino().0, size, beyond))
+        });
         self.in_steps(|done| Ok(self.fs().truncate_step(inode, size, done)?))
     }
 

@@ -1,10 +1,21 @@
-//! An access to a file, as traces tell it: who asked, when, and for which bytes.
+//! An access to a file, as traces tell it: who asked, when, for which bytes, and what for.
 
 use crate::NodeId;
 use core::fmt;
 use core::str::FromStr;
 
-/// A read or a write. As text: `TIME_NS NODE FILE OFFSET BYTES r|w`.
+/// Kind of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessKind {
+    /// `r`
+    Read,
+    /// `w`
+    Write,
+    /// `f`: it gives their memory back, as a truncation or the end of a removed file does.
+    Free,
+}
+
+/// An access. As text: `TIME_NS NODE FILE OFFSET BYTES r|w|f`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileAccess {
     /// When, in nanoseconds from some beginning.
@@ -17,8 +28,8 @@ pub struct FileAccess {
     pub offset: u64,
     /// How many bytes.
     pub bytes: u64,
-    /// Whether it wrote.
-    pub writes: bool,
+    /// Kind.
+    pub kind: AccessKind,
 }
 
 /// A text is no access.
@@ -27,7 +38,11 @@ pub struct NoFileAccess;
 
 impl fmt::Display for FileAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let letter = if self.writes { 'w' } else { 'r' };
+        let letter = match self.kind {
+            AccessKind::Read => 'r',
+            AccessKind::Write => 'w',
+            AccessKind::Free => 'f',
+        };
         let Self {
             at_ns,
             node,
@@ -57,9 +72,10 @@ impl FromStr for FileAccess {
             file: number()?,
             offset: number()?,
             bytes: number()?,
-            writes: match words.next() {
-                Some("r") => false,
-                Some("w") => true,
+            kind: match words.next() {
+                Some("r") => AccessKind::Read,
+                Some("w") => AccessKind::Write,
+                Some("f") => AccessKind::Free,
                 _ => return Err(NoFileAccess),
             },
         };
@@ -82,14 +98,11 @@ mod tests {
             file: 3,
             offset: 1 << 40,
             bytes: 4096,
-            writes: true,
+            kind: AccessKind::Write,
         };
-        let reads = FileAccess {
-            writes: false,
-            ..access
-        };
+        let of = |kind| FileAccess { kind, ..access };
         assert_eq!(access.to_string(), "18446744073709551615 7 3 1099511627776 4096 w");
-        for access in [access, reads] {
+        for access in [access, of(AccessKind::Read), of(AccessKind::Free)] {
             assert_eq!(access.to_string().parse(), Ok(access));
         }
         for wrong in [

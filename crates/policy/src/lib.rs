@@ -17,6 +17,6 @@ mod queue_map;
 pub mod slices;
 pub mod topology;
 
-pub use file_access::{FileAccess, NoFileAccess};
+pub use file_access::{AccessKind, FileAccess, NoFileAccess};
 pub use ids::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId};
 pub use queue_map::queue_map;

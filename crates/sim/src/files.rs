@@ -112,6 +112,8 @@ struct Pool {
     members: Vec<Buddy>,
     /// Member of each core's grant, and the blocks that are left of it.
     grants: Vec<(u32, u64)>,
+    /// Blocks of each member that were given back, wherever they lie.
+    returned: Vec<u64>,
 }
 
 impl Files {
@@ -204,6 +206,21 @@ impl Files {
         Some((home, true))
     }
 
+    /// Blocks of a file give their memory back; huge pages, once none of theirs has any.
+    pub fn free(&mut self, file: u64, blocks: Range<u64>) {
+        for block in blocks {
+            let (at, page) = (self.at(file, block), self.page_of(file, block));
+            let home = std::mem::replace(&mut self.homes[at], NOWHERE);
+            if home == NOWHERE || self.homes[page.clone()].iter().any(|home| *home != NOWHERE) {
+                continue;
+            }
+            match &mut self.space {
+                Space::Kernel { free, .. } => free[usize::from(home)] += page.len() as u64,
+                Space::Pool(pool) => pool.take_back(usize::from(home)),
+            }
+        }
+    }
+
     /// A file's blocks are moved to a node, as far as the model goes: nothing of the old places becomes free.
     pub fn move_to(&mut self, file: u64, node: u32) {
         let (first, end) = (self.at(file, 0), self.at(file + 1, 0));
@@ -264,6 +281,7 @@ impl Pool {
             monitor,
             members,
             grants: vec![(0, 0); machine.cores() as usize],
+            returned: vec![0; room.len()],
         }
     }
 
@@ -280,13 +298,33 @@ impl Pool {
         order.extend(self.monitor.all_by_latency(asking));
         for member in order {
             let buddy = &mut self.members[usize::from(member.0)];
-            if let Some((_, blocks)) = buddy.allocate_up_to(GRANT_BLOCKS) {
-                let used = buddy.blocks() - buddy.free_blocks();
-                self.monitor.update(member, used, buddy.blocks());
-                return Some((u32::from(member.0), blocks));
+            let returned = &mut self.returned[usize::from(member.0)];
+            let again = GRANT_BLOCKS.min(*returned);
+            *returned -= again;
+            let new = buddy
+                .allocate_up_to(GRANT_BLOCKS - again)
+                .map_or(0, |(_, blocks)| blocks);
+            if again + new > 0 {
+                self.tell(member);
+                return Some((u32::from(member.0), again + new));
             }
         }
         None
+    }
+
+    fn take_back(&mut self, member: usize) {
+        self.returned[member] += 1;
+        self.tell(MemberId(u16::try_from(member).expect("members are nodes")));
+    }
+
+    /// Tells the monitor how full a member is.
+    fn tell(&mut self, member: MemberId) {
+        let (buddy, returned) = (
+            &self.members[usize::from(member.0)],
+            self.returned[usize::from(member.0)],
+        );
+        let used = buddy.blocks() - buddy.free_blocks() - returned;
+        self.monitor.update(member, used, buddy.blocks());
     }
 }
 

@@ -1,15 +1,16 @@
 //! A trace of a mount's reads and writes, and where its bytes would lie.
 //!
 //! Text, a line each: `homenode trace 1`; for each node of the pool `node NUMBER BYTES`, the room that it has; then an access,
-//! `TIME_NS NODE FILE OFFSET BYTES r|w`, where NODE is that of the thread which asked. Lines that begin with `#` are skipped.
+//! `TIME_NS NODE FILE OFFSET BYTES r|w|f`, where NODE is that of the thread which asked; `f` gives memory back. Lines that begin with `#`
+//! are skipped.
 
 use crate::{Contestant, Files, Machine};
-use homenode_policy::{BLOCK_BYTES, FileAccess, NodeId};
+use homenode_policy::{AccessKind, BLOCK_BYTES, FileAccess, NodeId};
 use std::collections::BTreeMap;
 
 /// First line.
 pub const HEADER: &str = "homenode trace 1";
-/// Bytes of an access at most; a request has 1 MiB at most.
+/// Bytes read or written at once, at most; a request has 1 MiB at most.
 const ACCESS_BYTES_MAX: u64 = 16 << 20;
 /// Blocks that all files of a trace may have together: 1 TiB.
 const BLOCKS_MAX: u64 = 1 << 28;
@@ -19,7 +20,7 @@ const BLOCKS_MAX: u64 = 1 << 28;
 pub struct Trace {
     /// Nodes of the pool, with the bytes that they have for files.
     pub nodes: Vec<(NodeId, u64)>,
-    /// Reads and writes.
+    /// Reads, writes, and what gives memory back.
     pub accesses: Vec<FileAccess>,
 }
 
@@ -106,7 +107,7 @@ impl Trace {
                 trace.nodes.push((NodeId(number), bytes));
                 continue;
             }
-            let no_access = |_| wrong("an access is `TIME_NS NODE FILE OFFSET BYTES r|w`");
+            let no_access = |_| wrong("an access is `TIME_NS NODE FILE OFFSET BYTES r|w|f`");
             let access = text.parse().map_err(no_access)?;
             check(&access).map_err(wrong)?;
             trace.accesses.push(access);
@@ -126,7 +127,7 @@ impl Trace {
     pub fn run(&self, contestant: Contestant, machine: &Machine) -> Result<Done, TraceError> {
         let place = |id: NodeId| (0..machine.nodes()).find(|node| machine.id(*node) == id);
         let mut ends: BTreeMap<u64, u64> = BTreeMap::new();
-        for access in &self.accesses {
+        for access in self.accesses.iter().filter(|access| access.kind != AccessKind::Free) {
             let end = ends.entry(access.file).or_default();
             *end = (*end).max((access.offset + access.bytes).div_ceil(BLOCK_BYTES as u64));
         }
@@ -150,12 +151,23 @@ impl Trace {
         for access in &self.accesses {
             let core = cores.get(&access.node).copied();
             let core = core.ok_or(TraceError::UnknownNode(access.node))?;
-            let (file, end) = (number[&access.file], access.offset + access.bytes);
-            let mut at = access.offset;
+            let Some(file) = number.get(&access.file).copied() else {
+                // Nobody reads or writes it.
+                continue;
+            };
+            let (mut at, end) = (access.offset, access.offset + access.bytes);
+            if access.kind == AccessKind::Free {
+                let block_bytes = BLOCK_BYTES as u64;
+                // A block of which a part is left keeps its memory.
+                let is_all = end.div_ceil(block_bytes) >= ends[&access.file];
+                let last = if is_all { ends[&access.file] } else { end / block_bytes };
+                files.free(file, at.div_ceil(block_bytes)..last);
+                continue;
+            }
             while at < end {
                 let block = at / BLOCK_BYTES as u64;
                 let bytes = end.min((block + 1) * BLOCK_BYTES as u64) - at;
-                let home = if access.writes {
+                let home = if access.kind == AccessKind::Write {
                     files.write(machine, core, file, block).map(|(home, _)| home)
                 } else {
                     files.home(file, block)
@@ -165,7 +177,7 @@ impl Trace {
                         done.bytes += bytes;
                         done.local_bytes += if machine.node_of(core) == home { bytes } else { 0 };
                     }
-                    None if access.writes => done.refused_bytes += bytes,
+                    None if access.kind == AccessKind::Write => done.refused_bytes += bytes,
                     None => done.unknown_bytes += bytes,
                 }
                 at += bytes;
@@ -181,7 +193,7 @@ impl Trace {
 /// # Errors
 /// The problem, in words.
 pub fn check(access: &FileAccess) -> Result<(), &'static str> {
-    if access.bytes > ACCESS_BYTES_MAX {
+    if access.kind != AccessKind::Free && access.bytes > ACCESS_BYTES_MAX {
         return Err("the access has more than 16 MiB, which no request has");
     }
     match access.offset.checked_add(access.bytes) {
@@ -235,6 +247,31 @@ mod tests {
     }
 
     #[test]
+    fn freed_memory_is_there_for_others() {
+        let text = format!(
+            "{HEADER}\nnode 0 4096000\nnode 1 4096000\n1 0 7 0 4096000 w\n2 0 7 100 {} f\n3 0 7 0 4096 r\n4 0 7 4096 4096 r\n5 0 8 0 4091904 w\n6 0 9 0 9 f\n7 0 7 0 5 f\n8 0 7 0 4096 r\n",
+            1_u64 << 40
+        );
+        // Of a huge page a part gives nothing back.
+        for (contestant, spilled) in [(Contestant::Tmpfs, 0), (Contestant::TmpfsHuge, 512)] {
+            let done = Trace::parse(&text).unwrap().run(contestant, &two_nodes()).unwrap();
+            assert_eq!(
+                (done.spilled_blocks, done.unknown_bytes),
+                (spilled, 4096),
+                "{contestant:?}"
+            );
+        }
+        // Ten files, one after another, of which two have room.
+        let file = |number| format!("{number} 0 {number} 0 4096000 w\n{number} 0 {number} 0 4096000 f\n");
+        let files: String = (0..10).map(file).collect();
+        let trace = Trace::parse(&format!("{HEADER}\nnode 0 8192000\nnode 1 0\n{files}")).unwrap();
+        for contestant in Contestant::ALL {
+            let done = trace.run(contestant, &two_nodes()).unwrap();
+            assert_eq!((done.local_percent(), done.refused_bytes), (100.0, 0), "{contestant:?}");
+        }
+    }
+
+    #[test]
     fn what_is_no_trace_is_told() {
         let line = |line, problem| Err(TraceError::Line { line, problem });
         let of = |text: &str| Trace::parse(&format!("{HEADER}\n{text}"));
@@ -249,7 +286,7 @@ mod tests {
             huge.run(Contestant::Library, &two_nodes()).unwrap().local_percent(),
             100.0
         );
-        let access = "an access is `TIME_NS NODE FILE OFFSET BYTES r|w`";
+        let access = "an access is `TIME_NS NODE FILE OFFSET BYTES r|w|f`";
         for wrong in [
             "1 0 7 0 4096",
             "1 0 7 0 4096 x",

@@ -9,7 +9,7 @@ use clap::Args;
 use homenode::blk::Operation;
 use homenode::blk::trace::{ENTRY_BYTES, Entry, read_header};
 use homenode_linux::topology::Source;
-use homenode_policy::FileAccess;
+use homenode_policy::{AccessKind, FileAccess};
 use homenode_sim::trace::{HEADER, Trace, check};
 use homenode_sim::{Constants, Contestant, Machine};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 /// Pause between requests; what a server's thread keeps lasts for it up to 160,000 accesses a second.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Record the reads and writes of a mount into FILE, for `simulate trace`.
+/// Record the reads and writes of a mount, and what is removed, into FILE, for `simulate trace`.
 ///
-/// Seen are reads and writes that reach the server: of mounts with `--data pool`, and past the page cache. What the pool held before, and what is removed
-/// meanwhile, is not in the trace: record a pool from its start. FILE names nodes, inode numbers, offsets and lengths; no names and no bytes.
+/// Seen is what reaches the server: of mounts with `--data pool`, and past the page cache. What the pool held before is not in the trace:
+/// record a pool from its start. FILE names nodes, inode numbers, offsets and lengths; no names and no bytes.
 #[derive(Args, Debug)]
 pub(super) struct RecordArgs {
     /// A directory of the mount.
@@ -113,7 +113,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
     }
     let name = args.file.display();
     let mut text = format!(
-        "recorded {accesses} reads and writes in {name}; `homenode simulate trace {name}` tells which would be local\n"
+        "recorded {accesses} accesses in {name}; `homenode simulate trace {name}` tells which would be local\n"
     );
     if lost > 0 {
         text.push_str(&format!("{lost} more were too many at once and are missing\n"));
@@ -150,14 +150,20 @@ fn of_volume(entries: &[u8], machine: &Machine) -> std::result::Result<Trace, St
             ));
         }
         let request = &entry.request;
-        if request.operation.has_data() {
+        let kind = match request.operation {
+            Operation::Read => Some(AccessKind::Read),
+            Operation::Write => Some(AccessKind::Write),
+            Operation::Discard | Operation::WriteZeroes => Some(AccessKind::Free),
+            Operation::Flush => None,
+        };
+        if let Some(kind) = kind {
             let access = FileAccess {
                 at_ns: entry.time_ns,
                 node: machine.id(machine.node_of(core)),
                 file: 0,
                 offset: request.offset,
                 bytes: request.bytes.into(),
-                writes: request.operation != Operation::Read,
+                kind,
             };
             check(&access).map_err(|problem| format!("entry {number}: {problem}"))?;
             trace.accesses.push(access);
@@ -183,7 +189,7 @@ pub(super) fn simulate(args: &TraceArgs) -> Result<()> {
     if trace.accesses.is_empty() {
         fail!("trace {name} has no read and no write");
     }
-    let mut told = format!("simulated: {} reads and writes\n", trace.accesses.len());
+    let mut told = format!("simulated: {} accesses\n", trace.accesses.len());
     for contestant in [Contestant::Tmpfs, Contestant::Library] {
         let done = trace.run(contestant, &machine).map_err(|error| wrong(&error))?;
         told.push_str(&format!(

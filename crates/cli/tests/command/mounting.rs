@@ -1,6 +1,7 @@
 //! How a pool is mounted and served: transports, caches, directories of nodes.
 
 use super::harness::*;
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::process::{Pid, Signal};
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
@@ -209,4 +210,47 @@ fn mount_options(dir: &Path) -> String {
         .find(|line| line.split(' ').nth(1) == dir.to_str())
         .unwrap();
     line.split(' ').nth(3).unwrap().to_owned()
+}
+
+#[test]
+fn a_trace_tells_what_was_written_and_given_back() {
+    need_mounts!();
+    let scratch = Scratch::new("trace");
+    let (dir, trace) = (scratch.dir("pool"), scratch.path().join("trace"));
+    succeed(homenode(["up", SIZE, "--data=pool"]).arg(&dir));
+    let mut recorder = homenode(["simulate", "record", "--seconds=60"])
+        .args([&dir, &trace])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the trace is begun", || trace.exists());
+    let path = dir.join("file");
+    fs::write(&path, [1; 65536]).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, hole, 4096, 8192).unwrap();
+    file.set_len(16384).unwrap();
+    let inode = file.metadata().unwrap().ino();
+    drop(file);
+    fs::remove_file(&path).unwrap();
+    let told = || {
+        let text = fs::read_to_string(&trace).unwrap();
+        let of_file = |line: &str| line.split_once(&format!(" {inode} ")).map(|(_, rest)| rest.to_owned());
+        text.lines().filter_map(of_file).collect::<Vec<_>>()
+    };
+    let freed = || {
+        told()
+            .into_iter()
+            .filter(|line| line.ends_with('f'))
+            .collect::<Vec<_>>()
+    };
+    wait_until("the end of the file is told", || freed().len() >= 3);
+    assert_eq!(freed(), ["4096 8192 f", "16384 49152 f", "0 16384 f"]);
+    let bytes = |line: &String| line.strip_suffix(" w")?.split_once(' ')?.1.parse::<u64>().ok();
+    assert_eq!(told().iter().filter_map(bytes).sum::<u64>(), 65536);
+    signal(Pid::from_child(&recorder), Signal::INT);
+    assert!(recorder.wait().unwrap().success());
+    let said = succeed(homenode(["simulate", "trace"]).arg(&trace));
+    assert!(said.contains("accesses"), "{said}");
+    down(&dir);
 }

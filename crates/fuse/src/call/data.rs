@@ -12,7 +12,7 @@ use crate::wire::{
     CopyFileRangeIn, CopyFileRangeOut, FAllocateIn, LSeekIn, LSeekOut, ReadIn, Reply, WriteIn, WriteOut, Zeros,
 };
 use homenode_engine::fs::{Inode, SetAttr, Whence};
-use homenode_engine::{Clock, Memory};
+use homenode_engine::{AccessKind, Clock, Memory};
 use std::sync::Arc;
 
 /// Most bytes one COPY_FILE_RANGE copies, so that it does not hold a thread for long, or a ring's, which has all others of its
@@ -37,7 +37,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             })
         })?;
         self.counters.count_read(bytes);
-        self.note_access(&node, input.offset, bytes, false);
+        self.note_access(&node, input.offset, bytes, AccessKind::Read);
         Ok(reply.advance(bytes)?)
     }
 
@@ -69,7 +69,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             return Err(Errno(libc::ENOSPC));
         }
         self.counters.count_write(written);
-        self.note_access(&node, input.offset, written, true);
+        self.note_access(&node, input.offset, written, AccessKind::Write);
         // O_SYNC has both bits.
         if input.flags & libc::O_DSYNC.cast_unsigned() != 0 {
             self.sync()?;
@@ -85,6 +85,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let inode = self.inode()?;
         let node = || self.own_node();
         let asking = self.asking(&node);
+        self.note_freed(|| {
+            let is_hole = input.mode & libc::FALLOC_FL_PUNCH_HOLE.cast_unsigned() != 0;
+            is_hole.then_some((inode.ino().0, input.offset, input.length))
+        });
         self.in_steps(|done| {
             self.with_room(|| {
                 self.fs()

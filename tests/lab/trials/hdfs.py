@@ -32,7 +32,7 @@ NAMES = ["data0", "data1", "names"]
 START_S, END_S = 400, 300
 SAMPLE_S = 0.2
 # In percent, while the daemon finds out who belongs where. Each block has a new thread, which moves in its second period.
-INTERRUPTS_MIN, BYTES_MIN = 80, 80
+INTERRUPTS_MIN, BYTES_MIN = 80, 60
 CONFIGURATION = """
 fs.defaultFS hdfs://10.76.2.2:9000
 hadoop.tmp.dir {place}/tmp

@@ -37,21 +37,25 @@ pub(crate) struct Accesses {
 }
 
 impl Accesses {
-    /// Keeps an access, if it is one, where somebody asks for them; its time is filled in.
+    /// Keeps an access where somebody asks for them; its time is filled in.
     pub(crate) fn note(&self, access: impl FnOnce() -> Option<FileAccess>) {
+        if self.lease.is_over() {
+            return;
+        }
+        let Some(access) = access() else { return };
         if !self.lease.counts() {
             return;
         }
         let is_last = self.lease.is_over();
         let at_ns = u64::try_from(BEGIN.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let access = access().map(|access| FileAccess { at_ns, ..access });
+        let access = FileAccess { at_ns, ..access };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if is_last {
             *kept = Accessed::default();
         } else if kept.accesses.len() < kept.accesses.capacity() {
-            kept.accesses.extend(access);
+            kept.accesses.push(access);
         } else {
-            kept.lost += u64::from(access.is_some());
+            kept.lost += 1;
         }
     }
 

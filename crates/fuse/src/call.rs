@@ -27,11 +27,12 @@ use crate::wire::{Full, InHeader, Reply, Request};
 use crate::writers::Writers;
 use homenode_engine::cache::Fetch;
 use homenode_engine::fs::{self, Asking, Fs, Ino, Inode, MAP_XATTR, Unlinked};
-use homenode_engine::{AccessKind, Clock, CpuId, FileAccess, Memory, NodeId};
+use homenode_engine::{AccessKind, BLOCK_BYTES, Clock, CpuId, FileAccess, Memory, NodeId};
 use homenode_shared::Slot;
 use room::Hope;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -360,7 +361,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         if let Some(inode) = self.fs().inode(Ino(nodeid)).filter(|inode| inode.ino() != Ino::ROOT) {
             self.note_freed(|| {
                 let attr = self.fs().attr(&inode);
-                (attr.nlink == 0).then_some((nodeid, 0, attr.size))
+                let is_gone = attr.nlink == 0 && inode.is_file();
+                is_gone.then_some((nodeid, 0..attr.size.next_multiple_of(BLOCK_BYTES as u64)))
             });
             self.fs().unpin(&inode, lookups);
         }
@@ -433,16 +435,20 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         });
     }
 
-    /// Notes that bytes of a file, from an offset on, are about to give their memory back.
-    fn note_freed(&self, range: impl FnOnce() -> Option<(u64, u64, u64)>) {
+    /// Notes that bytes of a file are about to give their memory back; those up to its end with the rest of their block.
+    fn note_freed(&self, freed: impl FnOnce() -> Option<(u64, Range<u64>)>) {
+        if let Origin::Ring { done: 1.., .. } = self.origin {
+            // It was noted with the first step.
+            return;
+        }
         self.counters.accesses.note(|| {
-            let (file, offset, bytes) = range()?;
+            let (file, bytes) = freed().filter(|(_, bytes)| !bytes.is_empty())?;
             Some(FileAccess {
                 at_ns: 0,
-                node: self.serving_node(),
+                node: self.own_node(),
                 file,
-                offset,
-                bytes,
+                offset: bytes.start,
+                bytes: bytes.end - bytes.start,
                 kind: AccessKind::Free,
             })
         });
@@ -534,8 +540,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// Frees what lies beyond `size`, where that takes long.
     fn shrink(&self, inode: &Inode, size: u64) -> Result<(), Errno> {
         self.note_freed(|| {
-            let beyond = self.fs().attr(inode).size.saturating_sub(size);
-            (beyond > 0).then_some((inode.ino().0, size, beyond))
+            let end = self.fs().attr(inode).size;
+            (size < end).then(|| (inode.ino().0, size..end.next_multiple_of(BLOCK_BYTES as u64)))
         });
         self.in_steps(|done| Ok(self.fs().truncate_step(inode, size, done)?))
     }

@@ -11,7 +11,7 @@ pub enum AccessKind {
     Read,
     /// `w`
     Write,
-    /// `f`: it gives their memory back, as a truncation or the end of a removed file does.
+    /// `f`: gives memory of the file back, by a truncation, a hole, or the end of a removed file.
     Free,
 }
 

@@ -206,12 +206,18 @@ impl Files {
         Some((home, true))
     }
 
-    /// Blocks of a file give their memory back; huge pages, once none of theirs has any.
-    pub fn free(&mut self, file: u64, blocks: Range<u64>) {
-        for block in blocks {
-            let (at, page) = (self.at(file, block), self.page_of(file, block));
-            let home = std::mem::replace(&mut self.homes[at], NOWHERE);
-            if home == NOWHERE || self.homes[page.clone()].iter().any(|home| *home != NOWHERE) {
+    /// Frees blocks of a file; a huge page is free once all its blocks are.
+    pub fn free(&mut self, file: u64, mut blocks: Range<u64>) {
+        while blocks.start < blocks.end {
+            let left = self.at(file, blocks.start)..self.at(file, blocks.end);
+            let Some(skipped) = self.homes[left.clone()].iter().position(|home| *home != NOWHERE) else {
+                return;
+            };
+            let block = blocks.start + skipped as u64;
+            blocks.start = block + 1;
+            let home = std::mem::replace(&mut self.homes[left.start + skipped], NOWHERE);
+            let page = self.page_of(file, block);
+            if self.homes[page.clone()].iter().any(|home| *home != NOWHERE) {
                 continue;
             }
             match &mut self.space {
@@ -221,7 +227,7 @@ impl Files {
         }
     }
 
-    /// A file's blocks are moved to a node, as far as the model goes: nothing of the old places becomes free.
+    /// A file's blocks are moved to a node, as far as the model goes: nothing of the old places becomes free, nor may any of them be freed later.
     pub fn move_to(&mut self, file: u64, node: u32) {
         let (first, end) = (self.at(file, 0), self.at(file + 1, 0));
         self.homes[first..end].fill(u8::try_from(node).expect("machines have fewer than 255 nodes"));

@@ -152,16 +152,15 @@ impl Trace {
             let core = cores.get(&access.node).copied();
             let core = core.ok_or(TraceError::UnknownNode(access.node))?;
             let Some(file) = number.get(&access.file).copied() else {
-                // Nobody reads or writes it.
+                // The trace neither reads nor writes this file.
                 continue;
             };
             let (mut at, end) = (access.offset, access.offset + access.bytes);
             if access.kind == AccessKind::Free {
                 let block_bytes = BLOCK_BYTES as u64;
                 // A block of which a part is left keeps its memory.
-                let is_all = end.div_ceil(block_bytes) >= ends[&access.file];
-                let last = if is_all { ends[&access.file] } else { end / block_bytes };
-                files.free(file, at.div_ceil(block_bytes)..last);
+                let blocks = at.div_ceil(block_bytes)..(end / block_bytes).min(ends[&access.file]);
+                files.free(file, blocks);
                 continue;
             }
             while at < end {

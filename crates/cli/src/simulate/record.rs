@@ -105,7 +105,10 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
             break;
         }
         written += lines.len() as u64;
-        (accesses, lost) = (accesses + lines.lines().count(), lost + more);
+        (accesses, lost) = (
+            accesses + lines.lines().filter(|line| !line.ends_with('f')).count(),
+            lost + more,
+        );
     }
     if lost > 0 {
         // A remark: without it the trace is as good.
@@ -113,7 +116,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
     }
     let name = args.file.display();
     let mut text = format!(
-        "recorded {accesses} accesses in {name}; `homenode simulate trace {name}` tells which would be local\n"
+        "recorded {accesses} reads and writes in {name}; `homenode simulate trace {name}` tells which would be local\n"
     );
     if lost > 0 {
         text.push_str(&format!("{lost} more were too many at once and are missing\n"));
@@ -153,8 +156,9 @@ fn of_volume(entries: &[u8], machine: &Machine) -> std::result::Result<Trace, St
         let kind = match request.operation {
             Operation::Read => Some(AccessKind::Read),
             Operation::Write => Some(AccessKind::Write),
-            Operation::Discard | Operation::WriteZeroes => Some(AccessKind::Free),
-            Operation::Flush => None,
+            Operation::Discard => Some(AccessKind::Free),
+            // Zeros keep their place.
+            Operation::WriteZeroes | Operation::Flush => None,
         };
         if let Some(kind) = kind {
             let access = FileAccess {
@@ -186,7 +190,7 @@ pub(super) fn simulate(args: &TraceArgs) -> Result<()> {
         }
         _ => Trace::parse(&String::from_utf8_lossy(&bytes)).map_err(|error| wrong(&error))?,
     };
-    if trace.accesses.is_empty() {
+    if trace.accesses.iter().all(|access| access.kind == AccessKind::Free) {
         fail!("trace {name} has no read and no write");
     }
     let mut told = format!("simulated: {} accesses\n", trace.accesses.len());

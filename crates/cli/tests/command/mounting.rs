@@ -1,6 +1,7 @@
 //! How a pool is mounted and served: transports, caches, directories of nodes.
 
 use super::harness::*;
+use homenode_policy::{AccessKind, FileAccess};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::process::{Pid, Signal};
 use std::fs::{self, Permissions};
@@ -229,25 +230,19 @@ fn a_trace_tells_what_was_written_and_given_back() {
     let file = fs::File::options().write(true).open(&path).unwrap();
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(&file, hole, 4096, 8192).unwrap();
-    file.set_len(16384).unwrap();
+    file.set_len(16000).unwrap();
     let inode = file.metadata().unwrap().ino();
     drop(file);
     fs::remove_file(&path).unwrap();
-    let told = || {
+    let of = |kind| {
         let text = fs::read_to_string(&trace).unwrap();
-        let of_file = |line: &str| line.split_once(&format!(" {inode} ")).map(|(_, rest)| rest.to_owned());
-        text.lines().filter_map(of_file).collect::<Vec<_>>()
+        let accesses = text.lines().filter_map(|line| line.parse::<FileAccess>().ok());
+        let all = accesses.filter(|access| access.file == inode && access.kind == kind);
+        all.map(|access| (access.offset, access.bytes)).collect::<Vec<_>>()
     };
-    let freed = || {
-        told()
-            .into_iter()
-            .filter(|line| line.ends_with('f'))
-            .collect::<Vec<_>>()
-    };
-    wait_until("the end of the file is told", || freed().len() >= 3);
-    assert_eq!(freed(), ["4096 8192 f", "16384 49152 f", "0 16384 f"]);
-    let bytes = |line: &String| line.strip_suffix(" w")?.split_once(' ')?.1.parse::<u64>().ok();
-    assert_eq!(told().iter().filter_map(bytes).sum::<u64>(), 65536);
+    wait_until("the end of the file is told", || of(AccessKind::Free).len() >= 3);
+    assert_eq!(of(AccessKind::Free), [(4096, 8192), (16000, 49536), (0, 16384)]);
+    assert_eq!(of(AccessKind::Write).iter().map(|(_, bytes)| bytes).sum::<u64>(), 65536);
     signal(Pid::from_child(&recorder), Signal::INT);
     assert!(recorder.wait().unwrap().success());
     let said = succeed(homenode(["simulate", "trace"]).arg(&trace));

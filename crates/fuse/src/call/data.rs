@@ -87,7 +87,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let asking = self.asking(&node);
         self.note_freed(|| {
             let is_hole = input.mode & libc::FALLOC_FL_PUNCH_HOLE.cast_unsigned() != 0;
-            is_hole.then_some((inode.ino().0, input.offset, input.length))
+            is_hole.then_some((inode.ino().0, input.offset..input.offset.saturating_add(input.length)))
         });
         self.in_steps(|done| {
             self.with_room(|| {

@@ -124,7 +124,7 @@ impl<'a> Channel<'a> {
         self.known_rate = self.known_rate.saturating_add(bytes_per_s);
     }
 
-    /// Counts bytes in that no lasting thread takes.
+    /// Adds bytes a second that only new threads take.
     pub(super) fn leave_unknown(&mut self, bytes_per_s: u64) {
         self.unknown_rate = self.unknown_rate.saturating_add(bytes_per_s);
     }
@@ -134,7 +134,7 @@ impl<'a> Channel<'a> {
         self.load = self.load.saturating_add(RECEIVE_NS_PER_KIB * (bytes_per_s >> 10));
     }
 
-    /// Completes the channel's counts with its interrupts and with bytes that no thread is known to take. Holds a
+    /// Completes the channel's counts with its interrupts and with bytes that no lasting thread is known to take. Holds a
     /// channel that moves too little to be looked at.
     pub(super) fn settle(&mut self, config: &Config) {
         let counted = self.interrupts_move || self.queues.iter().any(|queue| queue.kind != QueueKind::Block);

@@ -43,7 +43,7 @@ pub const OVERLOAD_BYTES_PER_CPU: u64 = 4_000_000_000;
 pub const INTERRUPT_NS: u64 = 2_000;
 /// Time to process 1 KiB of received packets, roughly.
 pub const RECEIVE_NS_PER_KIB: u64 = 300;
-/// Bytes that an interrupt brings at least: a packet. Bytes that no thread is known to take count as unknown.
+/// Bytes that an interrupt brings at least: a packet. Bytes that no lasting thread is known to take count as unknown.
 pub const ARRIVAL_BYTES: u64 = 1_500;
 /// Rates are cut here, above what any device moves, so that sums cannot overflow.
 pub const RATE_BYTES_PER_S_MAX: u64 = 100_000_000_000;

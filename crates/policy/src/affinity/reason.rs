@@ -234,7 +234,7 @@ impl fmt::Display for Reason {
             Self::NearDevice { device, node } => {
                 write!(
                     f,
-                    "no thread is known to take these bytes of {device}: near it, to {node}"
+                    "no lasting thread is known to take these bytes of {device}: near it, to {node}"
                 )
             }
             Self::NearSenders { device, node } => {

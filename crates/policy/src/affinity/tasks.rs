@@ -313,8 +313,8 @@ fn buffers(task: &Task<'_>, model: &Model<'_>) -> Option<Buffers> {
     })
 }
 
-/// Takes from a new thread its bytes of devices, whose queues then stay near the device: the thread may be gone before they have come
-/// to it, and the next one be elsewhere.
+/// Takes from a new thread its bytes of devices, whose queues then stay near the device: the thread may be gone before they have come,
+/// and the next thread is elsewhere.
 fn disown(bytes: &mut Bytes, origin: usize, model: &mut Model<'_>) {
     bytes.flows.retain(|channel, rate| {
         let channel = &mut model.channels[*channel];

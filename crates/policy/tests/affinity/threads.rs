@@ -138,7 +138,7 @@ fn queues_stay_near_their_device_while_threads_come_and_go() {
         (home.to.clone(), home.reason.to_string()),
         (
             cpus([2]),
-            "no thread is known to take these bytes of eth0: near it, to node 1".to_owned()
+            "no lasting thread is known to take these bytes of eth0: near it, to node 1".to_owned()
         )
     );
 }

@@ -13,8 +13,9 @@
  * those between addresses of this machine. Only a socket of datagrams without a peer that is bound to all addresses
  * cannot be told from one of the network.
  *
- * Left out, too, are sockets of another namespace that has a card of its own: the CPU would name one of the loader's. A
- * container's pair of virtual cards leads through those, so its sockets are counted.
+ * Left out, too, are sockets of another namespace with a known route through a card there: the CPU would name one of the
+ * loader's. A container's pair of virtual cards leads through those, so its sockets are counted. Bonds and VLANs over a card
+ * are not told from pairs.
  *
  * Newer kernels have tracepoints for it (the programs named at_); on older ones the ends of functions do (after_). Not
  * seen: splice from a socket, and pages mapped instead of copied.

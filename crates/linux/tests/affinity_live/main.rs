@@ -50,6 +50,8 @@ fn rounds() {
     machine::make_cards();
     let load = Load::start();
     let machine = Machine::look(load.session());
+    // A thread that is started in the clock tick of a change counts as started after it: the pinned one would be taken for an inheritor.
+    thread::sleep(Duration::from_millis(30));
     let mut changed = 0;
     for seed in 0..ROUNDS {
         let mut random = fastrand::Rng::with_seed(seed);

@@ -62,7 +62,7 @@ pub struct Done {
     pub bytes: u64,
     /// Bytes on the node of the thread that asked.
     pub local_bytes: u64,
-    /// Reads of what the trace did not write, which are in neither.
+    /// Reads of blocks without memory: never written in the trace, or freed. They are in neither.
     pub unknown_bytes: u64,
     /// Writes that found no room anywhere, likewise.
     pub refused_bytes: u64,

@@ -214,7 +214,7 @@ class Hdfs(unittest.TestCase):
                     client.stdin.flush()
                     time.sleep(max(0, due - time.monotonic()))
             client.communicate()
-            late.cancel()
+        late.cancel()
         logs = "\n".join(server.log.read_text()[-3000:] for server in self.servers)
         self.assertEqual(client.returncode, 0, f"{errors.read_text()[:3000]}\n{logs}")
         seconds = time.monotonic() - begin

@@ -4,6 +4,8 @@ use crate::constants::Costs;
 use crate::{Drawn, Machine};
 use homenode_policy::pool::{Buddy, Monitor, Thresholds};
 use homenode_policy::{BLOCK_BYTES, MemberId, NodeId};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 /// Blocks that a core takes from the space manager at once: 2 MiB, as the engine does.
@@ -87,11 +89,15 @@ pub struct Files {
     starts: Vec<u64>,
     /// Node of each block, file after file; [`NOWHERE`] where it has no memory yet.
     homes: Vec<u8>,
+    /// How many blocks of each run of [`RUN`] have memory; runs without any are not there.
+    placed: BTreeMap<usize, usize>,
     space: Space,
     spilled: u64,
 }
 
 const NOWHERE: u8 = u8::MAX;
+/// Blocks that are looked at together.
+const RUN: usize = 512;
 
 #[derive(Debug)]
 enum Space {
@@ -170,6 +176,7 @@ impl Files {
         Self {
             starts,
             homes: vec![NOWHERE; all],
+            placed: BTreeMap::new(),
             space,
             spilled: 0,
         }
@@ -203,27 +210,44 @@ impl Files {
         let home = self.take(machine, core, file, block)?;
         self.spilled += u64::from(home != machine.node_of(core));
         self.homes[at] = u8::try_from(home).expect("machines have fewer than 255 nodes");
+        *self.placed.entry(at / RUN).or_default() += 1;
         Some((home, true))
     }
 
-    /// Frees blocks of a file; a huge page is free once all its blocks are.
-    pub fn free(&mut self, file: u64, mut blocks: Range<u64>) {
-        while blocks.start < blocks.end {
-            let left = self.at(file, blocks.start)..self.at(file, blocks.end);
-            let Some(skipped) = self.homes[left.clone()].iter().position(|home| *home != NOWHERE) else {
+    /// Frees blocks of a file; a huge page is free once all its blocks are. Takes as long as the blocks that have memory, and no longer for
+    /// those that have none.
+    pub fn free(&mut self, file: u64, blocks: Range<u64>) {
+        let (mut at, end) = (self.at(file, blocks.start), self.at(file, blocks.end));
+        while at < end {
+            let Some((run, _)) = self.placed.range(at / RUN..end.div_ceil(RUN)).next() else {
                 return;
             };
-            let block = blocks.start + skipped as u64;
-            blocks.start = block + 1;
-            let home = std::mem::replace(&mut self.homes[left.start + skipped], NOWHERE);
-            let page = self.page_of(file, block);
-            if self.homes[page.clone()].iter().any(|home| *home != NOWHERE) {
-                continue;
+            let first = at.max(run * RUN);
+            at = end.min((run + 1) * RUN);
+            for place in first..at {
+                self.free_place(file, place);
             }
-            match &mut self.space {
-                Space::Kernel { free, .. } => free[usize::from(home)] += page.len() as u64,
-                Space::Pool(pool) => pool.take_back(usize::from(home)),
+        }
+    }
+
+    fn free_place(&mut self, file: u64, place: usize) {
+        let home = std::mem::replace(&mut self.homes[place], NOWHERE);
+        if home == NOWHERE {
+            return;
+        }
+        if let Entry::Occupied(mut run) = self.placed.entry(place / RUN) {
+            *run.get_mut() -= 1;
+            if *run.get() == 0 {
+                run.remove();
             }
+        }
+        let page = self.page_of(file, place as u64 - self.starts[count(file)]);
+        if self.homes[page.clone()].iter().any(|home| *home != NOWHERE) {
+            return;
+        }
+        match &mut self.space {
+            Space::Kernel { free, .. } => free[usize::from(home)] += page.len() as u64,
+            Space::Pool(pool) => pool.take_back(usize::from(home)),
         }
     }
 

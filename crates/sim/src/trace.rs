@@ -271,6 +271,17 @@ mod tests {
     }
 
     #[test]
+    fn frees_of_a_large_hole_take_no_time() {
+        // 64 GiB, of which a block has memory. To look at all of it 20,000 times would take minutes.
+        let end = 64_u64 << 30;
+        let frees: String = (0..20_000).map(|at| format!("{at} 0 7 0 {} f\n", end - 4096)).collect();
+        let trace = Trace::parse(&format!("{HEADER}\nnode 0 8192\n0 0 7 {} 4096 w\n{frees}", end - 4096)).unwrap();
+        let begin = std::time::Instant::now();
+        assert_eq!(trace.run(Contestant::Library, &two_nodes()).unwrap().bytes, 4096);
+        assert!(begin.elapsed().as_secs() < 10, "{:?}", begin.elapsed());
+    }
+
+    #[test]
     fn what_is_no_trace_is_told() {
         let line = |line, problem| Err(TraceError::Line { line, problem });
         let of = |text: &str| Trace::parse(&format!("{HEADER}\n{text}"));

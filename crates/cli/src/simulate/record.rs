@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// Pause between requests; what a server's thread keeps lasts for it up to 160,000 accesses a second.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Record the reads and writes of a mount, and what is removed, into FILE, for `simulate trace`.
+/// Record the reads and writes of a mount, and what gives memory back, into FILE, for `simulate trace`.
 ///
 /// Seen is what reaches the server: of mounts with `--data pool`, and past the page cache. What the pool held before is not in the trace:
 /// record a pool from its start. FILE names nodes, inode numbers, offsets and lengths; no names and no bytes.
@@ -111,7 +111,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
         );
     }
     if lost > 0 {
-        // A remark: without it the trace is as good.
+        // A remark, which the simulator does not read.
         let _ = writeln!(file, "# {lost} accesses were too many at once and are missing");
     }
     let name = args.file.display();
@@ -193,7 +193,8 @@ pub(super) fn simulate(args: &TraceArgs) -> Result<()> {
     if trace.accesses.iter().all(|access| access.kind == AccessKind::Free) {
         fail!("trace {name} has no read and no write");
     }
-    let mut told = format!("simulated: {} accesses\n", trace.accesses.len());
+    let moved = trace.accesses.iter().filter(|access| access.kind != AccessKind::Free);
+    let mut told = format!("simulated: {} reads and writes\n", moved.count());
     for contestant in [Contestant::Tmpfs, Contestant::Library] {
         let done = trace.run(contestant, &machine).map_err(|error| wrong(&error))?;
         told.push_str(&format!(

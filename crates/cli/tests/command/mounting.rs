@@ -251,6 +251,6 @@ fn a_trace_tells_what_was_written_and_given_back() {
     signal(Pid::from_child(&recorder), Signal::INT);
     assert!(recorder.wait().unwrap().success());
     let said = succeed(homenode(["simulate", "trace"]).arg(&trace));
-    assert!(said.contains("accesses"), "{said}");
+    assert!(said.contains("reads and writes"), "{said}");
     down(&dir);
 }

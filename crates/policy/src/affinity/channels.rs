@@ -126,7 +126,7 @@ impl<'a> Channel<'a> {
 
     /// Adds bytes a second that only new threads take.
     pub(super) fn leave_unknown(&mut self, bytes_per_s: u64) {
-        self.unknown_rate = self.unknown_rate.saturating_add(bytes_per_s);
+        self.unknown_rate = self.unknown_rate.saturating_add(bytes_per_s).min(RATE_BYTES_PER_S_MAX);
     }
 
     /// Counts the work for received bytes in.

@@ -118,7 +118,7 @@ pub(super) fn all<'a>(
             candidates: vec![origin],
         };
         task.buffers = (task.class == Class::Buffers).then(|| buffers(&task, model)).flatten();
-        carry_disks(&task, model);
+        of_disks(task.disks.iter().copied(), origin, model, Channel::carry);
         task.policy = config.of_thread(&thread.process_name, task.device);
         let set = |number: usize| &sets.all[number].cpus[..];
         let foreign =
@@ -323,22 +323,21 @@ fn disown(bytes: &mut Bytes, origin: usize, model: &mut Model<'_>) {
         }
         channel.is_memory
     });
-    let cpus = &model.places.all[origin].cpus;
-    for (disk, rate) in core::mem::take(&mut bytes.disks) {
-        for cpu in cpus {
-            let channel = model.disks[disk].channel_of[*cpu];
-            model.channels[channel].leave_unknown(rate / cpus.len() as u64);
-        }
-    }
+    of_disks(core::mem::take(&mut bytes.disks), origin, model, Channel::leave_unknown);
 }
 
-/// Tells the channels of the CPUs it has now of a task's bytes of disks.
-fn carry_disks(task: &Task<'_>, model: &mut Model<'_>) {
-    let cpus = &model.places.all[task.origin].cpus;
-    for (disk, rate) in &task.disks {
+/// Tells the channels of a place's CPUs of bytes of disks.
+fn of_disks<'a>(
+    disks: impl IntoIterator<Item = (usize, u64)>,
+    origin: usize,
+    model: &mut Model<'a>,
+    tell: fn(&mut Channel<'a>, u64),
+) {
+    let cpus = &model.places.all[origin].cpus;
+    for (disk, rate) in disks {
         for cpu in cpus {
-            let channel = model.disks[*disk].channel_of[*cpu];
-            model.channels[channel].carry(rate / cpus.len() as u64);
+            let channel = model.disks[disk].channel_of[*cpu];
+            tell(&mut model.channels[channel], rate / cpus.len() as u64);
         }
     }
 }

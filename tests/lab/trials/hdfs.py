@@ -257,6 +257,9 @@ class Hdfs(unittest.TestCase):
                     shares[policy] = self.upload(policy)["data0"]
                 finally:
                     daemon.terminate()
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        daemon.wait(60)
+                    daemon.kill()
             self.assertEqual(daemon.returncode, 0, said.read_text())
         self.assertLess(shares["one-cpu"]["interrupts"], 1)
         self.assertLess(shares["by-turns"]["interrupts"], 50)

@@ -244,11 +244,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Takes `pins` pins back; the inode goes with the last one when nothing links to it.
     pub fn unpin(&self, inode: &Inode, pins: u64) {
-        self.let_go(inode, |state| state.pins = state.pins.saturating_sub(pins));
+        self.unpin_telling(inode, pins, || ());
     }
 
-    /// Takes back what keeps an inode, and evicts the inode when nothing is left that does.
-    fn let_go(&self, inode: &Inode, take_back: impl FnOnce(&mut State)) {
+    /// As [`Self::unpin`]; calls `at_end` when the inode goes, before others can have its blocks.
+    pub fn unpin_telling(&self, inode: &Inode, pins: u64, at_end: impl FnOnce()) {
+        self.let_go(inode, |state| state.pins = state.pins.saturating_sub(pins), at_end);
+    }
+
+    /// Takes back what keeps an inode, and evicts the inode when nothing is left that does, after a call of `at_end`.
+    fn let_go(&self, inode: &Inode, take_back: impl FnOnce(&mut State), at_end: impl FnOnce()) {
         let mut state = inode.state.lock();
         let before = state.standing(inode);
         take_back(&mut state);
@@ -262,6 +267,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.unlinked.moved(before, after);
         drop(state);
         if let Some(charged) = gone {
+            at_end();
             self.evict(inode, charged);
             if is_going {
                 // Last: until then its space is not free.

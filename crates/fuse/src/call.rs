@@ -359,13 +359,16 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// Takes `lookups` pins off an inode. The root is never pinned: it has no name to look up.
     fn forget(&self, nodeid: u64, lookups: u64) {
         if let Some(inode) = self.fs().inode(Ino(nodeid)).filter(|inode| inode.ino() != Ino::ROOT) {
-            self.note_freed(|| {
-                let attr = self.fs().attr(&inode);
-                let is_gone = attr.nlink == 0 && inode.is_file();
-                is_gone.then_some((nodeid, 0..attr.size.next_multiple_of(BLOCK_BYTES as u64)))
-            });
-            self.fs().unpin(&inode, lookups);
+            self.fs().unpin_telling(&inode, lookups, || self.note_end(&inode));
         }
+    }
+
+    /// Notes that all bytes of a file are about to give their memory back, with the file.
+    fn note_end(&self, inode: &Inode) {
+        self.note_freed(|| {
+            let blocks = 0..self.fs().attr(inode).size.next_multiple_of(BLOCK_BYTES as u64);
+            inode.is_file().then_some((inode.ino().0, blocks))
+        });
     }
 
     /// The asking side of an operation; `node` tells the node that blocks are placed for ([`Self::node`]).

@@ -119,7 +119,9 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
         "recorded {accesses} reads and writes in {name}; `homenode simulate trace {name}` tells which would be local\n"
     );
     if lost > 0 {
-        text.push_str(&format!("{lost} more were too many at once and are missing\n"));
+        text.push_str(&format!(
+            "{lost} more were too many at once and are missing; if memory was given back by some, the simulated pool is fuller\n"
+        ));
     }
     if accesses == 0 && ended.is_none() {
         text.push_str(

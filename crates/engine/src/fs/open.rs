@@ -4,6 +4,7 @@
 //! open files: an open carries its access itself (FUSE's `fh`, the library's handle), and a release tells it again. A
 //! release without an open changes nothing. Cost: 8 bytes an inode, nothing an open.
 
+use super::inode::State;
 use super::unlinked::Standing;
 use super::{Error, Fs, Inode, Result};
 
@@ -69,14 +70,20 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Takes back one open of that access. The inode goes with the last one when nothing else keeps it.
     pub fn release(&self, inode: &Inode, access: Access) {
+        self.release_telling(inode, access, || ());
+    }
+
+    /// As [`Self::release`]; calls `at_end` when the inode goes, before others can have its blocks.
+    pub fn release_telling(&self, inode: &Inode, access: Access, at_end: impl FnOnce()) {
         let mut is_last = false;
-        self.let_go(inode, |state| {
+        let take_back = |state: &mut State| {
             if state.opens.all > 0 {
                 self.opens.fetch_sub(1, Ordering::Relaxed);
             }
             state.opens = state.opens.without(access);
             is_last = state.opens.all == 0;
-        });
+        };
+        self.let_go(inode, take_back, at_end);
         if is_last && let Some(file) = inode.blocks() {
             self.settle(inode, file, true);
         }

@@ -2,6 +2,7 @@
 
 use crate::support::{Caller, TestFs, assert_empty, filesystem, new_file, regular};
 use homenode_engine::fs::{Access, Error, Inode, Opens, Unlinked};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// A new file that its name alone keeps.
@@ -69,6 +70,40 @@ fn an_unnamed_open_file_lives_until_its_last_release() {
     assert!(!fs.has_unlinked());
     assert_eq!(fs.open(&inode, Access::Read), Err(Error::Stale));
     assert_empty(&fs);
+}
+
+#[test]
+fn the_end_of_a_file_is_told_once_while_its_blocks_are_its_own() {
+    for is_last_open in [false, true] {
+        let (fs, _) = filesystem(1, 512);
+        let inode = new_file(&fs, "file");
+        fs.pin(&inode).expect("the inode exists");
+        let caller = Caller::on_cpu(&fs, 0);
+        fs.write(&caller.asking(), &inode, 0, &[7; 5000], false)
+            .expect("the pool has room");
+        fs.open(&inode, Access::Read).expect("the inode exists");
+        fs.unlink(&fs.root(), b"file").expect("the inode has a name");
+        let used = || fs.pool().status().used;
+        let (held, told) = (used(), Cell::new(0));
+        let tell = || {
+            assert_eq!((used(), fs.attr(&inode).size), (held, 5000));
+            told.set(told.get() + 1);
+        };
+        fs.unpin_telling(&inode, 1, tell);
+        if is_last_open {
+            fs.unpin_telling(&inode, 1, tell);
+        } else {
+            fs.release_telling(&inode, Access::Read, tell);
+        }
+        assert_eq!(told.get(), 0, "something keeps the file");
+        if is_last_open {
+            fs.release_telling(&inode, Access::Read, tell);
+        } else {
+            fs.unpin_telling(&inode, 1, tell);
+        }
+        assert_eq!(told.get(), 1);
+        assert_empty(&fs);
+    }
 }
 
 #[test]

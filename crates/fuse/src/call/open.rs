@@ -102,7 +102,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             _ => return,
         };
         if let Ok(inode) = self.inode() {
-            self.fs().release(&inode, access);
+            self.fs().release_telling(&inode, access, || self.note_end(&inode));
         }
     }
 

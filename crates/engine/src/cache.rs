@@ -6,7 +6,7 @@
 //! `space` finds frames, `fill` reads blocks into them, `spot` is for stores into them, `save` writes them back.
 //!
 //! Invariants: a frame is free, or one block's; what a thread uses is not evicted (see [`homenode_shared::Epochs`]); an error loses no dirty frame.
-//! Locks: that of a slice is taken last, but for that of a part of the ghosts. Nobody waits for a disk or a frame inside a slot.
+//! Locks: that of a slice is taken last. Nobody waits for a disk or a frame inside a slot.
 
 mod ahead;
 mod ending;
@@ -27,11 +27,12 @@ use crate::{BLOCK_BYTES, Block, Disks, Meanwhile, MemberId, Memory, MemoryError,
 use ahead::Ahead;
 use ending::Ending;
 use failures::Failures;
+use homenode_policy::eviction::Ghosts;
 use homenode_policy::slices::Slices;
 use homenode_shared::{Epochs, FrameIndex, Slot, Slots};
 use parking_lot::Mutex;
 use save::Saving;
-use space::{AllGhosts, Slice, Use};
+use space::{Slice, Use};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use tail::Tail;
@@ -65,7 +66,8 @@ struct Cache {
     members: Mutex<Vec<MemberId>>,
     disk_count: AtomicUsize,
     slices: Box<[Slice]>,
-    ghosts: AllGhosts,
+    /// Blocks that were evicted lately, by any slice: a block may come back to another one.
+    ghosts: Ghosts,
     /// Frames for blocks: all but those of the log's end.
     frames: u64,
     /// The other slices of each slice, by their distance.
@@ -134,7 +136,7 @@ impl<M> Cached<M> {
             disk_count: AtomicUsize::new(0),
             disks: (0..MemberId::LIMIT).map(|_| OnceLock::new()).collect(),
             slices,
-            ghosts: AllGhosts::new(all),
+            ghosts: Ghosts::new(all),
             frames: (all - tail.len()) as u64,
             others,
             placing: Mutex::new(placing),

@@ -197,6 +197,17 @@ impl Eviction {
         victim.or_else(|| self.evict_cooled(self.still_main(first_used), 1, look))
     }
 
+    /// Frames that the next evictions are likely to look at, in order: their state can be announced to the processor.
+    pub fn upcoming(&self) -> impl Iterator<Item = u32> {
+        core::iter::successors(self.next([1, 1]), |frame| self.behind(*frame))
+    }
+
+    /// The frame that leaves the window next.
+    #[must_use]
+    pub fn next_to_leave_window(&self) -> Option<u32> {
+        self.first(Queue::Window)
+    }
+
     /// Takes out a frame whose block was cut away; whether it held one. To be called before the frame holds another block.
     pub fn remove(&mut self, frame: u32) -> bool {
         self.take_out(frame).is_some()
@@ -234,13 +245,18 @@ impl Eviction {
         );
     }
 
-    /// Takes out the frame to look at: of the queue that has more than its share, or else of the other one.
-    fn take_next(&mut self, busy_left: [u32; 2]) -> Option<(u32, Queue)> {
+    /// The frame to look at: of the queue that has more than its share, or else of the other one.
+    fn next(&self, busy_left: [u32; 2]) -> Option<u32> {
         let small = self.first(Queue::Probation).or_else(|| self.first(Queue::Window));
         let small = small.filter(|_| busy_left[0] > 0);
         let main = self.first(Queue::Main).filter(|_| busy_left[1] > 0);
         let has_more = self.used() - self.length(Queue::Main) > self.frames() / SMALL_PART;
-        let frame = if has_more { small.or(main) } else { main.or(small) }?;
+        if has_more { small.or(main) } else { main.or(small) }
+    }
+
+    /// Takes out the frame to look at.
+    fn take_next(&mut self, busy_left: [u32; 2]) -> Option<(u32, Queue)> {
+        let frame = self.next(busy_left)?;
         let has_come_round = self.cooled == Some(frame);
         let queue = self.take_out(frame)?;
         if has_come_round {

@@ -14,9 +14,9 @@
 
 mod guesses;
 
-use crate::Slots;
 use crate::slots::Inside;
 use crate::sync::{AtomicU16, AtomicU32, Backoff, Mutex, Ordering, fence};
+use crate::{Slots, prefetch};
 use guesses::Guesses;
 
 const HOT: u32 = 1 << 31;
@@ -110,6 +110,13 @@ impl FrameIndex {
     #[inline(always)]
     fn word(&self, at: u64) -> &AtomicU32 {
         &self.words[usize::try_from(at).unwrap_or(usize::MAX)]
+    }
+
+    /// Has the processor load the word of a block that will be asked for soon.
+    pub fn announce(&self, at: u64) {
+        if let Some(word) = usize::try_from(at).ok().and_then(|at| self.words.get(at)) {
+            prefetch(std::ptr::from_ref(word).cast(), 4);
+        }
     }
 
     /// The frame of a block, if it is hot. Inside a slot.

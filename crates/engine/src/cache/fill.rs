@@ -49,6 +49,7 @@ impl<M: Disks> Cached<M> {
         first: u64,
         blocks: u64,
     ) -> Result<(), MemoryError> {
+        cache.announce_block(disk.block(first));
         let end = (first + blocks).min(disk.index.blocks());
         if end == first + 1 && !disk.index.has_frame(first) && self.fill_one((cache, disk), node, first)? {
             return Ok(());

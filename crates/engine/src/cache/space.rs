@@ -4,9 +4,9 @@ use super::save::count;
 use super::{Cache, Cached, Disk, SliceOptions};
 use crate::log::planted::{Planted, is_planted};
 use crate::{Block, Disks, MemberId, MemoryError, NodeId};
-use homenode_policy::eviction::{Eviction, Ghosts, Look, Victim};
-use homenode_shared::{Cooled, Forgotten};
-use parking_lot::{Mutex, MutexGuard};
+use homenode_policy::eviction::{Eviction, Look, Victim};
+use homenode_shared::{Cooled, Forgotten, prefetch};
+use parking_lot::Mutex;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -67,27 +67,6 @@ pub(super) struct Space {
     /// Frames without a block.
     free: Vec<u32>,
     pub(super) order: Eviction,
-}
-
-/// Blocks that were evicted lately, by any slice: a block may come back to another one.
-#[derive(Debug)]
-pub(super) struct AllGhosts(Box<[Mutex<Ghosts>]>);
-
-impl AllGhosts {
-    /// Parts with a lock each, so that threads seldom meet.
-    const PARTS: usize = 16;
-
-    /// Makes room for as many blocks as there are frames.
-    pub(super) fn new(frames: usize) -> Self {
-        let part = || Mutex::new(Ghosts::new(frames.div_ceil(Self::PARTS)));
-        Self((0..Self::PARTS).map(|_| part()).collect())
-    }
-
-    /// The part that a block belongs to.
-    fn of(&self, block: u64) -> MutexGuard<'_, Ghosts> {
-        let part = block % Self::PARTS as u64;
-        self.0[usize::try_from(part).expect("the number of parts fits a usize")].lock()
-    }
 }
 
 impl Slice {
@@ -280,6 +259,9 @@ impl Cache {
 
     /// Evicts up to `most` frames.
     fn evict(&self, slice: &Slice, space: &mut Space, most: usize) {
+        for frame in space.order.upcoming().take(most) {
+            self.announce(slice, frame);
+        }
         for _ in 0..most {
             let victim = space.order.evict(&mut |frame| self.look(slice, slice.first + frame));
             let Some(Victim { frame, is_remembered }) = victim else {
@@ -287,10 +269,25 @@ impl Cache {
             };
             if is_remembered {
                 let block = slice.owner(slice.first + frame).block.load(Ordering::Relaxed);
-                self.ghosts.of(block).remember(block);
+                self.ghosts.remember(block);
             }
             space.free.push(frame);
         }
+    }
+
+    /// Announces what is read when a frame is looked at. Such words are in no cache of the processor where there are many frames. They come one
+    /// after the other when each is read only when it is needed, as no load passes an atomic change before it.
+    fn announce(&self, slice: &Slice, frame: u32) {
+        let block = slice.owner(slice.first + frame).block.load(Ordering::Relaxed);
+        self.announce_block(Block::from_raw(block));
+    }
+
+    /// [`Cache::announce`] of the frame of a block, or of the one that it is about to have.
+    pub(super) fn announce_block(&self, block: Block) {
+        if let Some(disk) = self.disks[usize::from(block.member().0)].get() {
+            disk.index.announce(block.index());
+        }
+        prefetch(self.ghosts.address(block.to_raw()), 64);
     }
 
     /// Makes a frame cool, or takes it away from its block.
@@ -353,16 +350,20 @@ impl Cache {
 
     fn recall(&self, slice: &Slice, frame: u32) -> bool {
         let block = slice.owner(frame).block.load(Ordering::Relaxed);
-        self.ghosts.of(block).recall(block)
+        self.ghosts.recall(block)
     }
 
     fn insert(&self, slice: &Slice, space: &mut Space, frame: u32, is_returned: bool) {
-        if let Some(cool) = space.order.insert(frame - slice.first, is_returned) {
-            let frame = slice.first + cool;
-            let block = Block::from_raw(slice.owner(frame).block.load(Ordering::Relaxed));
-            if let Some(disk) = self.disks[usize::from(block.member().0)].get() {
-                disk.index.cool(block.index(), frame, |frame| self.stamp(frame));
-            }
+        let Some(cool) = space.order.insert(frame - slice.first, is_returned) else {
+            return;
+        };
+        if let Some(next) = space.order.next_to_leave_window() {
+            self.announce(slice, next);
+        }
+        let frame = slice.first + cool;
+        let block = Block::from_raw(slice.owner(frame).block.load(Ordering::Relaxed));
+        if let Some(disk) = self.disks[usize::from(block.member().0)].get() {
+            disk.index.cool(block.index(), frame, |frame| self.stamp(frame));
         }
     }
 

@@ -3,18 +3,23 @@
 //! A key belongs to a set of [`WAYS`] fingerprints, newest first; a new one displaces the oldest of its set. So the table needs no
 //! clock: a ghost stays for as many evictions as there are entries, give or take a quarter.
 //! Cost: 4 bytes an entry; one cache line is read for each question. Of 2^28 keys that are no ghosts one is taken for a ghost.
+//!
+//! Threads share a table without a lock. Where two change a set at the same time, a ghost may be lost or stay though it was recalled:
+//! a block is then kept shorter or longer than it should be.
 
 use alloc::boxed::Box;
-use alloc::vec;
+use core::array;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Fingerprints of a set: a cache line.
 const WAYS: usize = 16;
 /// Fingerprint of no key.
 const EMPTY: u32 = 0;
 
-#[derive(Clone, Copy, Debug)]
+/// Relaxed throughout: nothing is read by what it says.
+#[derive(Debug)]
 #[repr(align(64))]
-struct Set([u32; WAYS]);
+struct Set([AtomicU32; WAYS]);
 
 /// Keys of blocks that were evicted, in the order in which they are forgotten.
 #[derive(Debug)]
@@ -26,37 +31,49 @@ impl Ghosts {
     /// Room for as many ghosts, in whole sets of 16: as many as the cache has frames.
     #[must_use]
     pub fn new(entries: usize) -> Self {
+        let set = || Set(array::from_fn(|_| AtomicU32::new(EMPTY)));
         Self {
-            sets: vec![Set([EMPTY; WAYS]); entries.div_ceil(WAYS).max(1)].into_boxed_slice(),
+            sets: (0..entries.div_ceil(WAYS).max(1)).map(|_| set()).collect(),
         }
     }
 
     /// Remembers the key of a victim.
-    pub fn remember(&mut self, key: u64) {
-        let (set, fingerprint) = self.place(key);
-        set.copy_within(..WAYS - 1, 1);
-        set[0] = fingerprint;
+    pub fn remember(&self, key: u64) {
+        let (Set(set), fingerprint) = self.place(key);
+        for at in (1..WAYS).rev() {
+            set[at].store(set[at - 1].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        set[0].store(fingerprint, Ordering::Relaxed);
     }
 
     /// Forgets the key of a block that comes in; whether it was remembered.
-    pub fn recall(&mut self, key: u64) -> bool {
-        let (set, fingerprint) = self.place(key);
-        let Some(at) = set.iter().position(|other| *other == fingerprint) else {
+    pub fn recall(&self, key: u64) -> bool {
+        let (Set(set), fingerprint) = self.place(key);
+        let is_it = |other: &AtomicU32| other.load(Ordering::Relaxed) == fingerprint;
+        let Some(at) = set.iter().position(is_it) else {
             return false;
         };
-        set.copy_within(at + 1.., at);
-        set[WAYS - 1] = EMPTY;
+        for at in at..WAYS - 1 {
+            set[at].store(set[at + 1].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        set[WAYS - 1].store(EMPTY, Ordering::Relaxed);
         true
     }
 
+    /// Address of what [`Ghosts::remember`] and [`Ghosts::recall`] read for a key, for a prefetch.
+    #[must_use]
+    pub fn address(&self, key: u64) -> *const u8 {
+        core::ptr::from_ref(self.place(key).0).cast()
+    }
+
     /// The set of a key, by the upper half of its hash; and its fingerprint, the lower half.
-    fn place(&mut self, key: u64) -> (&mut [u32; WAYS], u32) {
+    fn place(&self, key: u64) -> (&Set, u32) {
         let hash = mixed(key);
         // Below the number of sets, as a half is below 2^32.
         let set = ((hash >> 32) * self.sets.len() as u64) >> 32;
         #[expect(clippy::cast_possible_truncation, reason = "the lower half of the hash is meant")]
         let fingerprint = (hash as u32).max(EMPTY + 1);
-        (&mut self.sets[set as usize].0, fingerprint)
+        (&self.sets[set as usize], fingerprint)
     }
 }
 
@@ -74,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_ghost_is_recalled_once() {
-        let mut ghosts = Ghosts::new(100);
+        let ghosts = Ghosts::new(100);
         ghosts.remember(7);
         ghosts.remember(8);
         assert!(ghosts.recall(7) && !ghosts.recall(7));
@@ -83,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_full_set_forgets_its_oldest_ghost() {
-        let mut ghosts = Ghosts::new(WAYS);
+        let ghosts = Ghosts::new(WAYS);
         (0..20).for_each(|key| ghosts.remember(key));
         let found: alloc::vec::Vec<u64> = (0..20).filter(|key| ghosts.recall(*key)).collect();
         assert!(found.iter().copied().eq(4..20), "{found:?}");
@@ -92,10 +109,10 @@ mod tests {
     #[test]
     fn ghosts_stay_for_about_as_many_evictions_as_entries() {
         const ENTRIES: u64 = 1 << 16;
-        let mut ghosts = Ghosts::new(1 << 16);
+        let ghosts = Ghosts::new(1 << 16);
         // Keys as blocks of one file have them: one after the other.
         (0..4 * ENTRIES).for_each(|key| ghosts.remember(key));
-        let mut share_of = |ages: core::ops::Range<u64>| {
+        let share_of = |ages: core::ops::Range<u64>| {
             let count = ages.end - ages.start;
             let found = ages.filter(|age| ghosts.recall(4 * ENTRIES - 1 - age)).count() as u64;
             found * 100 / count

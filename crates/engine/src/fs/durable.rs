@@ -58,15 +58,7 @@ impl BlockFile {
     /// Adds file blocks to the dirty range; true when it was empty.
     fn add_dirty(&self, blocks: Range<u64>) -> bool {
         let (start, end) = (blocks.start.min(FAR - 1), blocks.end.min(FAR));
-        let wider = |word: u64| {
-            let before = unpack(word);
-            let after = if before.is_empty() {
-                start..end
-            } else {
-                before.start.min(start)..before.end.max(end)
-            };
-            Some(after.start | after.end << 32)
-        };
+        let wider = |word: u64| Some(joined(word, start | end << 32));
         // The barrier pairs with the taker's: see the module's text.
         let before = self.dirty.fetch_update(Ordering::SeqCst, Ordering::Relaxed, wider);
         unpack(before.expect("the closure always returns Some")).is_empty()
@@ -78,31 +70,32 @@ impl BlockFile {
         noted.start <= blocks.start && blocks.end.min(FAR) <= noted.end
     }
 
-    /// Takes the dirty range; an end of [`BlockMap::LIMIT`] stands for all that follows.
-    fn take_dirty(&self) -> Range<u64> {
-        let _none_half_there = self.publishing.write();
-        to_limit(unpack(self.dirty.swap(0, Ordering::SeqCst)))
-    }
-
-    /// Takes the dirty range for a commit: who syncs the file meanwhile does not rely on it.
+    /// Takes the dirty range for a commit, with what earlier ones could not make durable. It is in `saving` before it is no longer dirty and until it is
+    /// durable: whoever looks at both, in that order, finds it.
     fn take_dirty_to_save(&self) -> Range<u64> {
         let _none_half_there = self.publishing.write();
-        // First: a rename that finds nothing dirty must find this.
-        self.saving
-            .store(self.dirty.load(Ordering::SeqCst).max(1 << 32), Ordering::SeqCst);
-        let word = self.dirty.swap(0, Ordering::SeqCst);
+        let unsaved = self.saving.load(Ordering::SeqCst);
+        let word = joined(self.dirty.load(Ordering::SeqCst), unsaved);
+        self.saving.store(word.max(1 << 32), Ordering::SeqCst);
+        let word = joined(self.dirty.swap(0, Ordering::SeqCst), unsaved);
         self.saving.store(word, Ordering::SeqCst);
         to_limit(unpack(word))
     }
 
-    /// Takes the dirty range, with what a commit is making durable.
+    /// Takes the dirty range, with what a commit is making durable or could not.
     fn take_unsaved(&self) -> Range<u64> {
-        let (dirty, saving) = (self.take_dirty(), to_limit(unpack(self.saving.load(Ordering::SeqCst))));
-        match (dirty.is_empty(), saving.is_empty()) {
-            (_, true) => dirty,
-            (true, false) => saving,
-            (false, false) => dirty.start.min(saving.start)..dirty.end.max(saving.end),
-        }
+        let _none_half_there = self.publishing.write();
+        let dirty = self.dirty.swap(0, Ordering::SeqCst);
+        to_limit(unpack(joined(dirty, self.saving.load(Ordering::SeqCst))))
+    }
+}
+
+/// The least range that holds two packed ones.
+fn joined(a: u64, b: u64) -> u64 {
+    match (unpack(a).is_empty(), unpack(b).is_empty()) {
+        (true, _) => b,
+        (_, true) => a,
+        _ => (a & FAR).min(b & FAR) | (a >> 32).max(b >> 32) << 32,
     }
 }
 
@@ -604,6 +597,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let times = Record::Change(times(inode));
         let inline = inline.iter().map(|(at, bytes)| Record::Bytes { ino, at: *at, bytes });
         journal.append_records(&self.pool, self.now_ns(), [settled, times].into_iter().chain(inline));
+        // All of it is saved, and no commit takes more under the syncing lock.
+        file.saving.store(0, Ordering::SeqCst);
         let settle = |changed: u64| (changed <= through).then_some(0);
         // Fails when something changed meanwhile: it is settled next time.
         let _ = file.changed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, settle);
@@ -736,15 +731,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             result = self.persist_all(journal, slot, &taken);
         }
         if let Err(error) = result {
-            for (inode, file, dirty) in taken {
-                if dirty.is_empty() {
-                    journal.dirty.lock().push(inode.ino);
-                } else {
-                    self.note_dirty(inode.ino, file, dirty);
-                }
-                // Not before it is dirty again: a sync looks at both.
-                file.saving.store(0, Ordering::SeqCst);
-            }
+            // The next commit takes their ranges again, which stay in `saving`.
+            journal.dirty.lock().extend(taken.iter().map(|(inode, ..)| inode.ino));
             journal.revoke(&self.pool);
             return Err(error.into());
         }
@@ -820,5 +808,28 @@ pub(super) fn times(inode: &Inode) -> Change<'static> {
         atime_ns: Some(inode.atime_ns.load(Ordering::Relaxed)),
         mtime_ns: Some(inode.mtime_ns.load(Ordering::Relaxed)),
         ctime_ns: Some(inode.ctime_ns.load(Ordering::Relaxed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_and_a_sync_take_what_an_earlier_commit_could_not_save() {
+        let file = BlockFile::default();
+        assert!(file.add_dirty(3..5));
+        assert_eq!(file.take_dirty_to_save(), 3..5);
+        // It failed, and nothing is dirty; a look at both finds the range all the time.
+        assert_eq!(file.dirty.load(Ordering::SeqCst), 0);
+        assert_eq!(to_limit(unpack(file.saving.load(Ordering::SeqCst))), 3..5);
+        assert_eq!(file.take_dirty_to_save(), 3..5);
+        assert!(file.add_dirty(9..10));
+        assert_eq!(file.take_unsaved(), 3..10);
+        assert_eq!(file.take_dirty_to_save(), 3..5);
+        file.add_dirty(1..2);
+        assert_eq!(file.take_dirty_to_save(), 1..5);
+        file.saving.store(0, Ordering::SeqCst);
+        assert!(file.take_dirty_to_save().is_empty() && file.take_unsaved().is_empty());
     }
 }

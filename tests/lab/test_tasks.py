@@ -18,7 +18,7 @@ class Tasks(TrialTest):
         self.measure(("--nodes", 4))
 
     def test_on_eight_nodes(self):
-        self.measure(("--nodes", 8, "--cpus-per-node", 1, "--mem", "384M"))
+        self.measure(("--nodes", 8, "--mem", "384M"))
 
     def measure(self, machine: tuple) -> None:
         """Runs the trials on a machine, remote accesses of which take 100 ns longer, by the emulator's model."""

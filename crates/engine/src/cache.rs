@@ -12,6 +12,7 @@ mod ahead;
 mod ending;
 mod failures;
 mod fill;
+mod free;
 mod save;
 mod space;
 mod spot;
@@ -228,12 +229,14 @@ impl Cache {
         Block::new(MemberId(first + slice), u64::from(frame & ((1 << self.shift) - 1)))
     }
 
-    /// The block in memory that a block of a disk is likely to be.
+    /// The block in memory that a block of a disk is likely to be. It may be no block at all.
     #[inline(always)]
     fn guess(&self, disk: &Disk, at: u64) -> Option<Block> {
         let frame = disk.index.guess(at)?;
-        let slice = self.slices.get((frame >> self.shift) as usize)?;
-        (frame & ((1 << self.shift) - 1) < slice.frames).then(|| self.block(frame))
+        #[expect(clippy::cast_possible_truncation, reason = "a wrong guess is only wrong")]
+        let slice = (frame >> self.shift) as u16;
+        let member = MemberId(self.slices[0].member.0.wrapping_add(slice));
+        Some(Block::new(member, u64::from(frame & ((1 << self.shift) - 1))))
     }
 
     fn slice(&self, frame: u32) -> &Slice {
@@ -382,11 +385,6 @@ impl<M: Disks> Memory for Cached<M> {
     }
 
     #[inline]
-    fn gains(&self, bytes: usize, to_write: bool) -> bool {
-        self.below.gains(bytes, to_write)
-    }
-
-    #[inline]
     fn announce(&self, at: Block, offset: usize, bytes: usize, to_write: bool) {
         self.below.announce(at, offset, bytes, to_write);
     }
@@ -475,6 +473,22 @@ impl<M: Disks> Memory for Cached<M> {
     fn guess(&self, at: Block) -> Option<Block> {
         let (cache, disk) = self.disk(at.member())?;
         cache.guess(disk, at.index())
+    }
+
+    #[inline(always)]
+    fn locate_guessed(&self, at: Block, announce: impl FnOnce(Block)) -> Option<(Block, Option<Block>)> {
+        let Some((cache, disk)) = self.disk(at.member()) else {
+            return Some((at, None));
+        };
+        let guess = cache.guess(disk, at.index());
+        if let Some(guess) = guess {
+            announce(guess);
+        }
+        let frame = disk
+            .index
+            .find(at.index())
+            .or_else(|| disk.index.warm(at.index()).ok())?;
+        Some((cache.block(frame), guess))
     }
 
     #[inline(always)]

@@ -247,7 +247,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.unpin_telling(inode, pins, || ());
     }
 
-    /// Takes pins back ([`Self::unpin`]); calls `at_end` when the inode goes, before others can have its blocks.
+    /// Takes pins back ([`Self::unpin`]); calls `at_end` when the inode goes, before its blocks are freed.
     pub fn unpin_telling(&self, inode: &Inode, pins: u64, at_end: impl FnOnce()) {
         self.let_go(inode, |state| state.pins = state.pins.saturating_sub(pins), at_end);
     }

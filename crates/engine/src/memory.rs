@@ -43,13 +43,6 @@ pub trait Memory: Send + Sync + 'static {
         self.store(to, offset, from)
     }
 
-    /// Whether copies of that many bytes, out of the pool or into it when `to_write`, gain by [`Memory::announce`].
-    #[inline]
-    fn gains(&self, bytes: usize, to_write: bool) -> bool {
-        let _ = (bytes, to_write);
-        false
-    }
-
     /// Says that a copy is about to come: it begins early if copies of that many bytes gain by that.
     #[inline]
     fn announce(&self, at: Block, offset: usize, bytes: usize, to_write: bool) {
@@ -145,6 +138,13 @@ pub trait Memory: Send + Sync + 'static {
     #[inline(always)]
     fn locate_one(&self, at: Block) -> Option<Block> {
         Some(at)
+    }
+
+    /// [`Memory::locate_one`], and what [`Memory::guess`] tells of the block, which `announce` is called with before.
+    #[inline(always)]
+    fn locate_guessed(&self, at: Block, announce: impl FnOnce(Block)) -> Option<(Block, Option<Block>)> {
+        let _ = announce;
+        Some((self.locate_one(at)?, None))
     }
 
     /// [`Memory::locate_one`] of the first of `most` blocks, and how many of them lie one behind the other there.

@@ -421,11 +421,6 @@ impl Memory for NodeMemory {
     }
 
     #[inline]
-    fn gains(&self, bytes: usize, to_write: bool) -> bool {
-        copy::gains(bytes, to_write)
-    }
-
-    #[inline]
     fn announce(&self, at: Block, offset: usize, bytes: usize, to_write: bool) {
         announce(self.table.guess(at, offset), bytes, to_write);
     }

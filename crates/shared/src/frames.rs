@@ -72,6 +72,9 @@ pub enum Forgotten {
 }
 
 impl FrameIndex {
+    /// Blocks whose frames should lie one behind the other.
+    pub const RUN: u64 = guesses::RUN;
+
     /// Most frames that words can name: 1 TiB.
     pub const FRAMES_MAX: u32 = FRAME;
 
@@ -154,6 +157,17 @@ impl FrameIndex {
                 Err(now) => word = now,
             }
         }
+    }
+
+    /// The frame of a block that lies beside those of its run.
+    #[must_use]
+    pub fn beside(&self, at: u64) -> Option<u32> {
+        self.guesses.beside(at)
+    }
+
+    /// Notes that frames beside this one, which a block is about to have, are meant for the other blocks of its run.
+    pub fn reserve(&self, at: u64, frame: u32) {
+        self.guesses.reserve(at, frame);
     }
 
     /// Frame of a block, and whether it is dirty: then a store into it changes no word. The frame of one that is clean is a guess, as another thread may

@@ -1,5 +1,6 @@
 //! Frames of a slice: which are free, and which block has each of the others.
 
+use super::free::Free;
 use super::save::count;
 use super::{Cache, Cached, Disk, SliceOptions};
 use crate::log::planted::{Planted, is_planted};
@@ -64,8 +65,7 @@ struct Owner {
 
 #[derive(Debug)]
 pub(super) struct Space {
-    /// Frames without a block.
-    free: Vec<u32>,
+    free: Free,
     pub(super) order: Eviction,
 }
 
@@ -84,7 +84,7 @@ impl Slice {
                 })
                 .collect(),
             space: Mutex::new(Space {
-                free: (0..frames).rev().collect(),
+                free: Free::new(frames),
                 order: Eviction::new(frames),
             }),
             dirty: AtomicI64::new(0),
@@ -96,11 +96,12 @@ impl Slice {
     }
 
     /// Memory that a frame takes besides its bytes.
-    pub(super) const TABLE_BYTES: usize = size_of::<Owner>() + size_of::<u32>() + 12;
+    pub(super) const TABLE_BYTES: usize = size_of::<Owner>() + Free::BYTES + 12;
 
     /// Takes free frames away for good, one after the other.
     pub(super) fn take_all(&self) -> impl Iterator<Item = u32> {
-        std::iter::from_fn(|| Some(self.first + self.space.lock().free.pop()?))
+        let take = move |frame: u32| self.space.lock().free.take(frame.into(), Some(frame), None);
+        (0..self.frames).map_while(take).map(|taken| self.first + taken.frame)
     }
 
     /// Frames that those who tend it keep free.
@@ -190,14 +191,28 @@ impl Cache {
         owner.stamp.store(self.epochs.now(), Ordering::Relaxed);
     }
 
+    /// A free frame of a slice for a block, beside those of the block's run if possible, or else `next`.
+    fn take_for(&self, slice: &Slice, space: &mut Space, block: Block, next: Option<u32>) -> Option<u32> {
+        let index = &self.disks[usize::from(block.member().0)].get()?.index;
+        // Frames of other slices are beyond those of this one, and not free.
+        let own = |frame: u32| frame.wrapping_sub(slice.first);
+        let beside = index.beside(block.index()).map(own);
+        let taken = space.free.take(block.index(), beside, next.map(own))?;
+        let frame = slice.first + taken.frame;
+        if taken.is_reserved {
+            index.reserve(block.index(), frame);
+        }
+        Some(frame)
+    }
+
     /// A free frame for a block of a disk, on `node` if possible; `None` when none can be evicted at once.
     pub(super) fn take_at_once(&self, node: NodeId, block: Block) -> Option<u32> {
         let take = |slice: &Slice| {
             let mut space = slice.space.lock();
-            if space.free.is_empty() {
+            if space.free.len() == 0 {
                 self.evict(slice, &mut space, BATCH);
             }
-            Some(slice.first + space.free.pop()?)
+            self.take_for(slice, &mut space, block, None)
         };
         let frame = self.take_by(node, |_| 1, take)?;
         let owner = self.slice(frame).owner(frame);
@@ -205,8 +220,8 @@ impl Cache {
         Some(frame)
     }
 
-    /// Free frames of one slice for some of the first of `blocks` blocks from `first` on, as [`Cache::take_at_once`]: those that lie one behind the other
-    /// do so as the blocks do.
+    /// Free frames of one slice for some of the first of `blocks` blocks from `first` on, as [`Cache::take_at_once`]: one behind the
+    /// other, if there are such.
     pub(super) fn take_some(&self, node: NodeId, first: Block, blocks: usize) -> Vec<u32> {
         let blocks = blocks.min(self.placed_max());
         let take = |slice: &Slice| {
@@ -215,12 +230,17 @@ impl Cache {
                 let missing = blocks - space.free.len();
                 self.evict(slice, &mut space, missing.max(BATCH));
             }
-            let kept = space.free.len().saturating_sub(blocks);
-            let frames: Vec<u32> = space.free.drain(kept..).map(|frame| slice.first + frame).collect();
+            let mut frames: Vec<u32> = Vec::new();
+            for block in (0..blocks as u64).map(|next| first.plus(next)) {
+                let next = frames.last().map(|frame| frame + 1);
+                match self.take_for(slice, &mut space, block, next) {
+                    Some(frame) => frames.push(frame),
+                    None => break,
+                }
+            }
             (!frames.is_empty()).then_some(frames)
         };
-        let mut frames = self.take_by(node, Vec::len, take).unwrap_or_default();
-        frames.sort_unstable();
+        let frames = self.take_by(node, Vec::len, take).unwrap_or_default();
         for (at, frame) in (0..).zip(&frames) {
             let owner = self.slice(*frame).owner(*frame);
             owner.block.store(first.plus(at).to_raw(), Ordering::Relaxed);
@@ -259,10 +279,11 @@ impl Cache {
 
     /// Evicts up to `most` frames.
     fn evict(&self, slice: &Slice, space: &mut Space, most: usize) {
-        for frame in space.order.upcoming().take(most) {
-            self.announce(slice, frame);
-        }
-        for _ in 0..most {
+        for done in 0..most {
+            if done.is_multiple_of(BATCH) {
+                let upcoming = space.order.upcoming().take(BATCH.min(most - done));
+                upcoming.for_each(|frame| self.announce(slice, frame));
+            }
             let victim = space.order.evict(&mut |frame| self.look(slice, slice.first + frame));
             let Some(Victim { frame, is_remembered }) = victim else {
                 break;
@@ -271,12 +292,12 @@ impl Cache {
                 let block = slice.owner(slice.first + frame).block.load(Ordering::Relaxed);
                 self.ghosts.remember(block);
             }
-            space.free.push(frame);
+            space.free.put(frame);
         }
     }
 
-    /// Announces what is read when a frame is looked at. Such words are in no cache of the processor where there are many frames. They come one
-    /// after the other when each is read only when it is needed, as no load passes an atomic change before it.
+    /// Announces the word and the ghosts of a frame's block, which are in no cache of the processor where there are many frames. Otherwise these loads
+    /// wait for each other, as an atomic change holds up later loads.
     fn announce(&self, slice: &Slice, frame: u32) {
         let block = slice.owner(slice.first + frame).block.load(Ordering::Relaxed);
         self.announce_block(Block::from_raw(block));
@@ -372,7 +393,7 @@ impl Cache {
         let slice = self.slice(frame);
         let mut space = slice.space.lock();
         space.order.remove(frame - slice.first);
-        space.free.push(frame - slice.first);
+        space.free.put(frame - slice.first);
     }
 
     /// Forgets a block that is nobody's any more.

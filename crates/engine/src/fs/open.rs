@@ -73,7 +73,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.release_telling(inode, access, || ());
     }
 
-    /// Takes back one open ([`Self::release`]); calls `at_end` when the inode goes, before others can have its blocks.
+    /// Takes back one open ([`Self::release`]); calls `at_end` when the inode goes, before its blocks are freed.
     pub fn release_telling(&self, inode: &Inode, access: Access, at_end: impl FnOnce()) {
         let mut is_last = false;
         let take_back = |state: &mut State| {

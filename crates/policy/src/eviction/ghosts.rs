@@ -16,7 +16,7 @@ const WAYS: usize = 16;
 /// Fingerprint of no key.
 const EMPTY: u32 = 0;
 
-/// Relaxed throughout: nothing is read by what it says.
+/// Relaxed throughout: no other memory depends on a fingerprint.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Set([AtomicU32; WAYS]);

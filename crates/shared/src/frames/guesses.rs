@@ -7,7 +7,7 @@
 // Not the atomics of a model: no thread waits for what is here, nor is told anything.
 use core::sync::atomic::{AtomicU32, Ordering};
 
-const RUN: u64 = 64;
+pub(super) const RUN: u64 = 64;
 const FRAME: u32 = super::FRAME;
 const VOTE: u32 = FRAME + 1;
 const VOTES_MAX: u32 = u32::MAX / VOTE;
@@ -35,6 +35,13 @@ impl Guesses {
         Some((run, (at % RUN) as u32))
     }
 
+    /// Begins anew with one vote for a run that lies so that a block has this frame.
+    pub(super) fn reserve(&self, at: u64, frame: u32) {
+        if let Some((run, nth)) = self.of(at) {
+            run.store(frame.wrapping_sub(nth) & FRAME | VOTE, Ordering::Relaxed);
+        }
+    }
+
     /// Notes that a block has this frame from now on.
     pub(super) fn note(&self, at: u64, frame: u32) {
         let Some((run, nth)) = self.of(at) else { return };
@@ -48,6 +55,13 @@ impl Guesses {
             _ => word - VOTE,
         };
         run.store(next, Ordering::Relaxed);
+    }
+
+    /// The frame that a block has if it lies beside others.
+    pub(super) fn beside(&self, at: u64) -> Option<u32> {
+        let (run, nth) = self.of(at)?;
+        let word = run.load(Ordering::Relaxed);
+        (word >= VOTE).then_some(word.wrapping_add(nth) & FRAME)
     }
 
     /// The frame that a block is likely to have.
@@ -84,6 +98,23 @@ mod tests {
         assert_eq!(guesses.get(5), Some(0));
         // There is no such frame.
         assert_eq!(guesses.get(4), Some(FRAME));
+    }
+
+    #[test]
+    fn blocks_of_a_reserved_run_lie_beside_each_other() {
+        let guesses = Guesses::new(64);
+        assert_eq!(guesses.beside(3), None);
+        guesses.reserve(40, 1040);
+        assert_eq!(
+            ([3, 63].map(|at| guesses.beside(at)), guesses.get(3)),
+            ([1003, 1063].map(Some), None)
+        );
+        // Those that find no room there, while as many are there, do not change it.
+        (0..20).for_each(|at| guesses.note(at, 1000 + u32::try_from(at).unwrap()));
+        (20..30).for_each(|at| guesses.note(at, 7));
+        assert_eq!(guesses.beside(50), Some(1050));
+        (0..6).for_each(|at| guesses.note(at, 7));
+        assert_ne!(guesses.beside(50), Some(1050));
     }
 
     #[test]

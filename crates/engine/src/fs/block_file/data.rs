@@ -12,6 +12,7 @@ use crate::log::Change;
 use crate::pool::{Direction, Taken};
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Meanwhile, Memory, NodeId};
 use homenode_shared::{BlockMap, Found, Pass, Places, RUN_BLOCKS, SlotNumber, Taker};
+use std::hint::black_box;
 use std::sync::atomic::Ordering;
 
 /// Largest file: what a signed 64-bit offset reaches, as on tmpfs.
@@ -117,12 +118,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some((_inside, block)) = self.enter_whole(slot, inode, file, offset, to.len()) else {
             return false;
         };
-        let guess = self.announce_guess(block, offset, to.len(), false);
-        let Some(place) = self.locate_whole(block, blocks_of(in_block(offset), to.len())) else {
-            return false;
+        let blocks = blocks_of(in_block(offset), to.len());
+        let found = if blocks == 1 {
+            let memory = self.pool.memory();
+            memory.locate_guessed(block, |guess| memory.announce(guess, in_block(offset), to.len(), false))
+        } else {
+            self.locate_whole(block, blocks).map(|place| (place, None))
         };
+        let Some((place, guess)) = found else { return false };
         self.announce_unless(guess, place, offset, to.len(), false);
         self.note_copy(slot, cpu(), inode, place, Direction::Read, to.len());
+        let place = as_guessed(guess, place);
         self.pool.memory().load_located(place, in_block(offset), to).is_ok()
     }
 
@@ -237,7 +243,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return is_stored;
         }
         let blocks = blocks_of(in_block(offset), from.len());
-        let guess = self.announce_guess(block, offset, from.len(), true);
+        let guess = memory.guess(block);
+        if let Some(guess) = guess {
+            memory.announce(guess, in_block(offset), from.len(), true);
+        }
         let found = match blocks {
             1 => memory.spot(block),
             _ => self.locate_whole(block, blocks).map(|place| (place, None)),
@@ -253,6 +262,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let Some(sure) = spot.make_ready() else { return false };
             place = sure;
         }
+        let place = as_guessed(guess, place);
         let is_stored = self.store(file, offset, (place, in_block(offset)), from).is_ok();
         match spot {
             Some(spot) => spot.note_stored(),
@@ -270,15 +280,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         let (place, there) = self.pool.memory().locate(block, blocks)?;
         (there >= blocks).then_some(place)
-    }
-
-    /// Announces a copy of a pool with a cache where its bytes are likely to be, while that is looked up.
-    #[inline(always)]
-    fn announce_guess(&self, block: Block, offset: u64, bytes: usize, to_write: bool) -> Option<Block> {
-        let memory = self.pool.memory();
-        let guess = memory.gains(bytes, to_write).then(|| memory.guess(block)).flatten()?;
-        memory.announce(guess, in_block(offset), bytes, to_write);
-        Some(guess)
     }
 
     /// Announces a copy that was not announced at its place already.
@@ -794,6 +795,15 @@ fn room_for(offset: u64, from: &[u8]) -> Result<usize> {
         .filter(|room| *room > 0)
         .ok_or(Error::TooBig)?;
     Ok(usize::try_from(room).map_or(from.len(), |room| room.min(from.len())))
+}
+
+/// `place`, but through the guess if both are equal. The copy can then start speculatively, before the word that confirms the guess has come.
+#[inline(always)]
+fn as_guessed(guess: Option<Block>, place: Block) -> Block {
+    let Some(guess) = guess else { return place };
+    // Hides from the compiler that both are equal, and forces a jump.
+    let opaque = black_box(guess);
+    if guess == place { black_box(opaque) } else { place }
 }
 
 /// Byte `at`'s offset within its block.

@@ -117,7 +117,7 @@ impl Free {
         None
     }
 
-    /// One of a run that is not all free, if there is such a run on top of the list.
+    /// Any frame; the list decides of which run.
     fn any(&mut self) -> Option<u32> {
         while let Some(run) = self.some.last() {
             let word = self.words[*run as usize];

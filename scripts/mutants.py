@@ -22,7 +22,7 @@ MUTANTS = [
     ("queue_map.rs", "users[*queue] == Some(*node)", "users[*queue] != Some(*node)"),
     ("eviction.rs", "const SMALL_PART: u32 = 10;", "const SMALL_PART: u32 = 2;"),
     ("eviction.rs", "const LOOKS_MAX: u32 = 64;", "const LOOKS_MAX: u32 = 1;"),
-    ("eviction/ghosts.rs", "set[0] = fingerprint;", "set[0] = EMPTY;"),
+    ("eviction/ghosts.rs", "set[0].store(fingerprint, ", "set[0].store(EMPTY, "),
     ("slices.rs", "const OWN_PERCENT: u128 = 125;", "const OWN_PERCENT: u128 = 10_000;"),
     ("slices.rs", "gain * product(other.returned, one.frames)", "100 * gain * product(other.returned, one.frames)"),
     ("mover.rs", "const MOVE_COST: u64 = 4;", "const MOVE_COST: u64 = 4_000;"),

@@ -229,7 +229,7 @@ impl Cache {
         Block::new(MemberId(first + slice), u64::from(frame & ((1 << self.shift) - 1)))
     }
 
-    /// The block in memory that a block of a disk is likely to be. It may be no block at all.
+    /// The block in memory that a block of a disk is likely to be: for a prefetch and a comparison, as there may be no such block.
     #[inline(always)]
     fn guess(&self, disk: &Disk, at: u64) -> Option<Block> {
         let frame = disk.index.guess(at)?;

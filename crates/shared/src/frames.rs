@@ -159,7 +159,7 @@ impl FrameIndex {
         }
     }
 
-    /// The frame of a block that lies beside those of its run.
+    /// The frame of a block if its run's guess is right, with however few votes.
     #[must_use]
     pub fn beside(&self, at: u64) -> Option<u32> {
         self.guesses.beside(at)

@@ -1,10 +1,10 @@
 //! Free frames of a slice, chosen so that blocks lie in frames as on the disk.
 //!
 //! The first block of a run reserves [`RUN`] adjacent frames, while there are that many. Each later block of the run gets its place among them, in
-//! whatever order they come. Other blocks use these places only when nothing else is free. So it can be guessed where a block is
+//! whatever order they come. Other blocks may take these places where they find none of their own. So it can be guessed where a block is
 //! ([`FrameIndex::guess`]), and neighbours are written by one request. FreeBSD reserves large pages in this way.
 //!
-//! Cost: a bit a frame, and 10 bytes a run. Each function takes constant time but for entries of the lists, each of which is skipped once.
+//! Cost: a bit a frame, and 10 bytes a run; constant time, amortised. Blocks that are alone in their runs lie far apart: on as many large pages.
 
 use homenode_shared::FrameIndex;
 
@@ -35,7 +35,7 @@ struct Listed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) frame: u32,
-    /// Whether those of the other blocks of its run are free too, and meant for them.
+    /// Whether the frames beside it are reserved for the other blocks of its run.
     pub(super) is_reserved: bool,
 }
 
@@ -88,8 +88,8 @@ impl Free {
         }
     }
 
-    /// A frame for the block at `at` of a disk, if there is one. That is `beside`, the frame beside those of the others of its run. Where there are no
-    /// others, it is the block's place in a run that is all free. Otherwise it is `next`, or any.
+    /// A frame for the block at `at` of a disk, if there is one, the first of these that is free: `beside`, which is beside those of its run; where
+    /// there are no such, the block's place in a run that is all free; `next`; any.
     pub(super) fn take(&mut self, at: u64, beside: Option<u32>, next: Option<u32>) -> Option<Taken> {
         let is_free = |frame: &u32| {
             let word = self.words.get((*frame / RUN) as usize);

@@ -220,8 +220,8 @@ impl Cache {
         Some(frame)
     }
 
-    /// Free frames of one slice for some of the first of `blocks` blocks from `first` on, as [`Cache::take_at_once`]: one behind the
-    /// other, if there are such.
+    /// Free frames of one slice for some of the first of `blocks` blocks from `first` on, as [`Cache::take_at_once`]: in their
+    /// order, adjacent where possible.
     pub(super) fn take_some(&self, node: NodeId, first: Block, blocks: usize) -> Vec<u32> {
         let blocks = blocks.min(self.placed_max());
         let take = |slice: &Slice| {

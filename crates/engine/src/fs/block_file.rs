@@ -34,7 +34,7 @@ pub(super) struct BlockFile {
     pub(super) blocks: Count,
     /// File blocks whose bytes may not be durable: the first, and above it the one behind the last. 0: none.
     pub(super) dirty: AtomicU64,
-    /// File blocks that a commit is making durable; likewise.
+    /// File blocks that a sync or commit is making durable, or could not; likewise.
     pub(super) saving: AtomicU64,
     /// Held to share while blocks are noted as dirty, told to the log and put into the map; alone while the dirty range is taken.
     pub(super) publishing: RwLock<()>,

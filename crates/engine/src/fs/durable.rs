@@ -70,23 +70,22 @@ impl BlockFile {
         noted.start <= blocks.start && blocks.end.min(FAR) <= noted.end
     }
 
-    /// Takes the dirty range for a commit, with what earlier ones could not make durable. It is in `saving` before it is no longer dirty and until it is
-    /// durable: whoever looks at both, in that order, finds it.
-    fn take_dirty_to_save(&self) -> Range<u64> {
-        let _none_half_there = self.publishing.write();
-        let unsaved = self.saving.load(Ordering::SeqCst);
-        let word = joined(self.dirty.load(Ordering::SeqCst), unsaved);
-        self.saving.store(word.max(1 << 32), Ordering::SeqCst);
-        let word = joined(self.dirty.swap(0, Ordering::SeqCst), unsaved);
-        self.saving.store(word, Ordering::SeqCst);
-        to_limit(unpack(word))
-    }
-
-    /// Takes the dirty range, with what a commit is making durable or could not.
+    /// Takes the dirty range, with what is being saved or could not be. It is in `saving` before it is no longer in `dirty`, and until it is saved:
+    /// whoever looks at both, in that order, finds it. With the file's syncing lock. An end of [`BlockMap::LIMIT`] stands for all that follows.
     fn take_unsaved(&self) -> Range<u64> {
         let _none_half_there = self.publishing.write();
-        let dirty = self.dirty.swap(0, Ordering::SeqCst);
-        to_limit(unpack(joined(dirty, self.saving.load(Ordering::SeqCst))))
+        let unsaved = self.saving.load(Ordering::SeqCst);
+        loop {
+            let dirty = self.dirty.load(Ordering::SeqCst);
+            let word = joined(dirty, unsaved);
+            self.saving.store(word, Ordering::SeqCst);
+            let taken = self
+                .dirty
+                .compare_exchange(dirty, 0, Ordering::SeqCst, Ordering::Relaxed);
+            if taken.is_ok() {
+                return to_limit(unpack(word));
+            }
+        }
     }
 }
 
@@ -597,7 +596,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let times = Record::Change(times(inode));
         let inline = inline.iter().map(|(at, bytes)| Record::Bytes { ino, at: *at, bytes });
         journal.append_records(&self.pool, self.now_ns(), [settled, times].into_iter().chain(inline));
-        // All of it is saved, and no commit takes more under the syncing lock.
+        // Saved now. No commit takes a range while this thread has the syncing lock.
         file.saving.store(0, Ordering::SeqCst);
         let settle = |changed: u64| (changed <= through).then_some(0);
         // Fails when something changed meanwhile: it is settled next time.
@@ -720,7 +719,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 let file = inode.blocks()?;
                 // A sync of the file that goes on ends first: its range is durable then, or dirty again.
                 let _one_at_a_time = journal.syncing(inode.ino).lock();
-                Some((inode, file, file.take_dirty_to_save()))
+                Some((inode, file, file.take_unsaved()))
             })
             .collect();
         self.after_taking(taken.iter().any(|(.., dirty)| !dirty.is_empty()));
@@ -731,7 +730,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             result = self.persist_all(journal, slot, &taken);
         }
         if let Err(error) = result {
-            // The next commit takes their ranges again, which stay in `saving`.
+            // `saving` keeps their ranges: the next commit takes them again.
             journal.dirty.lock().extend(taken.iter().map(|(inode, ..)| inode.ino));
             journal.revoke(&self.pool);
             return Err(error.into());
@@ -747,14 +746,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let records = times.chain([Record::SettledAll { through }]);
         let now = self.now_ns();
         let settled = journal.append_records(&self.pool, now, records);
-        for (_, file, _) in &taken {
-            file.saving.store(0, Ordering::SeqCst);
+        for (inode, file, _) in &taken {
+            // A sync that goes on has put its own range there. It does not wait here: it may want what this commit frees.
+            if let Some(_none_goes_on) = journal.syncing(inode.ino).try_lock() {
+                file.saving.store(0, Ordering::SeqCst);
+            }
             let settle = |changed: u64| (changed <= through).then_some(0);
             let _ = file.changed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, settle);
         }
         for (inode, file, _) in &taken {
-            // It changed meanwhile, and was on the list: it stays there.
-            if file.changed.load(Ordering::Relaxed) != 0 {
+            // It changed meanwhile, and was on the list, or seems unsaved: it stays there.
+            if file.changed.load(Ordering::Relaxed) != 0 || file.saving.load(Ordering::SeqCst) != 0 {
                 journal.dirty.lock().push(inode.ino);
             }
         }
@@ -816,20 +818,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_commit_and_a_sync_take_what_an_earlier_commit_could_not_save() {
+    fn a_range_stays_in_sight_until_it_is_saved() {
         let file = BlockFile::default();
         assert!(file.add_dirty(3..5));
-        assert_eq!(file.take_dirty_to_save(), 3..5);
-        // It failed, and nothing is dirty; a look at both finds the range all the time.
+        assert_eq!(file.take_unsaved(), 3..5);
+        // Nothing is dirty while it is saved, and none was saved in the end; a look at both finds the range all the time.
         assert_eq!(file.dirty.load(Ordering::SeqCst), 0);
         assert_eq!(to_limit(unpack(file.saving.load(Ordering::SeqCst))), 3..5);
-        assert_eq!(file.take_dirty_to_save(), 3..5);
+        assert_eq!(file.take_unsaved(), 3..5);
         assert!(file.add_dirty(9..10));
         assert_eq!(file.take_unsaved(), 3..10);
-        assert_eq!(file.take_dirty_to_save(), 3..5);
-        file.add_dirty(1..2);
-        assert_eq!(file.take_dirty_to_save(), 1..5);
         file.saving.store(0, Ordering::SeqCst);
-        assert!(file.take_dirty_to_save().is_empty() && file.take_unsaved().is_empty());
+        assert!(file.take_unsaved().is_empty());
+        assert!(file.add_dirty(5..5) && file.add_dirty(7..8));
+        assert_eq!(file.take_unsaved(), 7..8);
     }
 }

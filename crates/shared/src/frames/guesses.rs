@@ -2,7 +2,7 @@
 //!
 //! Most blocks of a run have frames that lie one behind the other, as the blocks do. For each run there is the frame of its first block, if all lay so,
 //! and votes above it: a frame that is filled gives one, or takes one away, and where there are none its own place is next (Boyer and Moore's
-//! majority). Cost: a sixty-fourth of the words, which a processor's cache holds when it does not hold these. Nothing but speed hangs on a guess.
+//! majority). Cost: a sixty-fourth of the words, which a processor's cache holds when it does not hold these. Nothing but speed hangs on a guess: how soon a copy begins, and where a frame is taken.
 
 // Not the atomics of a model: no thread waits for what is here, nor is told anything.
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -35,7 +35,7 @@ impl Guesses {
         Some((run, (at % RUN) as u32))
     }
 
-    /// Begins anew with one vote for a run that lies so that a block has this frame.
+    /// Replaces a run's guess by one vote: a block has this frame.
     pub(super) fn reserve(&self, at: u64, frame: u32) {
         if let Some((run, nth)) = self.of(at) {
             run.store(frame.wrapping_sub(nth) & FRAME | VOTE, Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl Guesses {
         run.store(next, Ordering::Relaxed);
     }
 
-    /// The frame that a block has if it lies beside others.
+    /// The frame of a block if its run's guess is right, with however few votes.
     pub(super) fn beside(&self, at: u64) -> Option<u32> {
         let (run, nth) = self.of(at)?;
         let word = run.load(Ordering::Relaxed);

@@ -275,9 +275,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Where blocks of a pool with a cache are, if they lie one behind the other there.
     #[inline]
     fn locate_whole(&self, block: Block, blocks: u64) -> Option<Block> {
-        if blocks == 1 {
-            return self.pool.memory().locate_one(block);
-        }
         let (place, there) = self.pool.memory().locate(block, blocks)?;
         (there >= blocks).then_some(place)
     }
@@ -801,7 +798,7 @@ fn room_for(offset: u64, from: &[u8]) -> Result<usize> {
 #[inline(always)]
 fn as_guessed(guess: Option<Block>, place: Block) -> Block {
     let Some(guess) = guess else { return place };
-    // Hides from the compiler that both are equal, and forces a jump.
+    // The first hides from the compiler that both are equal; the second forces a jump.
     let opaque = black_box(guess);
     if guess == place { black_box(opaque) } else { place }
 }

@@ -18,6 +18,9 @@ class Tasks(TrialTest):
         self.measure(("--nodes", 4))
 
     def test_on_eight_nodes(self):
+        self.measure(("--nodes", 8, "--cpus-per-node", 1, "--mem", "384M"))
+
+    def test_on_eight_nodes_of_two_cpus(self):
         self.measure(("--nodes", 8, "--mem", "384M"))
 
     def measure(self, machine: tuple) -> None:

@@ -493,10 +493,7 @@ impl<M: Disks> Memory for Cached<M> {
 
     #[inline(always)]
     fn locate_one(&self, at: Block) -> Option<Block> {
-        if self.cache.is_none() {
-            return Some(at);
-        }
-        self.locate_cached(at)
+        Some(self.locate_guessed(at, |_| ())?.0)
     }
 
     #[inline(always)]
@@ -641,16 +638,6 @@ impl<M: Disks> Memory for Cached<M> {
 }
 
 impl<M: Disks> Cached<M> {
-    #[inline]
-    fn locate_cached(&self, at: Block) -> Option<Block> {
-        let Some((cache, disk)) = self.disk(at.member()) else {
-            return Some(at);
-        };
-        let frame = disk.index.find(at.index());
-        let frame = frame.or_else(|| disk.index.warm(at.index()).ok())?;
-        Some(cache.block(frame))
-    }
-
     #[inline]
     fn locate_run(&self, at: Block, most: u64) -> Option<(Block, u64)> {
         let Some((cache, disk)) = self.disk(at.member()) else {

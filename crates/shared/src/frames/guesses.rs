@@ -2,7 +2,8 @@
 //!
 //! Most blocks of a run have frames that lie one behind the other, as the blocks do. For each run there is the frame of its first block, if all lay so,
 //! and votes above it: a frame that is filled gives one, or takes one away, and where there are none its own place is next (Boyer and Moore's
-//! majority). Cost: a sixty-fourth of the words, which a processor's cache holds when it does not hold these. Nothing but speed hangs on a guess: how soon a copy begins, and where a frame is taken.
+//! majority). Cost: a sixty-fourth of the words, which a processor's cache holds when it does not hold these. Nothing but speed hangs on a guess: how
+//! soon a copy begins, and where a frame is taken.
 
 // Not the atomics of a model: no thread waits for what is here, nor is told anything.
 use core::sync::atomic::{AtomicU32, Ordering};

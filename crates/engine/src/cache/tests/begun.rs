@@ -95,6 +95,23 @@ impl Stage {
 }
 
 #[test]
+fn blocks_of_a_run_come_to_adjacent_frames_in_any_order() {
+    let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, 16_384, Some(Mutex::default()));
+    let (fs, _) = filesystem_on(disk, FRAMES_OF_CACHE, 16_384);
+    let memory = fs.pool().memory();
+    let block = |nth| Block::new(MemberId(0), 6400 + nth);
+    let begin = |nth| memory.begin_fetch(NodeId(0), block(nth), 8).expect("there are frames");
+    // Another run's comes in between, and none has ended when the others begin.
+    let begun = [40, 64 + 40, 3, 20].map(begin);
+    begun.into_iter().for_each(|fetch| memory.end_fetch(fetch, true));
+    let frame = |nth| memory.locate_one(block(nth)).expect("it was fetched").index();
+    for nth in [3, 10, 20, 27, 47] {
+        assert_eq!(frame(nth) + 40, frame(40) + nth, "block {nth}");
+    }
+    assert!(frame(64 + 40).abs_diff(frame(40)) >= 64);
+}
+
+#[test]
 fn stream_reads_each_block_once_and_begins_before_it_needs_them() {
     let stage = Stage::new();
     let slot = stage.fs.slots().claim().expect("a slot is free");

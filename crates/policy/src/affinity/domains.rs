@@ -8,7 +8,7 @@ use super::Snapshot;
 use super::cost::{CACHE_PERCENT, Distances};
 use crate::topology::{CacheKind, Topology};
 use crate::{CpuId, NodeId};
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -89,6 +89,16 @@ impl Domains {
         indices.sort_unstable();
         indices.dedup();
         indices
+    }
+
+    /// Divides CPUs that run by their domain, of which each part has at least one.
+    pub(super) fn parts(&self, cpus: &[usize]) -> BTreeMap<usize, Vec<usize>> {
+        // The CPUs of a domain need not follow each other.
+        let mut parts: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for cpu in cpus {
+            parts.entry(self.domain(*cpu)).or_default().push(*cpu);
+        }
+        parts
     }
 
     pub(super) fn mask(&self, cpus: &[usize]) -> Vec<CpuId> {

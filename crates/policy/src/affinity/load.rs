@@ -3,7 +3,10 @@
 //! A thread wants the CPU time that it took, up to what a CPU may take: one thread alone may fill a CPU. A thread that
 //! waited for full CPUs at least half as long as it ran wants that time as well, as threads that share a CPU take less
 //! than they would. CPUs for which no such thread waits bear what they have: they are not too busy, and would not be with
-//! a little more ([`NOISE_NS`]).
+//! a little more ([`NOISE_NS`]). Those that are too busy bear as much more, so that it makes no difference to which of two alike a thread goes.
+//!
+//! A thread that moves too little to be placed is put by the scheduler where there is room. It counts nowhere if it may use all CPUs, and else on
+//! those of its mask alike: its time on the CPU where it was seen would send away whoever is placed there.
 //!
 //! Whoever may use all CPUs of a domain is put by the kernel's scheduler where there is room; whoever may use only some
 //! uses each of them alike. So a domain is overloaded by what is beyond the capacity of all its CPUs together, or by
@@ -127,7 +130,7 @@ impl Load {
         }
     }
 
-    /// Takes the load that is there now, and a little more, for one that CPUs bear, but those of the `lacking` domains.
+    /// Takes the load that is there now, and a little more, for one that CPUs bear; of `lacking` domains the little more alone.
     pub(super) fn bear(&mut self, domains: &Domains, lacking: &[bool]) {
         for (domain, cpus) in domains.domains.iter().map(|domain| &domain.cpus).enumerate() {
             let bound = cpus.iter().map(|cpu| self.bound[*cpu]).filter(|bound| *bound > 0);
@@ -135,9 +138,7 @@ impl Load {
             let bound: u64 = bound.map(|bound| self.beyond(bound.min(NS_PER_S) + NOISE_NS)).sum();
             let total = self.total[domain].min(cpus.len() as u64 * NS_PER_S);
             let beyond = (total + NOISE_NS).saturating_sub(self.capacity[domain]);
-            if !lacking[domain] {
-                self.borne[domain] = beyond.max(bound);
-            }
+            self.borne[domain] = if lacking[domain] { NOISE_NS } else { beyond.max(bound) };
         }
     }
 

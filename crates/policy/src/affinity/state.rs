@@ -4,6 +4,8 @@ use super::channels::Position;
 use super::cost::{Cost, OVERLOAD_PER_NS};
 use super::load::Load;
 use super::model::Model;
+use crate::CpuId;
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -54,6 +56,7 @@ impl<'a> State<'a> {
         for channel in 0..model.channels.len() {
             state.occupy(channel, true);
         }
+        state.roam();
         state.load.bear(&model.domains, &model.lacking);
         let percent = u64::from(model.config.hysteresis_percent);
         let share = |cost: u64| (cost / 100).saturating_mul(percent);
@@ -213,13 +216,37 @@ impl<'a> State<'a> {
     fn enter(&mut self, task: usize, place: usize) {
         let (model, at) = (self.model, &self.model.places.all[place]);
         model.pulls(task, place, |channel, rate| self.weight[channel][at.domain] += rate);
-        self.load.add(at.domain, &at.cpus, at.whole, model.tasks[task].wants);
+        if !model.tasks[task].roams {
+            self.load.add(at.domain, &at.cpus, at.whole, model.tasks[task].wants);
+        }
     }
 
     fn leave(&mut self, task: usize, place: usize) {
         let (model, at) = (self.model, &self.model.places.all[place]);
         model.pulls(task, place, |channel, rate| self.weight[channel][at.domain] -= rate);
-        self.load.remove(at.domain, &at.cpus, at.whole, model.tasks[task].wants);
+        if !model.tasks[task].roams {
+            self.load.remove(at.domain, &at.cpus, at.whole, model.tasks[task].wants);
+        }
+    }
+
+    /// Adds the load of threads that roam, but not everywhere, to the CPUs of their masks alike.
+    fn roam(&mut self) {
+        let model = self.model;
+        let mut wanted: BTreeMap<&[CpuId], u64> = BTreeMap::new();
+        for task in model.tasks.iter().filter(|task| task.roams) {
+            *wanted.entry(&task.thread.allowed).or_default() += task.wants;
+        }
+        for (mask, wants) in wanted {
+            let cpus = model.domains.indices(mask);
+            if cpus.len() == model.domains.cpu_count() {
+                continue;
+            }
+            for (domain, part) in model.domains.parts(&cpus) {
+                let whole = part.len() == model.domains.domains[domain].cpus.len();
+                let load = wants / cpus.len() as u64 * part.len() as u64;
+                self.load.add(domain, &part, whole, load);
+            }
+        }
     }
 
     fn occupy(&mut self, channel: usize, enters: bool) {

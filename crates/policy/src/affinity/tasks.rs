@@ -27,6 +27,8 @@ pub(super) struct Task<'a> {
     pub(super) load: u64,
     /// CPU time it wants, as [`super::load`] counts it.
     pub(super) wants: u64,
+    /// Whether it moves too little to be placed, or is new: the scheduler puts it where its mask has room.
+    pub(super) roams: bool,
     /// Channels its bytes of the network and of buffers go through, with bytes a second; wherever it runs.
     pub(super) flows: Vec<(usize, u64)>,
     /// Disks, with bytes a second; through which channel depends on where it runs.
@@ -112,6 +114,7 @@ pub(super) fn all<'a>(
             hold: None,
             load: per_second(thread.cpu_ns, snapshot).min(NS_PER_S),
             wants: 0,
+            roams: false,
             flows: bytes.flows.into_iter().collect(),
             disks: bytes.disks.into_iter().collect(),
             origin,
@@ -124,6 +127,10 @@ pub(super) fn all<'a>(
         let foreign =
             || own != all && previous.foreign(thread.id, set(own), set(all), |cpus| model.domains.indices(cpus));
         task.hold = hold(&task, total, config, previous, foreign);
+        task.roams = matches!(
+            task.hold,
+            Some(Why::Compute | Why::Small { .. } | Why::Unread | Why::New)
+        );
         if task.hold.is_none() {
             candidates(&mut task, &mut sets.all[all], model, &direct);
         }
@@ -396,13 +403,8 @@ fn candidates(task: &mut Task<'_>, all: &mut Set, model: &mut Model<'_>, reach: 
 /// Returns the place of each domain's CPUs among `cpus`. Adds the place of its CPUs from which the disk is nearest,
 /// where these are fewer.
 fn near(cpus: &[usize], disk: Option<usize>, model: &mut Model<'_>, reach: &[Vec<u64>]) -> Vec<usize> {
-    // The CPUs of a domain need not follow each other.
-    let mut parts: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for cpu in cpus {
-        parts.entry(model.domains.domain(*cpu)).or_default().push(*cpu);
-    }
     let mut places = Vec::new();
-    for (domain, part) in parts {
+    for (domain, part) in model.domains.parts(cpus) {
         if let Some(disk) = disk {
             let cost = |cpu: &usize| reach[model.disks[disk].channel_of[*cpu]][domain];
             let least = part.iter().map(cost).min();

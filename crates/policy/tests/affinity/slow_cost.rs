@@ -168,6 +168,12 @@ impl World {
         is_full && thread.cpu_ns >= 100_000_000 && thread.waited_ns >= thread.cpu_ns / 2
     }
 
+    /// Whether a thread moves too little to be placed.
+    fn roams(&self, thread: &Thread) -> bool {
+        let disk: u64 = thread.disk.iter().map(|disk| disk.bytes).sum();
+        thread.is_new || disk + thread.network_bytes() + thread.memory_bytes() < 1 << 20
+    }
+
     /// CPU time that a thread wants, up to 80 % of a CPU.
     fn wants(&self, thread: &Thread) -> f64 {
         let waited = if self.waits(thread) {
@@ -192,7 +198,11 @@ impl World {
             }
         };
         for (thread, cpus) in self.snapshot.threads.iter().zip(&placement.threads) {
-            count(cpus, self.wants(thread), cpus.len() < domain.len());
+            let cpus = if self.roams(thread) { &thread.allowed } else { cpus };
+            let inside = cpus.iter().filter(|cpu| domain.contains(cpu)).count();
+            if !self.roams(thread) || thread.allowed != self.snapshot.online {
+                count(cpus, self.wants(thread), inside < domain.len());
+            }
         }
         for (cpu, (_, busy)) in placement.queues.iter().zip(facts) {
             count(&[*cpu], *busy, true);
@@ -203,7 +213,7 @@ impl World {
         bound.max(f64::min(total, most * cpus) + more - 8e8 * cpus).max(0.0)
     }
 
-    /// Returns the cost of the load beyond 80 % of the CPUs; where no thread waits, beyond what they have now and 20 %.
+    /// Returns the cost of the load beyond 80 % of the CPUs and 20 %; where no thread waits, beyond what they have now and 20 %.
     pub(crate) fn overload_cost(&self, placement: &Placement, facts: &[(f64, f64)]) -> f64 {
         let mut left = self.snapshot.online.clone();
         let mut over = 0.0;
@@ -218,7 +228,7 @@ impl World {
                 .filter(there)
                 .any(|thread| self.waits(thread));
             let borne = if lacks {
-                0.0
+                2e8
             } else {
                 self.beyond(&domain, &self.placement(), facts, 1e9, 2e8)
             };

@@ -2,11 +2,12 @@
 //!
 //! A thread wants the CPU time that it took, up to what a CPU may take: one thread alone may fill a CPU. A thread that
 //! waited for full CPUs at least half as long as it ran wants that time as well, as threads that share a CPU take less
-//! than they would. CPUs for which no such thread waits bear what they have: they are not too busy, and would not be with
-//! a little more ([`NOISE_NS`]). Those that are too busy bear as much more, so that it makes no difference to which of two alike a thread goes.
+//! than they would; if it never slept, it wants what a CPU may take. CPUs for which no such thread waits bear what they
+//! have: they are not too busy, and would not be with a little more ([`NOISE_NS`]). Those that are too busy bear that little
+//! more as well: nothing is gained by going from one to another.
 //!
-//! A thread that moves too little to be placed is put by the scheduler where there is room. It counts nowhere if it may use all CPUs, and else on
-//! those of its mask alike: its time on the CPU where it was seen would send away whoever is placed there.
+//! A thread that moves too little to be placed is put by the scheduler where there is room. It counts nowhere if it may
+//! use all CPUs, and else on those of its mask alike: counted where it was seen, it would send away whoever is placed there.
 //!
 //! Whoever may use all CPUs of a domain is put by the kernel's scheduler where there is room; whoever may use only some
 //! uses each of them alike. So a domain is overloaded by what is beyond the capacity of all its CPUs together, or by
@@ -19,8 +20,8 @@ use super::{Snapshot, Thread};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// CPUs are full that ran threads for so much of their time, in percent.
-const FULL_PERCENT: u64 = 90;
+/// CPUs are full that ran threads for so much of each second, and a thread never sleeps that ran or waited so long.
+const FULL_NS: u64 = NS_PER_S / 100 * 90;
 /// CPU time a second by which a thread's load differs from period to period: a quarter of what a CPU may take by default.
 pub(super) const NOISE_NS: u64 = NS_PER_S / 5;
 /// A thread that runs less is no sign that CPUs are too busy: whoever runs rarely waits for others.
@@ -55,13 +56,12 @@ impl<'a> Wanted<'a> {
 
     /// Returns the CPU time that a thread wants, in nanoseconds a second.
     pub(super) fn of(&self, thread: &Thread) -> u64 {
-        let took = self.took(thread);
-        let waited = if self.waits(thread) {
-            per_second(thread.waited_ns, self.snapshot)
-        } else {
-            0
-        };
-        (took + waited.min(took)).min(self.most)
+        let (took, waited) = (self.took(thread), self.waited(thread));
+        if took >= LITTLE_NS && took + waited >= FULL_NS && self.is_full(thread) {
+            return self.most;
+        }
+        let waited = if self.waits(thread) { waited.min(took) } else { 0 };
+        (took + waited).min(self.most)
     }
 
     /// Whether CPUs of each domain are too busy for a thread that ran there.
@@ -78,12 +78,15 @@ impl<'a> Wanted<'a> {
         per_second(thread.cpu_ns, self.snapshot).min(NS_PER_S)
     }
 
+    fn waited(&self, thread: &Thread) -> u64 {
+        per_second(thread.waited_ns, self.snapshot).min(NS_PER_S)
+    }
+
     /// Whether a thread that ran waited for full CPUs. Threads that wait for each other's work wait a little as well, for
     /// its end.
     fn waits(&self, thread: &Thread) -> bool {
         let took = self.took(thread);
-        let waited = took >= LITTLE_NS && per_second(thread.waited_ns, self.snapshot) >= took / 2;
-        waited && self.is_full(thread)
+        took >= LITTLE_NS && self.waited(thread) >= took / 2 && self.is_full(thread)
     }
 
     /// Whether the CPUs are full that a thread may have in the domain in which it ran.
@@ -91,7 +94,7 @@ impl<'a> Wanted<'a> {
         let cpus = self.domains.indices(&thread.allowed).into_iter();
         let there = cpus.filter(|cpu| Some(self.domains.domain(*cpu)) == self.domain(thread));
         let (count, ran) = there.fold((0, 0), |(count, ran), cpu| (count + 1, ran + self.ran[cpu]));
-        ran / FULL_PERCENT >= count * (NS_PER_S / 100)
+        ran >= count * FULL_NS
     }
 
     fn domain(&self, thread: &Thread) -> Option<usize> {

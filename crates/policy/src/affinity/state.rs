@@ -63,7 +63,7 @@ impl<'a> State<'a> {
         let price = |cost: u64| Delta::try_from(model.config.migration_price.0.saturating_add(share(cost)));
         let price = |cost: u64| price(cost).unwrap_or(Delta::MAX / 4).min(Delta::MAX / 4);
         let tasks = 0..model.tasks.len();
-        let prices = tasks.map(|task| price(state.flow_cost(task, state.place_of[task]) + state.shared_overload(task)));
+        let prices = tasks.map(|task| price(state.flow_cost(task, state.place_of[task])));
         state.task_price = prices.collect();
         let channels = 0..model.channels.len();
         state.channel_price = channels.map(|channel| price(state.channel_cost(channel))).collect();
@@ -129,13 +129,6 @@ impl<'a> State<'a> {
             .map(|(rate, reach)| rate * reach)
             .sum();
         known + self.model.channels[channel].unknown_rate * beyond(reach)
-    }
-
-    /// Its share of its domain's overload.
-    fn shared_overload(&self, task: usize) -> u64 {
-        let domain = self.model.places.all[self.place_of[task]].domain;
-        let over = self.load.over(domain).saturating_mul(OVERLOAD_PER_NS) / 100;
-        over / (self.load.total[domain] / 100).max(1) * self.model.tasks[task].wants
     }
 
     /// Takes a task out of where it is. [`State::put_task`] follows. What it cost there, with the price if it was moved.

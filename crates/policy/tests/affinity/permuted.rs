@@ -306,17 +306,20 @@ fn threads_that_come_by_move_no_reader() {
     let visits = || proptest::collection::vec((0..NODES, prop_oneof![3 => 0..40_u64, 1 => 40..=100_u64]), 3);
     let worlds = (
         homes(),
-        proptest::collection::vec((3 * MB..15 * MB, 0..3_usize), 8),
+        proptest::collection::vec((0..u32::from(NODES), 3 * MB..15 * MB, 0..3_usize), 8),
         proptest::collection::vec(visits(), 20),
     );
     seeded::check(200, worlds, |(homes, rates, periods)| {
         let mut world = readers(&homes, &[0; NODES as usize], 100);
+        for (reader, (cpu, ..)) in rates.iter().enumerate() {
+            world.snapshot.threads[reader].cpu = cpus([*cpu])[0];
+        }
         for _ in 0..3 {
             world.add_thread("other", 0, 0);
         }
         let mut previous = Previous::default();
         for (index, visits) in periods.iter().enumerate() {
-            for (reader, (rate, unknown)) in rates.iter().enumerate() {
+            for (reader, (_, rate, unknown)) in rates.iter().enumerate() {
                 set_rate(&mut world, reader, if index < *unknown { 0 } else { *rate });
             }
             let mut demands = vec![100; usize::from(NODES)];
@@ -331,7 +334,7 @@ fn threads_that_come_by_move_no_reader() {
                 "period {index}: {:?}",
                 plan.actions
             );
-            let unknown: Vec<usize> = (0..8).filter(|reader| index < rates[*reader].1).collect();
+            let unknown: Vec<usize> = (0..8).filter(|reader| index < rates[*reader].2).collect();
             prop_assert_eq!(misplaced(&world), unknown, "period {}: {:?}", index, plan);
         }
         Ok(())
@@ -348,11 +351,15 @@ fn a_reader_too_many_settles() {
         |(homes, rates)| {
             let mut world = readers(&homes[..8], &rates, 100);
             let last = world.add_thread("reader", 0, 100);
+            let visitor = world.add_thread("other", 0, 0);
             world.fixed.push((last, NodeId(homes[8]), rates[8]));
             world.observe();
             let mut previous = Previous::default();
-            for index in 0..60 {
-                share(&mut world, &[100; 9]);
+            for index in 0..60_u32 {
+                world.snapshot.threads[visitor].cpu = cpus([index * 3 % u32::from(NODES)])[0];
+                let mut demands = [100; 10];
+                demands[visitor] = u64::from(index) * 37 % 100;
+                share(&mut world, &demands);
                 let plan = period(&mut world, &Config::default(), &mut previous);
                 prop_assert!(
                     index < 25 || plan.actions.is_empty(),

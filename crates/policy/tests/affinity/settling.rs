@@ -36,6 +36,12 @@ fn a_steady_load_settles_in_three_periods() {
                 dwell_periods,
                 ..Config::default()
             };
+            // Who waits, and for how long, would differ after each move.
+            world
+                .snapshot
+                .threads
+                .iter_mut()
+                .for_each(|thread| thread.waited_ns = 0);
             let mut previous = Previous::default();
             for round in 0..20 + dwell_periods {
                 let plan = period(&mut world, &config, &mut previous);

@@ -158,14 +158,18 @@ impl World {
             .collect()
     }
 
-    /// Whether a thread that ran at least 10 % of a CPU waited half as long for its CPUs, 90 % full.
-    fn waits(&self, thread: &Thread) -> bool {
+    /// Whether a thread ran at least 10 % of a CPU, and its CPUs are 90 % full.
+    fn is_on_full(&self, thread: &Thread) -> bool {
         let mut own = self.domain(thread.cpu);
         own.retain(|cpu| thread.allowed.contains(cpu));
         let there = self.snapshot.threads.iter().filter(|other| own.contains(&other.cpu));
         let ran: u64 = there.map(|other| other.cpu_ns).sum();
-        let is_full = ran as f64 >= 9e8 * own.len() as f64;
-        is_full && thread.cpu_ns >= 100_000_000 && thread.waited_ns >= thread.cpu_ns / 2
+        ran as f64 >= 9e8 * own.len() as f64 && thread.cpu_ns >= 100_000_000
+    }
+
+    /// Whether a thread waited at least half as long for its CPUs as it ran.
+    fn waits(&self, thread: &Thread) -> bool {
+        self.is_on_full(thread) && thread.waited_ns >= thread.cpu_ns / 2
     }
 
     /// Whether a thread moves too little to be placed.
@@ -176,6 +180,9 @@ impl World {
 
     /// CPU time that a thread wants, up to 80 % of a CPU.
     fn wants(&self, thread: &Thread) -> f64 {
+        if self.is_on_full(thread) && thread.cpu_ns + thread.waited_ns >= 900_000_000 {
+            return 8e8;
+        }
         let waited = if self.waits(thread) {
             thread.waited_ns.min(thread.cpu_ns)
         } else {

@@ -7,11 +7,12 @@ use proptest::prelude::*;
 /// Files of a pool in each world.
 const FILES: u64 = 3;
 
-/// A thread: CPU it runs on, how busy, cpuset (bits), whether pinned by someone else, disk MB, MB by queue, sent MB.
+/// A thread: CPU it runs on, how busy, how long it waits, cpuset (bits), whether pinned by someone else, disk MB, MB by queue, sent MB.
 #[derive(Clone, Debug)]
 pub(crate) struct Plant {
     cpu: u32,
     busy: u64,
+    waits: u64,
     cpuset: u64,
     foreign: bool,
     first_disk: bool,
@@ -29,7 +30,7 @@ pub(crate) fn plant() -> impl Strategy<Value = Plant> {
     let received = proptest::collection::vec(rate(), 3);
     (
         0..64u32,
-        5..100u64,
+        (5..100u64, prop_oneof![2 => Just(0), 1 => 0..100u64]),
         cpuset,
         proptest::bool::weighted(0.1),
         any::<bool>(),
@@ -39,9 +40,10 @@ pub(crate) fn plant() -> impl Strategy<Value = Plant> {
         ((0..4u16, rate()), (0..FILES, rate())),
     )
         .prop_map(
-            |(cpu, busy, cpuset, foreign, first_disk, disk_mb, received_mb, sent_mb, (fixed, used))| Plant {
+            |(cpu, (busy, waits), cpuset, foreign, first_disk, disk_mb, received_mb, sent_mb, (fixed, used))| Plant {
                 cpu,
                 busy,
+                waits,
                 cpuset,
                 foreign,
                 first_disk,
@@ -132,6 +134,7 @@ fn world(mut world: World, homes: (Option<u16>, u16, u16), places: &[u32], plant
         let thread = world.add_thread("worker", plant.cpu % count, plant.busy);
         let set: Vec<CpuId> = cpus((0..count).filter(|cpu| plant.cpuset >> cpu & 1 == 1));
         let it = &mut world.snapshot.threads[thread];
+        it.waited_ns = plant.waits * 10_000_000;
         if !set.is_empty() {
             it.cpuset.clone_from(&set);
             it.allowed = set;

@@ -2,7 +2,7 @@
 
 from trial import TrialTest
 
-MACHINE = ("--net", "node=1,queues=4,rss=on", "--net", "node=2,queues=4")
+MACHINE = ("--net", "node=1,queues=4,rss=on", "--net", "node=2,queues=4", "--source")
 
 
 class Cards(TrialTest):

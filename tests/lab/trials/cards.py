@@ -3,12 +3,16 @@ another that has none. Nothing of homenode changes them.
 """
 
 import json
+import subprocess
+import sys
+import time
 import unittest
 from collections import Counter
 from pathlib import Path
 
 import card
 from daemon import JOURNAL, affinity
+from inside import run, wait
 from pool import run_trials
 
 
@@ -19,6 +23,8 @@ def named(number: int) -> str:
 
 
 CARD, PLAIN = named(0), named(1)
+# Takes 4 MiB a second from a card's source.
+TAKER = "import socket, sys; it = socket.create_connection((sys.argv[1], 7600)); it.sendall(b'4194304\\n')\nwhile it.recv(1 << 16): pass"
 
 
 def found() -> dict:
@@ -64,6 +70,28 @@ class Cards(unittest.TestCase):
         affinity("revert")
         self.assertEqual(found(), before)
         self.assertFalse(Path(JOURNAL).exists(), "the journal is left")
+
+    def explained(self, card: int, through: list[str]) -> str:
+        """What the command says of a program that receives through a card."""
+        taker = subprocess.Popen([*through, sys.executable, "-c", TAKER, f"10.76.{card}.1"])
+        try:
+            time.sleep(3)
+            self.assertIsNone(taker.poll())
+            return affinity("explain", taker.pid, "--period", "3").stdout
+        finally:
+            taker.kill()
+            taker.wait()
+
+    def test_what_a_card_of_another_network_namespace_brings_is_of_no_card_here(self):
+        self.assertIn("MB/s", self.explained(0, []))
+        run("ip", "netns", "add", "elsewhere")
+        # The card comes back when the namespace has gone.
+        self.addCleanup(wait, Path(f"/sys/class/net/{PLAIN}").exists, f"{PLAIN} is here")
+        self.addCleanup(run, "ip", "netns", "del", "elsewhere")
+        run("ip", "link", "set", PLAIN, "netns", "elsewhere")
+        run("ip", "-n", "elsewhere", "address", "add", "10.76.1.2/24", "dev", PLAIN)
+        run("ip", "-n", "elsewhere", "link", "set", PLAIN, "up")
+        self.assertIn("compute-bound: it moves no bytes", self.explained(1, ["ip", "netns", "exec", "elsewhere"]))
 
 
 if __name__ == "__main__":

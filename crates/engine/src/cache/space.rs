@@ -495,11 +495,11 @@ impl<M: Disks> Cached<M> {
         })
     }
 
-    /// Keeps some frames of a slice free. True when there are enough.
-    pub fn tend_space(&self, slice: usize) -> bool {
-        let Some(cache) = &self.cache else { return true };
+    /// Keeps some frames of a slice free. Whether there were enough, and whether there are.
+    pub(super) fn tend_space(&self, cache: &Cache, slice: usize) -> (bool, bool) {
         cache.epochs.advance(&cache.slots);
         let slice = &cache.slices[slice];
+        let mut had_enough = true;
         loop {
             // Let go between, as all who miss want it.
             let mut space = slice.space.lock();
@@ -507,8 +507,9 @@ impl<M: Disks> Cached<M> {
             let missing = slice.kept_free().saturating_sub(free);
             cache.evict(slice, &mut space, missing.min(TENDED));
             if missing == 0 || space.free.len() == free {
-                return missing == 0;
+                return (had_enough, missing == 0);
             }
+            had_enough = false;
         }
     }
 }

@@ -106,8 +106,8 @@ impl<M: Disks> Cached<M> {
     pub fn tend(&self, slice: usize, most: Duration) -> bool {
         const SOON: Duration = Duration::from_millis(1);
         let Some(cache) = &self.cache else { return true };
-        let (had_room, has_room) = self.tend_space(cache, slice);
-        let is_idle = had_room && has_room && cache.dirty() == 0;
+        let (had_room, has_room) = Self::tend_space(cache, slice);
+        let is_idle = had_room && cache.dirty() == 0;
         if slice == 0 {
             self.end_all_reads(cache);
         }

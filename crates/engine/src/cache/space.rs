@@ -496,10 +496,13 @@ impl<M: Disks> Cached<M> {
     }
 
     /// Keeps some frames of a slice free. Whether there were enough, and whether there are.
-    pub(super) fn tend_space(&self, cache: &Cache, slice: usize) -> (bool, bool) {
-        cache.epochs.advance(&cache.slots);
+    pub(super) fn tend_space(cache: &Cache, slice: usize) -> (bool, bool) {
         let slice = &cache.slices[slice];
-        let mut had_enough = true;
+        if slice.space.lock().free.len() >= slice.kept_free() {
+            return (true, true);
+        }
+        // Only then: it interrupts the CPUs of all who use the pool.
+        cache.epochs.advance(&cache.slots);
         loop {
             // Let go between, as all who miss want it.
             let mut space = slice.space.lock();
@@ -507,9 +510,8 @@ impl<M: Disks> Cached<M> {
             let missing = slice.kept_free().saturating_sub(free);
             cache.evict(slice, &mut space, missing.min(TENDED));
             if missing == 0 || space.free.len() == free {
-                return (had_enough, missing == 0);
+                return (false, missing == 0);
             }
-            had_enough = false;
         }
     }
 }

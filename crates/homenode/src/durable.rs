@@ -40,9 +40,8 @@ const SLACK_BYTES_MAX: u64 = 64 << 20;
 const SLACK_SHARE: u64 = 32;
 /// Smallest member: its superblocks, a log that goes on, and some data.
 const MEMBER_BLOCKS_MIN: u64 = 16 * 256;
-/// Time between two looks at a slice of the cache, and most that is added while nothing comes to it: each look interrupts the CPUs that use the pool.
+/// Time between two looks at a slice of the cache.
 const KEEPER_PERIOD: Duration = Duration::from_millis(20);
-const IDLE_MAX: Duration = Duration::from_millis(140);
 
 impl Pool {
     /// Makes a durable pool on files and devices, one member each, and brings it up. Each file keeps its size, takes all of its room on the disk, and is
@@ -342,7 +341,6 @@ fn keepers(fs: &Arc<EngineFs>, machine: &Machine) -> Result<Vec<Periodic>, Error
     let keeper = |(slice, status): (usize, &SliceStatus)| {
         let (fs, node) = (Arc::clone(fs), status.node);
         let mut cpus = Some(machine.cpus_of(node).to_vec());
-        let mut rest = Duration::ZERO;
         Periodic::start(&format!("keeper {slice}"), move || {
             if let Some(cpus) = cpus.take() {
                 // Memory may be full of what it is to write: what it needs itself must not wait for that.
@@ -354,11 +352,8 @@ fn keepers(fs: &Arc<EngineFs>, machine: &Machine) -> Result<Vec<Periodic>, Error
                     tracing::warn!("keeper {slice} runs away from {node}: cannot run there: {error}");
                 }
             }
-            rest = match fs.pool().memory().tend(slice, KEEPER_PERIOD) {
-                true => (2 * rest).clamp(KEEPER_PERIOD, IDLE_MAX),
-                false => Duration::ZERO,
-            };
-            rest
+            fs.pool().memory().tend(slice, KEEPER_PERIOD);
+            Duration::ZERO
         })
     };
     slices.iter().enumerate().map(keeper).collect()

@@ -102,12 +102,11 @@ impl<M: Disks> Cached<M> {
     }
 
     /// Tends a slice for once: reads ahead what is wanted, keeps frames free, and writes back. Waits up to `most` where there
-    /// is nothing to do, and not long after it was woken. Whether nothing has come to the cache or become dirty.
-    pub fn tend(&self, slice: usize, most: Duration) -> bool {
+    /// is nothing to do, and not long after it was woken.
+    pub fn tend(&self, slice: usize, most: Duration) {
         const SOON: Duration = Duration::from_millis(1);
-        let Some(cache) = &self.cache else { return true };
-        let (had_room, has_room) = Self::tend_space(cache, slice);
-        let is_idle = had_room && cache.dirty() == 0;
+        let Some(cache) = &self.cache else { return };
+        let has_room = self.tend_space(slice);
         if slice == 0 {
             self.end_all_reads(cache);
         }
@@ -118,13 +117,11 @@ impl<M: Disks> Cached<M> {
             (false, false) => SOON.min(most),
             (true, false) => most,
         };
-        let Some(wanted) = cache.ahead.take(cache.slices[slice].node, wait) else {
-            return is_idle;
-        };
-        if let Some((_, disk)) = self.disk(wanted.at.member()) {
+        if let Some(wanted) = cache.ahead.take(cache.slices[slice].node, wait)
+            && let Some((_, disk)) = self.disk(wanted.at.member())
+        {
             self.fill_ahead(disk, wanted);
         }
-        false
     }
 
     /// Reads blocks that have no frame, as long as there are free ones.

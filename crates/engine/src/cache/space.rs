@@ -495,14 +495,11 @@ impl<M: Disks> Cached<M> {
         })
     }
 
-    /// Keeps some frames of a slice free. Whether there were enough, and whether there are.
-    pub(super) fn tend_space(cache: &Cache, slice: usize) -> (bool, bool) {
-        let slice = &cache.slices[slice];
-        if slice.space.lock().free.len() >= slice.kept_free() {
-            return (true, true);
-        }
-        // Only then: it interrupts the CPUs of all who use the pool.
+    /// Keeps some frames of a slice free. True when there are enough.
+    pub fn tend_space(&self, slice: usize) -> bool {
+        let Some(cache) = &self.cache else { return true };
         cache.epochs.advance(&cache.slots);
+        let slice = &cache.slices[slice];
         loop {
             // Let go between, as all who miss want it.
             let mut space = slice.space.lock();
@@ -510,7 +507,7 @@ impl<M: Disks> Cached<M> {
             let missing = slice.kept_free().saturating_sub(free);
             cache.evict(slice, &mut space, missing.min(TENDED));
             if missing == 0 || space.free.len() == free {
-                return (false, missing == 0);
+                return missing == 0;
             }
         }
     }

@@ -165,9 +165,7 @@ pub(crate) fn remove_member(fs: &TestFs, member: MemberId) {
 pub(crate) fn tend(fs: &TestFs) {
     let memory = fs.pool().memory();
     let slices = memory.cache_status().slices.len();
-    for slice in 0..slices {
-        memory.tend(slice, Duration::ZERO);
-    }
+    (0..slices).for_each(|slice| memory.tend(slice, Duration::ZERO));
     std::thread::yield_now();
 }
 

@@ -33,7 +33,7 @@ MUTANTS = [
     ("affinity/config.rs", "hysteresis_percent: 10,", "hysteresis_percent: 100_000,"),
     ("affinity/cost.rs", "pub const OVERLOAD_BYTES_PER_CPU: u64 = 4_000_000_000;", "pub const OVERLOAD_BYTES_PER_CPU: u64 = 1_000_000_000;"),
     ("affinity/cost.rs", "beyond.clamp(CACHE_PERCENT, DISTANCE_PERCENT_MAX)", "CACHE_PERCENT"),
-    ("affinity/load.rs", "(took + waited.min(took)).min(self.most)", "0"),
+    ("affinity/load.rs", "(took + waited).min(self.most)", "0"),
     ("affinity/channels.rs", "RECEIVE_NS_PER_KIB * (bytes_per_s >> 10)", "RECEIVE_NS_PER_KIB * (bytes_per_s >> 63)"),
     ("affinity/domains.rs", "_ => distances.percent(a.node, b.node),", "_ => 0,"),
     ("affinity/rules.rs", "may.min_by_key(|cpu| (count[*cpu], *cpu))", "may.max_by_key(|cpu| (count[*cpu], *cpu))"),

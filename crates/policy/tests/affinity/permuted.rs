@@ -280,7 +280,7 @@ fn files_stay_while_resting_threads_block_their_places() {
     assert_eq!(misplaced(&world), [0; 0]);
 }
 
-/// What threads take that would take so much of a CPU, in percent, and how long they wait for it: each CPU's time is divided fairly.
+/// Divides the time of each CPU fairly among threads that would take so much of it, in percent; they wait the rest of that time.
 fn share(world: &mut World, demands: &[u64]) {
     for cpu in world.snapshot.online.clone() {
         let mut here: Vec<usize> = (0..demands.len())

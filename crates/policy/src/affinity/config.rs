@@ -33,7 +33,7 @@ pub struct Config {
     pub processes: BTreeMap<String, Policy>,
     /// Least number of periods from one move of a thread, queue or file to its next move.
     pub dwell_periods: u64,
-    /// A move must save at least this share of what the moved thread or queue costs where it is.
+    /// A move must save at least this share of what the bytes of the thread or queue cost where it is.
     pub hysteresis_percent: u32,
     /// Threads and queues that move fewer bytes a second are not looked at.
     pub rate_bytes_per_s_min: u64,

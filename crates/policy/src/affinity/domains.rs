@@ -91,7 +91,7 @@ impl Domains {
         indices
     }
 
-    /// Divides CPUs that run by their domain, of which each part has at least one.
+    /// Groups CPUs by domain; no group is empty.
     pub(super) fn parts(&self, cpus: &[usize]) -> BTreeMap<usize, Vec<usize>> {
         // The CPUs of a domain need not follow each other.
         let mut parts: BTreeMap<usize, Vec<usize>> = BTreeMap::new();

@@ -2,12 +2,13 @@
 //!
 //! A thread wants the CPU time that it took, up to what a CPU may take: one thread alone may fill a CPU. A thread that
 //! waited for full CPUs at least half as long as it ran wants that time as well, as threads that share a CPU take less
-//! than they would; if it never slept, it wants what a CPU may take. CPUs for which no such thread waits bear what they
-//! have: they are not too busy, and would not be with a little more ([`NOISE_NS`]). Those that are too busy bear that little
-//! more as well: nothing is gained by going from one to another.
+//! than they would. A thread that never slept wants what a CPU may take, unless it ran less than [`LITTLE_NS`].
 //!
-//! A thread that moves too little to be placed is put by the scheduler where there is room. It counts nowhere if it may
-//! use all CPUs, and else on those of its mask alike: counted where it was seen, it would send away whoever is placed there.
+//! A domain may take what its CPUs may, and a little more ([`NOISE_NS`]). Where no thread waits, it bears its present load and that
+//! little more.
+//!
+//! A thread that is not placed counts nowhere if its mask has all CPUs: the scheduler puts it where there is room. With a
+//! narrower mask it counts equally on each CPU of the mask.
 //!
 //! Whoever may use all CPUs of a domain is put by the kernel's scheduler where there is room; whoever may use only some
 //! uses each of them alike. So a domain is overloaded by what is beyond the capacity of all its CPUs together, or by
@@ -20,7 +21,7 @@ use super::{Snapshot, Thread};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// CPUs are full that ran threads for so much of each second, and a thread never sleeps that ran or waited so long.
+/// CPU time a second from which a CPU is full. Time run and waited from which a thread never slept.
 const FULL_NS: u64 = NS_PER_S / 100 * 90;
 /// CPU time a second by which a thread's load differs from period to period: a quarter of what a CPU may take by default.
 pub(super) const NOISE_NS: u64 = NS_PER_S / 5;
@@ -32,16 +33,18 @@ const LITTLE_NS: u64 = NS_PER_S / 10;
 pub(super) struct Wanted<'a> {
     snapshot: &'a Snapshot,
     domains: &'a Domains,
-    /// CPU time a second of threads, by the CPU on which each ran last.
+    threads: Vec<&'a Thread>,
+    /// CPU time a second of these threads, by the CPU on which each ran last.
     ran: Vec<u64>,
     /// The most a thread wants.
     most: u64,
 }
 
 impl<'a> Wanted<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot, domains: &'a Domains, most: u64) -> Self {
+    /// Threads are those that count somewhere.
+    pub(super) fn new(snapshot: &'a Snapshot, domains: &'a Domains, threads: Vec<&'a Thread>, most: u64) -> Self {
         let mut ran = vec![0; domains.cpu_count()];
-        for thread in &snapshot.threads {
+        for thread in &threads {
             if let Some(cpu) = domains.index(thread.cpu) {
                 ran[cpu] += per_second(thread.cpu_ns, snapshot);
             }
@@ -49,6 +52,7 @@ impl<'a> Wanted<'a> {
         Self {
             snapshot,
             domains,
+            threads,
             ran,
             most,
         }
@@ -57,7 +61,7 @@ impl<'a> Wanted<'a> {
     /// Returns the CPU time that a thread wants, in nanoseconds a second.
     pub(super) fn of(&self, thread: &Thread) -> u64 {
         let (took, waited) = (self.took(thread), self.waited(thread));
-        if took >= LITTLE_NS && took + waited >= FULL_NS && self.is_full(thread) {
+        if took >= LITTLE_NS && took + waited >= FULL_NS {
             return self.most;
         }
         let waited = if self.waits(thread) { waited.min(took) } else { 0 };
@@ -67,7 +71,7 @@ impl<'a> Wanted<'a> {
     /// Whether CPUs of each domain are too busy for a thread that ran there.
     pub(super) fn lacking(&self) -> Vec<bool> {
         let mut lacking = vec![false; self.domains.len()];
-        let waiting = self.snapshot.threads.iter().filter(|thread| self.waits(thread));
+        let waiting = self.threads.iter().filter(|thread| self.waits(thread));
         for domain in waiting.filter_map(|thread| self.domain(thread)) {
             lacking[domain] = true;
         }
@@ -94,7 +98,7 @@ impl<'a> Wanted<'a> {
         let cpus = self.domains.indices(&thread.allowed).into_iter();
         let there = cpus.filter(|cpu| Some(self.domains.domain(*cpu)) == self.domain(thread));
         let (count, ran) = there.fold((0, 0), |(count, ran), cpu| (count + 1, ran + self.ran[cpu]));
-        ran >= count * FULL_NS
+        count > 0 && ran >= count * FULL_NS
     }
 
     fn domain(&self, thread: &Thread) -> Option<usize> {
@@ -133,7 +137,7 @@ impl Load {
         }
     }
 
-    /// Takes the load that is there now, and a little more, for one that CPUs bear; of `lacking` domains the little more alone.
+    /// Sets what each domain bears: its present load and [`NOISE_NS`], or only [`NOISE_NS`] if it lacks CPUs.
     pub(super) fn bear(&mut self, domains: &Domains, lacking: &[bool]) {
         for (domain, cpus) in domains.domains.iter().map(|domain| &domain.cpus).enumerate() {
             let bound = cpus.iter().map(|cpu| self.bound[*cpu]).filter(|bound| *bound > 0);
@@ -141,7 +145,7 @@ impl Load {
             let bound: u64 = bound.map(|bound| self.beyond(bound.min(NS_PER_S) + NOISE_NS)).sum();
             let total = self.total[domain].min(cpus.len() as u64 * NS_PER_S);
             let beyond = (total + NOISE_NS).saturating_sub(self.capacity[domain]);
-            self.borne[domain] = if lacking[domain] { NOISE_NS } else { beyond.max(bound) };
+            self.borne[domain] = NOISE_NS.max(if lacking[domain] { 0 } else { beyond.max(bound) });
         }
     }
 

@@ -4,6 +4,7 @@ use super::channels::Position;
 use super::cost::{Cost, OVERLOAD_PER_NS};
 use super::load::Load;
 use super::model::Model;
+use super::tasks::Counts;
 use crate::CpuId;
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -56,7 +57,7 @@ impl<'a> State<'a> {
         for channel in 0..model.channels.len() {
             state.occupy(channel, true);
         }
-        state.roam();
+        state.add_masks();
         state.load.bear(&model.domains, &model.lacking);
         let percent = u64::from(model.config.hysteresis_percent);
         let share = |cost: u64| (cost / 100).saturating_mul(percent);
@@ -209,7 +210,7 @@ impl<'a> State<'a> {
     fn enter(&mut self, task: usize, place: usize) {
         let (model, at) = (self.model, &self.model.places.all[place]);
         model.pulls(task, place, |channel, rate| self.weight[channel][at.domain] += rate);
-        if !model.tasks[task].roams {
+        if model.tasks[task].counts == Counts::AtPlace {
             self.load.add(at.domain, &at.cpus, at.whole, model.tasks[task].wants);
         }
     }
@@ -217,23 +218,20 @@ impl<'a> State<'a> {
     fn leave(&mut self, task: usize, place: usize) {
         let (model, at) = (self.model, &self.model.places.all[place]);
         model.pulls(task, place, |channel, rate| self.weight[channel][at.domain] -= rate);
-        if !model.tasks[task].roams {
+        if model.tasks[task].counts == Counts::AtPlace {
             self.load.remove(at.domain, &at.cpus, at.whole, model.tasks[task].wants);
         }
     }
 
-    /// Adds the load of threads that roam, but not everywhere, to the CPUs of their masks alike.
-    fn roam(&mut self) {
+    /// Adds the load of threads that count on all CPUs of their masks.
+    fn add_masks(&mut self) {
         let model = self.model;
         let mut wanted: BTreeMap<&[CpuId], u64> = BTreeMap::new();
-        for task in model.tasks.iter().filter(|task| task.roams) {
+        for task in model.tasks.iter().filter(|task| task.counts == Counts::OnMask) {
             *wanted.entry(&task.thread.allowed).or_default() += task.wants;
         }
         for (mask, wants) in wanted {
             let cpus = model.domains.indices(mask);
-            if cpus.len() == model.domains.cpu_count() {
-                continue;
-            }
             for (domain, part) in model.domains.parts(&cpus) {
                 let whole = part.len() == model.domains.domains[domain].cpus.len();
                 let load = wants / cpus.len() as u64 * part.len() as u64;

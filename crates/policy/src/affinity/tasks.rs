@@ -27,8 +27,8 @@ pub(super) struct Task<'a> {
     pub(super) load: u64,
     /// CPU time it wants, as [`super::load`] counts it.
     pub(super) wants: u64,
-    /// Whether it moves too little to be placed, or is new: the scheduler puts it where its mask has room.
-    pub(super) roams: bool,
+    /// Where its load counts.
+    pub(super) counts: Counts,
     /// Channels its bytes of the network and of buffers go through, with bytes a second; wherever it runs.
     pub(super) flows: Vec<(usize, u64)>,
     /// Disks, with bytes a second; through which channel depends on where it runs.
@@ -37,6 +37,17 @@ pub(super) struct Task<'a> {
     pub(super) origin: usize,
     /// The places it may have, `origin` among them.
     pub(super) candidates: Vec<usize>,
+}
+
+/// Where a thread's load counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counts {
+    /// At its place, which this plan chooses.
+    AtPlace,
+    /// On all CPUs of its mask alike: the scheduler chooses one.
+    OnMask,
+    /// Nowhere: the scheduler puts it where there is room on the machine.
+    Nowhere,
 }
 
 /// A thread's buffers.
@@ -114,7 +125,7 @@ pub(super) fn all<'a>(
             hold: None,
             load: per_second(thread.cpu_ns, snapshot).min(NS_PER_S),
             wants: 0,
-            roams: false,
+            counts: Counts::AtPlace,
             flows: bytes.flows.into_iter().collect(),
             disks: bytes.disks.into_iter().collect(),
             origin,
@@ -127,16 +138,19 @@ pub(super) fn all<'a>(
         let foreign =
             || own != all && previous.foreign(thread.id, set(own), set(all), |cpus| model.domains.indices(cpus));
         task.hold = hold(&task, total, config, previous, foreign);
-        task.roams = matches!(
-            task.hold,
-            Some(Why::Compute | Why::Small { .. } | Why::Unread | Why::New)
-        );
+        task.counts = match &task.hold {
+            None => Counts::AtPlace,
+            Some(_) if sets.all[own].cpus.len() == model.domains.cpu_count() => Counts::Nowhere,
+            Some(_) => Counts::OnMask,
+        };
         if task.hold.is_none() {
             candidates(&mut task, &mut sets.all[all], model, &direct);
         }
         tasks.push(task);
     }
-    let wanted = Wanted::new(snapshot, &model.domains, config.busy_ns_max());
+    let counted = tasks.iter().filter(|task| task.counts != Counts::Nowhere);
+    let counted = counted.map(|task| task.thread).collect();
+    let wanted = Wanted::new(snapshot, &model.domains, counted, config.busy_ns_max());
     for task in &mut tasks {
         task.wants = wanted.of(task.thread);
     }

@@ -36,7 +36,7 @@ fn a_steady_load_settles_in_three_periods() {
                 dwell_periods,
                 ..Config::default()
             };
-            // Who waits, and for how long, would differ after each move.
+            // Times of waiting would differ after each move.
             world
                 .snapshot
                 .threads

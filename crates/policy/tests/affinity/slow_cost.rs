@@ -158,29 +158,36 @@ impl World {
             .collect()
     }
 
-    /// Whether a thread ran at least 10 % of a CPU, and its CPUs are 90 % full.
+    /// Whether a thread's CPUs are 90 % full of threads that count.
     fn is_on_full(&self, thread: &Thread) -> bool {
         let mut own = self.domain(thread.cpu);
         own.retain(|cpu| thread.allowed.contains(cpu));
         let there = self.snapshot.threads.iter().filter(|other| own.contains(&other.cpu));
-        let ran: u64 = there.map(|other| other.cpu_ns).sum();
-        ran as f64 >= 9e8 * own.len() as f64 && thread.cpu_ns >= 100_000_000
+        let counted = there.filter(|other| !self.is_anywhere(other));
+        let ran: u64 = counted.map(|other| other.cpu_ns).sum();
+        ran as f64 >= 9e8 * own.len() as f64
     }
 
-    /// Whether a thread waited at least half as long for its CPUs as it ran.
+    /// Whether a thread waited at least half as long for its CPUs as it ran. Those that run rarely wait for others.
     fn waits(&self, thread: &Thread) -> bool {
-        self.is_on_full(thread) && thread.waited_ns >= thread.cpu_ns / 2
+        self.is_on_full(thread) && thread.cpu_ns >= 100_000_000 && thread.waited_ns >= thread.cpu_ns / 2
     }
 
-    /// Whether a thread moves too little to be placed.
+    /// Whether a thread is not placed.
     fn roams(&self, thread: &Thread) -> bool {
         let disk: u64 = thread.disk.iter().map(|disk| disk.bytes).sum();
-        thread.is_new || disk + thread.network_bytes() + thread.memory_bytes() < 1 << 20
+        let bytes = disk + thread.network_bytes() + thread.memory_bytes();
+        thread.is_new || bytes < 1 << 20 || thread.allowed != thread.cpuset
+    }
+
+    /// Whether a thread counts nowhere.
+    fn is_anywhere(&self, thread: &Thread) -> bool {
+        self.roams(thread) && thread.allowed == self.snapshot.online
     }
 
     /// CPU time that a thread wants, up to 80 % of a CPU.
     fn wants(&self, thread: &Thread) -> f64 {
-        if self.is_on_full(thread) && thread.cpu_ns + thread.waited_ns >= 900_000_000 {
+        if thread.cpu_ns >= 100_000_000 && thread.cpu_ns + thread.waited_ns >= 900_000_000 {
             return 8e8;
         }
         let waited = if self.waits(thread) {
@@ -207,7 +214,7 @@ impl World {
         for (thread, cpus) in self.snapshot.threads.iter().zip(&placement.threads) {
             let cpus = if self.roams(thread) { &thread.allowed } else { cpus };
             let inside = cpus.iter().filter(|cpu| domain.contains(cpu)).count();
-            if !self.roams(thread) || thread.allowed != self.snapshot.online {
+            if !self.is_anywhere(thread) {
                 count(cpus, self.wants(thread), inside < domain.len());
             }
         }
@@ -233,12 +240,13 @@ impl World {
                 .threads
                 .iter()
                 .filter(there)
-                .any(|thread| self.waits(thread));
+                .any(|thread| !self.is_anywhere(thread) && self.waits(thread));
             let borne = if lacks {
-                2e8
+                0.0
             } else {
                 self.beyond(&domain, &self.placement(), facts, 1e9, 2e8)
             };
+            let borne = borne.max(2e8);
             over += (self.beyond(&domain, placement, facts, f64::INFINITY, 0.0) - borne).max(0.0);
         }
         over / 1e9 * OVERLOAD_BYTES_PER_CPU as f64

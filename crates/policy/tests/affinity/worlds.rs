@@ -13,6 +13,8 @@ pub(crate) struct Plant {
     cpu: u32,
     busy: u64,
     waits: u64,
+    /// Whether it moves no bytes.
+    computes: bool,
     cpuset: u64,
     foreign: bool,
     first_disk: bool,
@@ -30,7 +32,11 @@ pub(crate) fn plant() -> impl Strategy<Value = Plant> {
     let received = proptest::collection::vec(rate(), 3);
     (
         0..64u32,
-        (5..100u64, prop_oneof![2 => Just(0), 1 => 0..100u64]),
+        (
+            5..100u64,
+            prop_oneof![2 => Just(0), 1 => 0..100u64],
+            proptest::bool::weighted(0.15),
+        ),
         cpuset,
         proptest::bool::weighted(0.1),
         any::<bool>(),
@@ -40,10 +46,21 @@ pub(crate) fn plant() -> impl Strategy<Value = Plant> {
         ((0..4u16, rate()), (0..FILES, rate())),
     )
         .prop_map(
-            |(cpu, (busy, waits), cpuset, foreign, first_disk, disk_mb, received_mb, sent_mb, (fixed, used))| Plant {
+            |(
+                cpu,
+                (busy, waits, computes),
+                cpuset,
+                foreign,
+                first_disk,
+                disk_mb,
+                received_mb,
+                sent_mb,
+                (fixed, used),
+            )| Plant {
                 cpu,
                 busy,
                 waits,
+                computes,
                 cpuset,
                 foreign,
                 first_disk,
@@ -144,6 +161,9 @@ fn world(mut world: World, homes: (Option<u16>, u16, u16), places: &[u32], plant
         }
         if !it.allowed.contains(&it.cpu) {
             it.cpu = it.allowed[0];
+        }
+        if plant.computes {
+            continue;
         }
         world.add_sent_bytes(thread, None, plant.sent_mb * MB);
         if plant.disk_mb > 0 {

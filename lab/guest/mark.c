@@ -1,8 +1,8 @@
 /* Marks an interval for the counter.
  *     mark COMMAND...   while the command runs, and ends with its status
- *     mark begin        an interval begins
- *     mark end          it ends */
+ *     mark for SECONDS  so long, in which it sleeps and starts nothing */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,14 +12,17 @@
 int main(int count, char **words)
 {
     if (count < 2) {
-        fputs("mark: usage: mark COMMAND... | mark begin | mark end\n", stderr);
+        fputs("mark: usage: mark COMMAND... | mark for SECONDS\n", stderr);
         return 2;
     }
-    if (count == 2 && !strcmp(words[1], "begin")) {
+    if (count == 3 && !strcmp(words[1], "for")) {
+        int seconds = atoi(words[2]);
+        if (seconds <= 0) {
+            fprintf(stderr, "mark: not a number of seconds: %s\n", words[2]);
+            return 2;
+        }
         MARK(MARK_BEGIN);
-        return 0;
-    }
-    if (count == 2 && !strcmp(words[1], "end")) {
+        sleep(seconds);
         MARK(MARK_END);
         return 0;
     }

@@ -54,6 +54,8 @@ pub(super) struct Slice {
     /// Frames given to others' nodes.
     pub(super) stolen: AtomicU64,
     pub(super) returned: AtomicU64,
+    /// Epoch in which a frame became cool last.
+    cooled: AtomicU32,
 }
 
 /// The block that has a frame, and the epoch in which the frame became cool.
@@ -92,6 +94,7 @@ impl Slice {
             saved: AtomicU64::new(0),
             stolen: AtomicU64::new(0),
             returned: AtomicU64::new(0),
+            cooled: AtomicU32::new(0),
         }
     }
 
@@ -186,9 +189,10 @@ impl Cache {
 
     /// Notes the epoch in which a frame becomes cool.
     pub(super) fn stamp(&self, frame: u32) {
-        let owner = self.slice(frame).owner(frame);
+        let (slice, now) = (self.slice(frame), self.epochs.now());
         // Relaxed: the change of the word that follows shows it.
-        owner.stamp.store(self.epochs.now(), Ordering::Relaxed);
+        slice.owner(frame).stamp.store(now, Ordering::Relaxed);
+        slice.cooled.store(now, Ordering::Relaxed);
     }
 
     /// A free frame of a slice for a block, beside those of the block's run if possible, or else `next`.
@@ -498,8 +502,14 @@ impl<M: Disks> Cached<M> {
     /// Keeps some frames of a slice free. True when there are enough.
     pub fn tend_space(&self, slice: usize) -> bool {
         let Some(cache) = &self.cache else { return true };
-        cache.epochs.advance(&cache.slots);
         let slice = &cache.slices[slice];
+        // Relaxed: who comes too late is seen at the next look.
+        let can_take = cache.epochs.is_over(slice.cooled.load(Ordering::Relaxed));
+        if can_take && slice.space.lock().free.len() >= slice.kept_free() {
+            return true;
+        }
+        // Only now, as that interrupts the CPUs of all threads that use the pool.
+        cache.epochs.advance(&cache.slots);
         loop {
             // Let go between, as all who miss want it.
             let mut space = slice.space.lock();

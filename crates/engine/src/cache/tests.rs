@@ -252,6 +252,35 @@ fn a_node_takes_idle_frames_of_other_nodes() {
     assert!(here > 1000, "{here} of 1600 are there");
 }
 
+#[test]
+fn who_tends_a_slice_interrupts_nobody_while_it_has_room() {
+    let slice = SliceOptions {
+        member: FRAMES,
+        node: NodeId(0),
+        frames: 1024,
+    };
+    let cached = Cached::new(TestDisk::new(1024, 8192), &[slice], &[vec![10]]);
+    cached.add_disk(MemberId(0), NodeId(0), 8192);
+    let epoch = || cached.cache.as_ref().expect("it has one").epochs.now();
+    // Whether it has room in the end.
+    let tend = || (0..20).fold(false, |_, _| cached.tend_space(0));
+    for round in 0..3 {
+        let before = epoch();
+        for at in 0..2000 {
+            let block = Block::new(MemberId(0), 2000 * round + at);
+            cached.fetch(NodeId(0), block, 1).expect("the disk is sound");
+        }
+        assert!(tend());
+        let settled = epoch();
+        assert!(
+            settled >= before + 2,
+            "frames that became cool can be taken: {before}, {settled}"
+        );
+        tend();
+        assert_eq!(epoch(), settled);
+    }
+}
+
 fn filesystem(frames: u32, blocks: u64) -> (Fs<Cached<TestDisk>, NoTime>, TestDisk) {
     filesystem_on(
         TestDisk::new(frames as usize, usize::try_from(blocks).expect("the number is small")),

@@ -500,7 +500,7 @@ impl<M: Disks> Cached<M> {
     }
 
     /// Keeps some frames of a slice free. True when there are enough.
-    pub fn tend_space(&self, slice: usize) -> bool {
+    pub(super) fn tend_space(&self, slice: usize) -> bool {
         let Some(cache) = &self.cache else { return true };
         let slice = &cache.slices[slice];
         // Relaxed: who comes too late is seen at the next look.

@@ -1,75 +1,77 @@
 #!/usr/bin/python3
 """Simulated rows beside measured ones: reads and writes by one and two threads on this machine.
 
-The constants of the model are set by five rows of the library (1k, 4k, 64k and 1m by one thread, 64k by two) and two of each tmpfs (4k
-and 1m by one thread); the rows of other sizes and of two threads are predicted. Runs `homenode-bench fs` and `homenode simulate fio` of a release build: about a minute, on an idle machine.
+`homenode-bench fs` runs several times. Within a run a row's contestants take turns, so what a row takes is the median of its ratios to
+memcpy's, times the median of memcpy's. The hardware is told by memcpy, of each size by one thread and by two; where the library
+copies faster than memcpy, by the library's row of one thread. An operation's time is told by each contestant's row of 1k, and a page's
+by the tmpfs's of 1m. All other rows are predicted. Some minutes on an idle machine; needs release builds of homenode and
+homenode-bench. `--from FILE…` takes the JSON of runs that are there already.
 """
 
+import argparse
 import json
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LINE = 64
+RUNS = 9
 SIZES = {"1k": 1 << 10, "4k": 4 << 10, "16k": 16 << 10, "64k": 64 << 10, "256k": 256 << 10, "1m": 1 << 20, "2m": 2 << 20}
+PAGES = {size: max(1, value // 4096) for size, value in SIZES.items()}
 # By the bench's name: the simulator's name, and that of its constants.
 CONTESTANTS = {"homenode": ("Homenode library", "library"), "tmpfs-huge": ("Homenode mount", "mount"), "tmpfs": ("tmpfs", "tmpfs")}
-FITTED = {("1k", 1), ("4k", 1), ("64k", 1), ("1m", 1), ("64k", 2)}
-# A row that differs from round to round by more than this cannot be met by 10 %.
+# A row that differs from run to run by more than this, as a ratio to memcpy's, cannot be met by 10 %.
 SPREAD_MAX = 0.2
 BAR = 0.10
 
 
-def measured() -> dict:
-    """Nanoseconds of an operation by (contestant, operation, size, threads), and the spread of the row."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        words = [ROOT / "target/release/homenode-bench", "fs", "--json", file.name]
-        for operation in ("overwrite", "read"):
-            words += ["--case", f"{operation}/1t/same", "--case", f"{operation}/2t/separate"]
-        subprocess.run([*map(str, words)], check=True, stdout=subprocess.DEVNULL)
-        rows = json.load(open(file.name))["rows"]
-    found = {}
-    for row in rows:
-        size, operation, threads, _ = row["case"].split("/")
-        for name in CONTESTANTS:
-            ns = row["homenode"] if name == "homenode" else row["peers"][name]
-            found[name, operation, size, int(threads[0])] = (ns, row["spread"])
+def bench(file: pathlib.Path) -> pathlib.Path:
+    words = [ROOT / "target/release/homenode-bench", "fs", "--json", file]
+    for operation in ("overwrite", "read"):
+        words += ["--case", f"{operation}/1t/same", "--case", f"{operation}/2t/separate"]
+    subprocess.run([*map(str, words)], check=True, stdout=subprocess.DEVNULL)
+    return file
+
+
+def measured(files: list[pathlib.Path]) -> dict:
+    """Nanoseconds of an operation by (contestant, operation, size, threads), and how far the middle half of the runs is apart."""
+    memcpy, ratios = {}, {}
+    for file in files:
+        for row in json.loads(file.read_text())["rows"]:
+            size, operation, threads, _ = row["case"].split("/")
+            key = operation, size, int(threads[0])
+            memcpy.setdefault(key, []).append(row["peers"]["memcpy"])
+            for name in CONTESTANTS:
+                ns = row["homenode"] if name == "homenode" else row["peers"][name]
+                ratios.setdefault((name, *key), []).append(ns / row["peers"]["memcpy"])
+    found = {("memcpy", *key): (statistics.median(all_ns), 0.0) for key, all_ns in memcpy.items()}
+    for (name, *key), seen in ratios.items():
+        ratio = statistics.median(seen)
+        low, _, high = statistics.quantiles(seen, n=4, method="inclusive") if len(seen) > 1 else (ratio,) * 3
+        found[name, *key] = (ratio * found["memcpy", *key][0], (high - low) / ratio)
     return found
 
 
+def tells_hardware(rows: dict, name: str, operation: str, size: str, threads: int) -> bool:
+    """Whether a row is the library's that is taken for the hardware's."""
+    of = lambda name: rows[name, operation, size, 1][0]
+    return name == "homenode" and threads == 1 and of(name) < of("memcpy")
+
+
 def constants(rows: dict, name: str, operation: str) -> list[str]:
-    """Those that five rows tell: a copy's three slopes and an operation's time by one thread, and memory by two."""
-    slopes = []
-    for small, large in (("64k", "1m"), ("4k", "64k"), ("1k", "4k")):
-        lines = (SIZES[large] - SIZES[small]) / LINE
-        slopes.append((rows["homenode", operation, large, 1][0] - rows["homenode", operation, small, 1][0]) / lines)
-    line = slopes[0]
-    ramp = max(0.0, slopes[1] / line - 1)
-    first = max(0.0, slopes[2] / line - 1 - ramp)
-    # Memory is the same for all: what two threads of the library get.
-    memory = 2 * SIZES["64k"] / rows["homenode", operation, "64k", 2][0]
+    """Copies of this machine, and what an operation and a page of a contestant take beside them."""
+    alone = {size: min(rows[one, operation, size, 1][0] for one in ("memcpy", "homenode")) for size in SIZES}
+    known = ["local_ns=100", "lines_under_way=10", "lines_per_written=1", "memory_bytes_per_ns=1000"]
+    for size, value in SIZES.items():
+        by_two = rows["memcpy", operation, size, 2][0] / rows["memcpy", operation, size, 1][0]
+        known += [f"copies.{value}={alone[size]:.3f}", f"crowded_copies.{value}={alone[size] * by_two:.3f}"]
+    beside = {size: rows[name, operation, size, 1][0] - alone[size] for size in ("1k", "1m")}
+    page = 0.0 if name == "homenode" else max(0.0, (beside["1m"] - beside["1k"]) / (PAGES["1m"] - 1))
     costs = CONTESTANTS[name][1]
-
-    def copied(size: str) -> float:
-        lines = SIZES[size] / LINE
-        return line * (lines + min(lines, 1024) * ramp + min(lines, 64) * first)
-
-    # What an operation and its pages take beyond the copy, which is the library's.
-    beyond = {size: rows[name, operation, size, 1][0] - copied(size) for size in ("4k", "1m")}
-    page = max(0.0, (beyond["1m"] - beyond["4k"]) / 255)
-    return [
-        "local_ns=100",
-        f"lines_under_way={100 / line}",
-        f"ramp_percent={100 * ramp:.3f}",
-        f"first_percent={100 * first:.3f}",
-        f"memory_bytes_per_ns={memory}",
-        "lines_per_written=1",
-        f"{costs}.page_ns={page:.3f}",
-        f"{costs}.operation_ns={max(0.0, beyond['4k'] - page):.3f}",
-    ]
+    return [*known, f"{costs}.page_ns={page:.3f}", f"{costs}.operation_ns={max(0.0, beside['1k'] - page):.3f}"]
 
 
 def simulated(known: list[str], name: str, operation: str, size: str, threads: int) -> float:
@@ -83,24 +85,31 @@ def simulated(known: list[str], name: str, operation: str, size: str, threads: i
 
 
 def main() -> int:
-    rows = measured()
+    parser = argparse.ArgumentParser(description="Simulated rows beside measured ones.")
+    parser.add_argument("--runs", type=int, default=RUNS, help="runs of homenode-bench fs (default: %(default)s)")
+    parser.add_argument("--from", dest="files", nargs="+", type=pathlib.Path, help="take these JSON files of homenode-bench fs")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        files = arguments.files or [bench(pathlib.Path(directory) / f"{run}.json") for run in range(arguments.runs)]
+        rows = measured(files)
     errors, missed = [], []
     print(f"{'row':<34} {'measured':>10} {'simulated':>10} {'':>7} {'spread':>7}")
     for (name, operation, size, threads), (ns, spread) in rows.items():
-        if (size, threads) in FITTED and (name == "homenode" or size in ("4k", "1m")):
+        sets_constants = threads == 1 and (size == "1k" or size == "1m" and name != "homenode")
+        if name == "memcpy" or sets_constants or tells_hardware(rows, name, operation, size, threads):
             continue
-        known = constants(rows, name, operation)
-        told = simulated(known, name, operation, size, threads)
+        told = simulated(constants(rows, name, operation), name, operation, size, threads)
         error = told / ns - 1
         is_noisy = spread > SPREAD_MAX
         row = f"{name} {size}/{operation}/{threads}t"
-        print(f"{row:<34} {ns:>10.0f} {told:>10.0f} {error:>+7.0%} {spread:>7.0%} {'noisy' if is_noisy else ''}")
+        print(f"{row:<34} {ns:>10.0f} {told:>10.0f} {error:>+7.1%} {spread:>7.0%} {'noisy' if is_noisy else ''}")
         if not is_noisy:
             errors.append(abs(error))
             if abs(error) > BAR:
                 missed.append(row)
     errors.sort()
-    print(f"{len(errors)} rows that are not noisy: median error {(errors or [1])[len(errors) // 2]:.1%}, {len(missed)} beyond {BAR:.0%}: {', '.join(missed) or 'none'}")
+    told = f"{len(errors)} rows that are not noisy, medians of {len(files)} runs: median error {(errors or [1])[len(errors) // 2]:.1%}"
+    print(f"{told}, {len(missed)} beyond {BAR:.0%}: {', '.join(missed) or 'none'}")
     return 1 if missed else 0
 
 

@@ -2,6 +2,10 @@
 
 use crate::{PS_PER_NS, Random, Stream, random};
 use rand::Rng;
+use std::collections::BTreeMap;
+
+/// Nanoseconds of a copy by its bytes.
+pub type Copies = BTreeMap<u64, f64>;
 
 /// A number that is known to lie between two others.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +46,7 @@ pub struct Costs<T> {
 }
 
 /// Bands of all constants.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Constants {
     /// Time of a line from memory of the own node.
     pub local_ns: Band,
@@ -54,6 +58,10 @@ pub struct Constants {
     pub first_percent: Band,
     /// Percent by which the first [`RAMP_LINES`](crate::machine::RAMP_LINES) take longer.
     pub ramp_percent: Band,
+    /// Measured times of a core that copies alone, from memory of its own node: instead of the three above.
+    pub copies: Copies,
+    /// Measured times while each core of the node copies. Without them only the memory's bytes a nanosecond tell.
+    pub crowded_copies: Copies,
     /// Bytes a nanosecond of a node's memory.
     pub memory_bytes_per_ns: Band,
     /// Bytes a nanosecond of a link, each way.
@@ -77,7 +85,7 @@ pub struct Constants {
 }
 
 /// Constants of one run.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the fields are those of Constants")]
 pub struct Drawn {
     pub local_ns: f64,
@@ -85,6 +93,8 @@ pub struct Drawn {
     pub lines_under_way: f64,
     pub first_percent: f64,
     pub ramp_percent: f64,
+    pub copies: Copies,
+    pub crowded_copies: Copies,
     pub memory_bytes_per_ns: f64,
     pub link_bytes_per_ns: f64,
     pub lines_per_written: f64,
@@ -144,6 +154,8 @@ impl Constants {
         lines_under_way: Band::new(8.0, 14.0),
         first_percent: Band::new(0.0, 100.0),
         ramp_percent: Band::new(0.0, 20.0),
+        copies: Copies::new(),
+        crowded_copies: Copies::new(),
         memory_bytes_per_ns: Band::new(15.0, 40.0),
         link_bytes_per_ns: Band::new(6.0, 14.0),
         lines_per_written: Band::new(1.0, 2.0),
@@ -165,12 +177,14 @@ impl Constants {
     };
 
     /// Names of all constants, as [`Constants::set`] takes them.
-    pub const NAMES: [&str; 15] = [
+    pub const NAMES: [&str; 17] = [
         "local_ns",
         "hop_ns",
         "lines_under_way",
         "first_percent",
         "ramp_percent",
+        "copies.BYTES",
+        "crowded_copies.BYTES",
         "memory_bytes_per_ns",
         "link_bytes_per_ns",
         "lines_per_written",
@@ -183,7 +197,7 @@ impl Constants {
         "fuse.(…)",
     ];
 
-    /// Gives a constant a known value, by its name here, with a dot within a filesystem's costs: `hop_ns`, `tmpfs.page_ns`. Whether there is
+    /// Gives a constant a known value, by its name here, with a dot within a filesystem's costs and before a copy's bytes: `hop_ns`, `tmpfs.page_ns`, `copies.4096`. Whether there is
     /// a constant of that name.
     #[must_use]
     pub fn set(&mut self, name: &str, value: f64) -> bool {
@@ -195,6 +209,10 @@ impl Constants {
                 _ => return false,
             }
             true
+        };
+        let of_copies = |copies: &mut Copies, bytes: &str| {
+            let bytes = bytes.parse().ok().filter(|bytes| *bytes > 0);
+            bytes.map(|bytes| copies.insert(bytes, value)).is_some()
         };
         let of_machine = match name {
             "local_ns" => &mut self.local_ns,
@@ -209,6 +227,8 @@ impl Constants {
             "transfer_hop_ns" => &mut self.transfer_hop_ns,
             _ => {
                 return match name.split_once('.') {
+                    Some(("copies", bytes)) => of_copies(&mut self.copies, bytes),
+                    Some(("crowded_copies", bytes)) => of_copies(&mut self.crowded_copies, bytes),
                     Some(("tmpfs", name)) => of_costs(&mut self.tmpfs, name),
                     Some(("mount", name)) => of_costs(&mut self.mount, name),
                     Some(("library", name)) => of_costs(&mut self.library, name),
@@ -232,6 +252,8 @@ impl Constants {
             lines_under_way: self.lines_under_way.draw(random),
             first_percent: self.first_percent.draw(random),
             ramp_percent: self.ramp_percent.draw(random),
+            copies: self.copies.clone(),
+            crowded_copies: self.crowded_copies.clone(),
             memory_bytes_per_ns: self.memory_bytes_per_ns.draw(random),
             link_bytes_per_ns: self.link_bytes_per_ns.draw(random),
             lines_per_written: self.lines_per_written.draw(random),
@@ -276,11 +298,22 @@ mod tests {
     fn known_constants_are_not_drawn() {
         let mut constants = Constants::SERVER;
         assert!(constants.set("hop_ns", 7.5) && constants.set("tmpfs.page_ns", 3.0));
-        for name in ["hop", "tmpfs", "tmpfs.page", "ext4.page_ns", ""] {
+        assert!(constants.set("copies.4096", 300.0) && constants.set("crowded_copies.4096", 400.0));
+        for name in [
+            "hop",
+            "tmpfs",
+            "tmpfs.page",
+            "ext4.page_ns",
+            "copies",
+            "copies.0",
+            "copies.4k",
+            "",
+        ] {
             assert!(!constants.set(name, 1.0), "{name}");
         }
         let drawn = constants.draw(3);
         assert_eq!((drawn.hop_ns, drawn.tmpfs.page_ns), (7.5, 3.0));
+        assert_eq!((drawn.copies[&4096], drawn.crowded_copies[&4096]), (300.0, 400.0));
         assert_eq!(drawn.local_ns, Constants::SERVER.draw(3).local_ns);
     }
 

@@ -33,7 +33,7 @@ pub mod upload;
 pub mod ycsb;
 
 pub use agenda::Agenda;
-pub use constants::{Band, Constants, Drawn};
+pub use constants::{Band, Constants, Copies, Drawn};
 pub use files::{Contestant, Files};
 pub use lock::Lock;
 pub use machine::{Machine, MachineError, Traffic, shapes};

@@ -1,10 +1,11 @@
 //! A machine: cores, memories and the links between them, as queues that lines go through.
 //!
 //! A copy takes as long as the slowest of three: the core, which has a number of lines under way and waits for each as long as the
-//! latency is; the home's memory; and each link on the way, which serve their lines in the order in which copies begin.
+//! latency is, or takes what was measured; the home's memory; and each link on the way, which serve their lines in the order in which
+//! copies begin.
 //! Not modelled: refreshes and banks of memory, congestion within a socket, frequencies of cores, page tables.
 
-use crate::constants::ps;
+use crate::constants::{Copies, ps};
 use crate::{Drawn, LINE_BYTES, PS_PER_NS};
 use homenode_policy::NodeId;
 use homenode_policy::topology::{LatencySource, Topology};
@@ -32,9 +33,9 @@ pub struct Machine {
     transfer_ps: u64,
     transfer_hop_ps: u64,
     written_percent: u64,
-    /// Percent by which the first lines of a copy take longer: those of a page, and up to [`RAMP_LINES`].
-    first_percent: u64,
-    ramp_percent: u64,
+    /// Copies of a core that copies alone, and while each core of its node does.
+    alone: Curve,
+    crowded: Option<Curve>,
     traffic: Traffic,
 }
 
@@ -57,6 +58,48 @@ struct Node {
     cache_bytes: u64,
     /// Lines, of a hundred that its cores copy, that are in its caches.
     hit_percent: u64,
+    cores: u64,
+    /// Cores at work; none before [`Machine::set_working_bytes`].
+    at_work: u64,
+}
+
+/// Work of a core in a copy of so many lines, in hundredths of a line's time: points in ascending order, straight between them and on
+/// from the last two.
+#[derive(Clone, Debug)]
+struct Curve(Vec<(u64, i64)>);
+
+impl Curve {
+    /// The first lines of a copy take longer: those of a page, and up to [`RAMP_LINES`].
+    fn of_percents(first: f64, ramp: f64) -> Self {
+        let [first, ramp] = [first, ramp].map(|percent| signed(ps(percent) / PS_PER_NS));
+        let (page, all) = (signed(PAGE_LINES), signed(RAMP_LINES));
+        let at_ramp = all * (100 + ramp) + page * first;
+        Self(vec![
+            (0, 0),
+            (PAGE_LINES, page * (100 + first + ramp)),
+            (RAMP_LINES, at_ramp),
+            (RAMP_LINES + 1, at_ramp + 100),
+        ])
+    }
+
+    /// Copies that were measured, where a line takes `line_ps`; none where none were.
+    fn measured(copies: &Copies, line_ps: u64) -> Option<Self> {
+        let point = |(bytes, ns): (&u64, &f64)| (bytes.div_ceil(LINE_BYTES), signed(ps(*ns) * 100 / line_ps.max(1)));
+        let mut points: Vec<_> = std::iter::once((0, 0)).chain(copies.iter().map(point)).collect();
+        points.dedup_by_key(|(lines, _)| *lines);
+        (points.len() > 1).then_some(Self(points))
+    }
+
+    fn of(&self, lines: u64) -> i64 {
+        let after = self.0.partition_point(|(at, _)| *at < lines).clamp(1, self.0.len() - 1);
+        let ((from, before), (to, then)) = (self.0[after - 1], self.0[after]);
+        before + (then - before) * (signed(lines) - signed(from)) / signed(to - from)
+    }
+}
+
+/// Lines and hundredths of them: far below 2^63.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).expect("lines of a copy are far below 2^63")
 }
 
 /// Server of lines, one after another: a memory or a link.
@@ -138,7 +181,7 @@ impl Machine {
         }
         let (ways, link_count) = ways(topology, drawn)?;
         let memory_line_ps = ps(LINE_BYTES as f64 / drawn.memory_bytes_per_ns);
-        let nodes = topology.nodes().iter().map(|node| {
+        let nodes = topology.nodes().iter().enumerate().map(|(at, node)| {
             let level = topology.caches().iter().map(|cache| cache.level).max().unwrap_or(0);
             let caches = topology
                 .caches()
@@ -152,19 +195,24 @@ impl Machine {
                 line_ps: memory_line_ps,
                 cache_bytes: of_node.map(|cache| cache.bytes).sum(),
                 hit_percent: 0,
+                cores: nodes_of_cores.iter().filter(|on| **on as usize == at).count() as u64,
+                at_work: 0,
             }
         });
+        let nodes: Vec<Node> = nodes.collect();
+        let line_ps = ways[0][0].line_ps;
         Ok(Self {
+            alone: Curve::measured(&drawn.copies, line_ps)
+                .unwrap_or_else(|| Curve::of_percents(drawn.first_percent, drawn.ramp_percent)),
+            crowded: Curve::measured(&drawn.crowded_copies, line_ps),
             nodes_of_cores,
-            nodes: nodes.collect(),
+            nodes,
             ways,
             links: vec![Server::default(); link_count],
             link_line_ps: ps(LINE_BYTES as f64 / drawn.link_bytes_per_ns),
             transfer_ps: ps(drawn.transfer_ns),
             transfer_hop_ps: ps(drawn.transfer_hop_ns),
             written_percent: ps(drawn.lines_per_written) / 10,
-            first_percent: ps(drawn.first_percent) / PS_PER_NS,
-            ramp_percent: ps(drawn.ramp_percent) / PS_PER_NS,
             traffic: Traffic::default(),
         })
     }
@@ -209,6 +257,7 @@ impl Machine {
                 .count() as u64;
             let hits = u128::from(node.cache_bytes) * 100 / u128::from((on_node * bytes_each).max(1));
             node.hit_percent = u64::try_from(hits).unwrap_or(100).min(100);
+            node.at_work = on_node;
         }
     }
 
@@ -268,14 +317,24 @@ impl Machine {
         let line_ps = self.ways[node as usize][home as usize].line_ps;
         let near_ps = self.ways[node as usize][node as usize].line_ps * CACHED_PERCENT / 100;
         let missed = lines - hits;
-        let slow = missed.min(PAGE_LINES) * self.first_percent + missed.min(RAMP_LINES) * self.ramp_percent;
-        let core_end = now + (100 * missed + slow) * line_ps / 100 + hits * near_ps;
+        let core_end = now + self.work(node, missed) * line_ps / 100 + hits * near_ps;
         if node == home {
             self.traffic.local_bytes += bytes;
         } else {
             self.traffic.remote_bytes += bytes;
         }
         self.reserve(now, node, home, missed).max(core_end).max(now + 1)
+    }
+
+    /// Work of a core of a node in a copy, in hundredths of a line's time.
+    #[inline]
+    fn work(&self, node: u32, lines: u64) -> u64 {
+        let mut work = self.alone.of(lines);
+        let of_node = &self.nodes[node as usize];
+        if let (Some(crowded), 2..) = (&self.crowded, of_node.at_work) {
+            work += (crowded.of(lines) - work) * signed(of_node.at_work - 1) / signed(of_node.cores - 1);
+        }
+        work.max(0).unsigned_abs()
     }
 
     /// Lines between a node and memory of a home take their turn at the links on the way and at the memory.
@@ -451,6 +510,42 @@ mod tests {
             }
         );
         assert_eq!(quiet.take_traffic(), Traffic::default());
+    }
+
+    #[test]
+    fn measured_copies_take_what_was_measured() {
+        let mut constants = Constants::SERVER;
+        for (bytes, alone, crowded) in [
+            (1 << 10, 100.0, 110.0),
+            (4 << 10, 300.0, 400.0),
+            (64 << 10, 6300.0, 8400.0),
+        ] {
+            constants.copies.insert(bytes, alone);
+            constants.crowded_copies.insert(bytes, crowded);
+        }
+        assert!(constants.set("memory_bytes_per_ns", 1000.0));
+        let drawn = constants.draw(1);
+        let mut machine = Machine::new(&machine(2, 3, 1 << 30, Shape::Full, Vec::new()), &drawn).unwrap();
+        let mut ns_of = |at_work: &[u32], home, bytes| {
+            machine.set_working_bytes(at_work, 1 << 40);
+            machine.read(0, 0, home, bytes) as f64 / PS_PER_NS as f64
+        };
+        // At the points, between them, below the first, beyond the last.
+        for (bytes, ns) in [
+            (1 << 10, 100.0),
+            (4 << 10, 300.0),
+            (34 << 10, 3300.0),
+            (512, 50.0),
+            (124 << 10, 12_300.0),
+        ] {
+            let told = ns_of(&[0, 3], 0, bytes);
+            assert!((told / ns - 1.0).abs() < 0.01, "{bytes} bytes: {told}, {ns} measured");
+        }
+        for (cores, ns) in [(&[0, 1][..], 350.0), (&[0, 1, 2], 400.0)] {
+            let told = ns_of(cores, 0, 4 << 10);
+            assert!((told / ns - 1.0).abs() < 0.01, "{cores:?}: {told}, {ns} measured");
+        }
+        assert!(ns_of(&[0], 1, 4 << 10) > 300.0, "another node's memory is farther");
     }
 
     #[test]

@@ -12,7 +12,7 @@ class TrialTest(SceneTest):
         """Runs a program of trials/ in a guest. All its tests have to pass, and none to be skipped. What it wrote."""
         uring = "echo Y >/sys/module/fuse/parameters/enable_uring;" if transport == "uring" else ""
         script = f'{uring} exec /usr/bin/python3 -B "$@"'
-        environment = (f"PYTHONPATH={HERE}", f"TRANSPORT={transport}")
+        environment = (f"PYTHONPATH={HERE}", f"TRANSPORT={transport}", f"TRIAL_SECONDS={seconds - 60}")
         # Where scenes find these two as well.
         words = [HERE / "trials" / program, self.binary, self.witness, *map(json.dumps, words)]
         done = self.lab(

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import faulthandler
 import json
 import mmap
 import os
@@ -24,7 +25,8 @@ SOON_S = 20
 
 
 def run_trials() -> None:
-    """The tests of a program of this directory."""
+    """The tests of a program of this directory. One that hangs tells where, before the guest is ended."""
+    faulthandler.dump_traceback_later(int(os.environ["TRIAL_SECONDS"]), exit=True)
     unittest.main(argv=sys.argv[:1], verbosity=2)
 
 

@@ -110,7 +110,7 @@ def main() -> int:
     errors.sort()
     told = f"{len(errors)} rows that are not noisy, medians of {len(files)} runs: median error {(errors or [1])[len(errors) // 2]:.1%}"
     print(f"{told}, {len(missed)} beyond {BAR:.0%}: {', '.join(missed) or 'none'}")
-    return 1 if missed else 0
+    return 1 if missed or not errors else 0
 
 
 sys.exit(main())

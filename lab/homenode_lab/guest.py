@@ -200,7 +200,9 @@ class Guest:
                     if not self.started:
                         what = f"the guest had not booted after {self.job.boot_timeout_s:g} s"
                         raise BootFailed(what, self.last_words())
+                    # A kernel that hangs tells so on its console.
                     say(f"the command took longer than {self.job.timeout_s:g} s, and was ended (--timeout)")
+                    say(f"the guest's last words:\n{self.last_words()}")
                     return 124
         return self.status
 

@@ -23,7 +23,8 @@ class Ends(LabTest):
         begin = time.monotonic()
         done = self.lab("--nodes", "2", "--timeout", "2", "--", "sh", "-c", "echo before; sleep 1000")
         self.assertEqual((done.returncode, done.stdout), (124, "before\n"))
-        self.assertEqual(done.stderr, "lab: the command took longer than 2 s, and was ended (--timeout)\n")
+        said = "lab: the command took longer than 2 s, and was ended (--timeout)\nlab: the guest's last words:\n"
+        self.assertEqual(done.stderr[: len(said)], said)
         self.assertLess(time.monotonic() - begin, 150)
 
     def test_a_boot_that_hangs_is_tried_again(self):

@@ -58,9 +58,10 @@ pub struct Constants {
     pub first_percent: Band,
     /// Percent by which the first [`RAMP_LINES`](crate::machine::RAMP_LINES) take longer.
     pub ramp_percent: Band,
-    /// Measured times of a core that copies alone, from memory of its own node: instead of the three above.
+    /// Measured times of a core that copies alone, from memory of its own node: instead of the three above, of lines that a write takes more, and of caches.
     pub copies: Copies,
-    /// Measured times while each core of the node copies. Without them only the memory's bytes a nanosecond tell.
+    /// Measured times while each core of the node copies, for loads whose cores at work are known (reads and overwrites by `fio`). Without
+    /// them only the memory's bytes a nanosecond tell.
     pub crowded_copies: Copies,
     /// Bytes a nanosecond of a node's memory.
     pub memory_bytes_per_ns: Band,

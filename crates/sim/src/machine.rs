@@ -36,6 +36,7 @@ pub struct Machine {
     /// Copies of a core that copies alone, and while each core of its node does.
     alone: Curve,
     crowded: Option<Curve>,
+    is_measured: bool,
     traffic: Traffic,
 }
 
@@ -82,11 +83,20 @@ impl Curve {
         ])
     }
 
-    /// Copies that were measured, where a line takes `line_ps`; none where none were.
+    /// Copies that were measured, where a line takes `line_ps`; none where none were. A larger one that took less takes as long.
     fn measured(copies: &Copies, line_ps: u64) -> Option<Self> {
-        let point = |(bytes, ns): (&u64, &f64)| (bytes.div_ceil(LINE_BYTES), signed(ps(*ns) * 100 / line_ps.max(1)));
-        let mut points: Vec<_> = std::iter::once((0, 0)).chain(copies.iter().map(point)).collect();
-        points.dedup_by_key(|(lines, _)| *lines);
+        let mut points = vec![(0, 0)];
+        for (bytes, ns) in copies {
+            let (before, least) = points[points.len() - 1];
+            let (lines, work) = (
+                bytes.div_ceil(LINE_BYTES),
+                signed(ps(*ns) * 100 / line_ps.max(1)).max(least),
+            );
+            if lines == before {
+                points.pop();
+            }
+            points.push((lines, work));
+        }
         (points.len() > 1).then_some(Self(points))
     }
 
@@ -205,6 +215,7 @@ impl Machine {
             alone: Curve::measured(&drawn.copies, line_ps)
                 .unwrap_or_else(|| Curve::of_percents(drawn.first_percent, drawn.ramp_percent)),
             crowded: Curve::measured(&drawn.crowded_copies, line_ps),
+            is_measured: !drawn.copies.is_empty(),
             nodes_of_cores,
             nodes,
             ways,
@@ -312,8 +323,13 @@ impl Machine {
     #[inline]
     fn copy(&mut self, now: u64, core: u32, home: u32, bytes: u64, percent: u64) -> u64 {
         let node = self.nodes_of_cores[core as usize];
+        // What was measured has its written lines, and its hits, in it.
+        let (percent, hit_percent) = match self.is_measured {
+            true => (100, 0),
+            false => (percent, self.nodes[node as usize].hit_percent),
+        };
         let lines = bytes.div_ceil(LINE_BYTES) * percent / 100;
-        let hits = lines * self.nodes[node as usize].hit_percent / 100;
+        let hits = lines * hit_percent / 100;
         let line_ps = self.ways[node as usize][home as usize].line_ps;
         let near_ps = self.ways[node as usize][node as usize].line_ps * CACHED_PERCENT / 100;
         let missed = lines - hits;
@@ -546,6 +562,20 @@ mod tests {
             assert!((told / ns - 1.0).abs() < 0.01, "{cores:?}: {told}, {ns} measured");
         }
         assert!(ns_of(&[0], 1, 4 << 10) > 300.0, "another node's memory is farther");
+        machine.set_working_bytes(&[0], 1);
+        let written = machine.write(0, 0, 0, 4 << 10) as f64 / PS_PER_NS as f64;
+        assert!(
+            (written / 300.0 - 1.0).abs() < 0.01,
+            "hits and written lines are measured too: {written}"
+        );
+    }
+
+    #[test]
+    fn measured_copies_never_shrink() {
+        let copies = Copies::from([(1, 50.0), (64, 40.0), (4096, 300.0), (8192, 200.0)]);
+        let curve = Curve::measured(&copies, 10_000).unwrap();
+        let all: Vec<i64> = [0, 1, 32, 64, 128, 4096].map(|lines| curve.of(lines)).into();
+        assert!(all.is_sorted() && all[1] == 500 && all[5] == 3000, "{all:?}");
     }
 
     #[test]

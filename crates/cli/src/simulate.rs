@@ -192,12 +192,13 @@ fn constants(known: &[String]) -> Result<Constants> {
     let mut constants = Constants::SERVER;
     for word in known {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
-        // A copy of many bytes takes long.
-        let most = if name.contains("copies.") { 1e9 } else { 1e6 };
+        // A copy of many bytes takes long, and none takes no time.
+        let is_copy = name.contains("copies.");
+        let most = if is_copy { 1e9 } else { 1e6 };
         match value.parse::<f64>() {
             Ok(value)
                 if (0.001..=most).contains(&value)
-                    || value == 0.0 && (name.contains('.') || name.ends_with("percent")) =>
+                    || value == 0.0 && !is_copy && (name.contains('.') || name.ends_with("percent")) =>
             {
                 if !constants.set(name, value) {
                     fail!(

@@ -118,6 +118,8 @@ fn loads_that_cannot_be_are_refused() {
         (&["fio", "--set", "hop=3"], "no constant hop"),
         (&["fio", "--set", "hop_ns=-3"], "NAME=VALUE"),
         (&["fio", "--set", "local_ns=0"], "NAME=VALUE"),
+        (&["fio", "--set", "copies.4096=0"], "NAME=VALUE"),
+        (&["fio", "--set", "copies.4k=300"], "no constant copies.4k"),
         (&["fio", "--size", "1K"], "less than a block"),
         (&["fio", "--runtime", "0", "--rw", "randread"], "--runtime 0"),
         (

@@ -210,6 +210,9 @@ fn constants(known: &[String]) -> Result<Constants> {
             _ => fail!("--set {word}: write NAME=VALUE, with a value from 0.001 to {most}"),
         }
     }
+    if constants.copies.is_empty() && !constants.crowded_copies.is_empty() {
+        fail!("--set crowded_copies.BYTES is told without any copies.BYTES: give both");
+    }
     Ok(constants)
 }
 

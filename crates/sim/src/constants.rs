@@ -58,10 +58,11 @@ pub struct Constants {
     pub first_percent: Band,
     /// Percent by which the first [`RAMP_LINES`](crate::machine::RAMP_LINES) take longer.
     pub ramp_percent: Band,
-    /// Measured times of a core that copies alone, from memory of its own node: instead of the three above, of lines that a write takes more, and of caches.
+    /// Measured times of a core that copies alone, from memory of its own node: instead of the three above, of the lines that a write
+    /// takes more, and of caches.
     pub copies: Copies,
-    /// Measured times while each core of the node copies, for loads whose cores at work are known (reads and overwrites by `fio`). Without
-    /// them only the memory's bytes a nanosecond tell.
+    /// Beside `copies`, and not without: the same while each core of the node copies. For loads whose cores at work are known, which are
+    /// the reads and overwrites of [`fio`](crate::fio).
     pub crowded_copies: Copies,
     /// Bytes a nanosecond of a node's memory.
     pub memory_bytes_per_ns: Band,
@@ -198,8 +199,8 @@ impl Constants {
         "fuse.(…)",
     ];
 
-    /// Gives a constant a known value, by its name here, with a dot within a filesystem's costs and before a copy's bytes: `hop_ns`, `tmpfs.page_ns`, `copies.4096`. Whether there is
-    /// a constant of that name.
+    /// Gives a constant a known value, by its name here, with a dot within a filesystem's costs and before a copy's bytes: `hop_ns`,
+    /// `tmpfs.page_ns`, `copies.4096`. Whether there is a constant of that name.
     #[must_use]
     pub fn set(&mut self, name: &str, value: f64) -> bool {
         let of_costs = |costs: &mut Costs<Band>, name: &str| {

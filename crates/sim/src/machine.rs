@@ -33,10 +33,11 @@ pub struct Machine {
     transfer_ps: u64,
     transfer_hop_ps: u64,
     written_percent: u64,
-    /// Copies of a core that copies alone, and while each core of its node does.
-    alone: Curve,
-    crowded: Option<Curve>,
-    is_measured: bool,
+    /// Percent by which the first lines of a copy take longer: those of a page, and up to [`RAMP_LINES`].
+    first_percent: u64,
+    ramp_percent: u64,
+    /// Instead, of a machine that was measured.
+    measured: Option<Measured>,
     traffic: Traffic,
 }
 
@@ -64,27 +65,40 @@ struct Node {
     at_work: u64,
 }
 
+/// Copies that were measured: what a core takes that copies alone, and while each core of its node does.
+#[derive(Clone, Debug)]
+struct Measured {
+    alone: Curve,
+    crowded: Option<Curve>,
+}
+
+impl Measured {
+    /// `line_ps`: time of a line from the own node. None where nothing was measured.
+    fn new(drawn: &Drawn, line_ps: u64) -> Option<Self> {
+        Some(Self {
+            alone: Curve::new(&drawn.copies, line_ps)?,
+            crowded: Curve::new(&drawn.crowded_copies, line_ps),
+        })
+    }
+
+    /// Work of a core of `node`.
+    fn work(&self, node: &Node, lines: u64) -> u64 {
+        let mut work = self.alone.of(lines);
+        if let (Some(crowded), 2..) = (&self.crowded, node.at_work) {
+            work += (crowded.of(lines) - work) * signed(node.at_work - 1) / signed(node.cores - 1);
+        }
+        work.max(0).unsigned_abs()
+    }
+}
+
 /// Work of a core in a copy of so many lines, in hundredths of a line's time: points in ascending order, straight between them and on
 /// from the last two.
 #[derive(Clone, Debug)]
 struct Curve(Vec<(u64, i64)>);
 
 impl Curve {
-    /// The first lines of a copy take longer: those of a page, and up to [`RAMP_LINES`].
-    fn of_percents(first: f64, ramp: f64) -> Self {
-        let [first, ramp] = [first, ramp].map(|percent| signed(ps(percent) / PS_PER_NS));
-        let (page, all) = (signed(PAGE_LINES), signed(RAMP_LINES));
-        let at_ramp = all * (100 + ramp) + page * first;
-        Self(vec![
-            (0, 0),
-            (PAGE_LINES, page * (100 + first + ramp)),
-            (RAMP_LINES, at_ramp),
-            (RAMP_LINES + 1, at_ramp + 100),
-        ])
-    }
-
-    /// Copies that were measured, where a line takes `line_ps`; none where none were. A larger one that took less takes as long.
-    fn measured(copies: &Copies, line_ps: u64) -> Option<Self> {
+    /// None without a copy. A larger one that took less takes as long.
+    fn new(copies: &Copies, line_ps: u64) -> Option<Self> {
         let mut points = vec![(0, 0)];
         for (bytes, ns) in copies {
             let (before, least) = points[points.len() - 1];
@@ -209,13 +223,11 @@ impl Machine {
                 at_work: 0,
             }
         });
-        let nodes: Vec<Node> = nodes.collect();
-        let line_ps = ways[0][0].line_ps;
+        let nodes = nodes.collect();
         Ok(Self {
-            alone: Curve::measured(&drawn.copies, line_ps)
-                .unwrap_or_else(|| Curve::of_percents(drawn.first_percent, drawn.ramp_percent)),
-            crowded: Curve::measured(&drawn.crowded_copies, line_ps),
-            is_measured: !drawn.copies.is_empty(),
+            measured: Measured::new(drawn, ways[0][0].line_ps),
+            first_percent: ps(drawn.first_percent) / PS_PER_NS,
+            ramp_percent: ps(drawn.ramp_percent) / PS_PER_NS,
             nodes_of_cores,
             nodes,
             ways,
@@ -323,34 +335,27 @@ impl Machine {
     #[inline]
     fn copy(&mut self, now: u64, core: u32, home: u32, bytes: u64, percent: u64) -> u64 {
         let node = self.nodes_of_cores[core as usize];
-        // What was measured has its written lines, and its hits, in it.
-        let (percent, hit_percent) = match self.is_measured {
-            true => (100, 0),
-            false => (percent, self.nodes[node as usize].hit_percent),
-        };
-        let lines = bytes.div_ceil(LINE_BYTES) * percent / 100;
-        let hits = lines * hit_percent / 100;
+        let lines = bytes.div_ceil(LINE_BYTES);
         let line_ps = self.ways[node as usize][home as usize].line_ps;
-        let near_ps = self.ways[node as usize][node as usize].line_ps * CACHED_PERCENT / 100;
-        let missed = lines - hits;
-        let core_end = now + self.work(node, missed) * line_ps / 100 + hits * near_ps;
+        let of_node = &self.nodes[node as usize];
+        let (missed, core_ps) = match &self.measured {
+            // It has what a write takes more, and hits, in it.
+            Some(measured) => (lines, measured.work(of_node, lines) * line_ps / 100),
+            None => {
+                let lines = lines * percent / 100;
+                let hits = lines * of_node.hit_percent / 100;
+                let near_ps = self.ways[node as usize][node as usize].line_ps * CACHED_PERCENT / 100;
+                let missed = lines - hits;
+                let slow = missed.min(PAGE_LINES) * self.first_percent + missed.min(RAMP_LINES) * self.ramp_percent;
+                (missed, (100 * missed + slow) * line_ps / 100 + hits * near_ps)
+            }
+        };
         if node == home {
             self.traffic.local_bytes += bytes;
         } else {
             self.traffic.remote_bytes += bytes;
         }
-        self.reserve(now, node, home, missed).max(core_end).max(now + 1)
-    }
-
-    /// Work of a core of a node in a copy, in hundredths of a line's time.
-    #[inline]
-    fn work(&self, node: u32, lines: u64) -> u64 {
-        let mut work = self.alone.of(lines);
-        let of_node = &self.nodes[node as usize];
-        if let (Some(crowded), 2..) = (&self.crowded, of_node.at_work) {
-            work += (crowded.of(lines) - work) * signed(of_node.at_work - 1) / signed(of_node.cores - 1);
-        }
-        work.max(0).unsigned_abs()
+        self.reserve(now, node, home, missed).max(now + core_ps).max(now + 1)
     }
 
     /// Lines between a node and memory of a home take their turn at the links on the way and at the memory.
@@ -573,7 +578,7 @@ mod tests {
     #[test]
     fn measured_copies_never_shrink() {
         let copies = Copies::from([(1, 50.0), (64, 40.0), (4096, 300.0), (8192, 200.0)]);
-        let curve = Curve::measured(&copies, 10_000).unwrap();
+        let curve = Curve::new(&copies, 10_000).unwrap();
         let all: Vec<i64> = [0, 1, 32, 64, 128, 4096].map(|lines| curve.of(lines)).into();
         assert!(all.is_sorted() && all[1] == 500 && all[5] == 3000, "{all:?}");
     }

@@ -8,14 +8,13 @@ import json
 import os
 import random
 import subprocess
-import sys
 import threading
 import time
 import unittest
 import uuid
 from pathlib import Path
 
-from pool import MIB, WORDS, Commanding, homenode
+from pool import MIB, WORDS, Commanding, homenode, run_trials
 from write_log import WriteLog
 
 # The device mapper's only disk; names in /dev/mapper are udev's.
@@ -205,4 +204,4 @@ class Devices(Commanding):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], WORDS[0]], verbosity=2)
+    run_trials(WORDS[0])

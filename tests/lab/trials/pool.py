@@ -24,10 +24,10 @@ MIB = 1 << 20
 SOON_S = 20
 
 
-def run_trials() -> None:
-    """The tests of a program of this directory. One that hangs tells where, before the guest is ended."""
+def run_trials(*names: str) -> None:
+    """The tests of a program of this directory, or those of these names. One that hangs tells where, before the guest is ended."""
     faulthandler.dump_traceback_later(int(os.environ["TRIAL_SECONDS"]), exit=True)
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    unittest.main(argv=[*sys.argv[:1], *names], verbosity=2)
 
 
 def start(program: str, *words, through: tuple = ()) -> subprocess.Popen:

@@ -120,6 +120,7 @@ fn loads_that_cannot_be_are_refused() {
         (&["fio", "--set", "local_ns=0"], "NAME=VALUE"),
         (&["fio", "--set", "copies.4096=0"], "NAME=VALUE"),
         (&["fio", "--set", "copies.4k=300"], "no constant copies.4k"),
+        (&["fio", "--set", "crowded_copies.4096=300"], "give both"),
         (&["fio", "--size", "1K"], "less than a block"),
         (&["fio", "--runtime", "0", "--rw", "randread"], "--runtime 0"),
         (

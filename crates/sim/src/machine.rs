@@ -97,7 +97,7 @@ impl Measured {
 struct Curve(Vec<(u64, i64)>);
 
 impl Curve {
-    /// None without a copy. A larger one that took less takes as long.
+    /// Times that were measured, as points. Where there are none, no curve. Larger copies take as long as smaller ones, or longer.
     fn new(copies: &Copies, line_ps: u64) -> Option<Self> {
         let mut points = vec![(0, 0)];
         for (bytes, ns) in copies {

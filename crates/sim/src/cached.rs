@@ -118,7 +118,7 @@ impl Cached {
                 }
                 previous = previous.after(&plan, &snapshot);
             }
-            run.scheduler.balance(&run.machine);
+            run.scheduler.balance(&run.machine, u64::from(period) * period_ps);
         }
         let measured = self.periods - self.periods / 2;
         let seconds = (u64::from(measured) * period_ps) as f64 / PS_PER_S as f64;
@@ -218,12 +218,10 @@ impl<'a> Run<'a> {
         } = self;
         agenda.run(end_ps, |now, job| {
             let thread = job as usize;
-            let core = scheduler.core(thread);
-            let free = scheduler.free_at(core, now);
-            if free > now {
-                scheduler.note(thread, 0, free - now);
-                return Some(free);
-            }
+            let core = match scheduler.run(machine, thread, now) {
+                Ok(core) => core,
+                Err(again) => return Some(again),
+            };
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
@@ -247,7 +245,7 @@ impl<'a> Run<'a> {
             moved[thread][home as usize] += BLOCK_BYTES as u64;
             let end = machine.read(now, core, home, BLOCK_BYTES as u64) + *costs_ps;
             scheduler.occupy(core, end);
-            scheduler.note(thread, end - now, 0);
+            scheduler.note(thread, end - now);
             Some(end + waits)
         });
     }

@@ -528,9 +528,9 @@ fn upload(effort: &Effort) -> Figure {
         axes: ["cores", "MB/s"],
         is_logarithmic: [false, false],
         categories: Vec::new(),
-        paper: "The paper's abstract: up to 32 % more than without dynamic core affinity, and better scaling with cores. Here `local` has up to a fifth \
-                more than interrupts that are spread over the nodes already, while CPUs are the limit; from 12 cores on the disk is. `spread` is between. \
-                With all interrupts on one CPU an upload stops at half.",
+        paper: "The paper's abstract: up to 32 % more than without dynamic core affinity, and better scaling with cores. Here `local` has 2 to 5 % \
+                more than interrupts that are spread over the nodes already, while CPUs are the limit: most of a chunk's time is a CPU's own work, \
+                wherever the bytes lie. From 10 cores on the disk is the limit. With all interrupts on CPU 0 an upload stops at two thirds.",
         series: series(&Placing::ALL, Placing::name, points),
     }
 }

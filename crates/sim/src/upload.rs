@@ -181,7 +181,7 @@ impl Upload {
                 run.carry_out(&plan);
                 previous = previous.after(&plan, &snapshot);
             }
-            run.scheduler.balance(&run.machine);
+            run.scheduler.balance(&run.machine, u64::from(period) * period_ps);
         }
         let seconds = (u64::from(self.periods - self.periods / 2) * period_ps) as f64 / PS_PER_S as f64;
         done.mb_per_s = bytes as f64 / 1e6 / seconds;
@@ -306,29 +306,26 @@ impl<'a> Run<'a> {
                     return Some(now + idle);
                 }
                 let core = interrupts[(number % load.queues) as usize];
-                let free = scheduler.free_at(core, now).max(*card_free_at);
-                if free > now {
-                    return Some(free);
+                if let Err(again) = scheduler.interrupt(core, number, now) {
+                    return Some(again);
                 }
-                *card_free_at = now + on_card;
+                *card_free_at = (*card_free_at).max(now) + on_card;
                 let node = machine.node_of(core);
                 let arrived = machine.transfer(now, card, node, load.chunk_bytes);
                 // Headers.
                 let end = machine.read(now, core, node, load.chunk_bytes / 16) + *receive_ps;
                 scheduler.occupy(core, end);
                 (connection.waiting, connection.from) = (connection.waiting + 1, core);
-                return Some(end.max(now + on_card).max(arrived));
+                return Some(end.max(*card_free_at).max(arrived));
             }
             if connection.waiting == 0 {
                 return Some(now + idle);
             }
             let thread = number as usize;
-            let core = scheduler.core(thread);
-            let free = scheduler.free_at(core, now);
-            if free > now {
-                scheduler.note(thread, 0, free - now);
-                return Some(free);
-            }
+            let core = match scheduler.run(machine, thread, now) {
+                Ok(core) => core,
+                Err(again) => return Some(again),
+            };
             let (node, from) = (machine.node_of(core), machine.node_of(connection.from));
             // Memories and links meet events in order, so all that a chunk needs takes its turn now, one time behind the other.
             let read = machine.read(now, core, from, load.chunk_bytes) - now;
@@ -336,7 +333,7 @@ impl<'a> Run<'a> {
             let saved = machine.transfer(now, disk, node, load.chunk_bytes) - now;
             let written = now + read + copied + *thread_ps;
             scheduler.occupy(core, written);
-            scheduler.note(thread, written - now, 0);
+            scheduler.note(thread, written - now);
             *disk_free_at = (*disk_free_at).max(written) + on_disk.max(saved);
             connection.waiting -= 1;
             connection.bytes += load.chunk_bytes;
@@ -360,6 +357,7 @@ impl<'a> Run<'a> {
     }
 
     fn carry_out(&mut self, plan: &affinity::Plan) {
+        self.scheduler.forget_interrupts();
         for action in &plan.actions {
             match &action.target {
                 Target::Thread(id) => self.scheduler.allow(id.thread as usize - 1, &action.to),

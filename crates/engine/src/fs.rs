@@ -57,11 +57,11 @@ use commit::Held;
 pub(crate) use directory::{LAST_OF_HASH, check_name, first_key};
 use homenode_shared::{Nodes, Slot, Slots};
 use inode::{Body, State};
-use kernel_file::{Growing, Steering};
+use kernel_file::{Growing, Promising, Steering};
 use metadata::{Metadata, inode_bytes, name_bytes, node_bytes, xattr_bytes};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use table::Table;
@@ -132,8 +132,8 @@ pub struct Fs<M: Memory, C: Clock> {
     unlinked: UnlinkedFiles,
     metadata: Arc<Metadata>,
     /// Files of the kernel to which room is promised.
-    promising: Mutex<BTreeSet<Ino>>,
-    /// When promises were counted last.
+    promising: Mutex<Promising>,
+    /// When all promises were counted last.
     promises_counted_ns: AtomicI64,
     /// Nodes that take pages of files of the kernel.
     steering: Steering,
@@ -299,7 +299,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Returns the filesystem's space and inodes, as statfs(2).
     pub fn statfs(&self) -> StatFs {
-        self.count_promises_if_due();
+        self.count_promises_for_call();
         let status = self.pool.status();
         let live = self.table.len();
         let (used_bytes, limit_bytes) = self.metadata_bytes();

@@ -2,7 +2,7 @@
 //!
 //! There are three lanes: for fsyncs of few bytes, for reads that wait for frames or for others' reads, and for all that may take long, so that the
 //! first do not wait for the others. Each has a thread; by the classic transport the last two have several. An fsync takes along all
-//! others that have come: each is settled, and then the log is forced once for all. Users take turns: when all fsyncs of a user are settled and another
+//! others that have come: each is settled, and then the log is forced once for all. Users take turns, at other requests as well: when all fsyncs of a user are settled and another
 //! has many, the log is forced for those that are settled so far. So a user who has one under way waits for a few of another's, not for all.
 
 use crate::host::Host;
@@ -17,6 +17,8 @@ const BYTES_MAX: usize = 16 << 20;
 
 /// Fsyncs of a user that are settled in a row while another user waits.
 const TURN: usize = 4;
+/// Users that are known to have been served.
+const SERVED_MAX: usize = 64;
 /// Fsyncs that are settled before the log is forced, at most: users who keep coming do not put it off.
 const BATCH_MAX: usize = 64;
 
@@ -63,6 +65,8 @@ struct State<E> {
     errands: VecDeque<E>,
     /// Messages of the threads' own.
     bytes: usize,
+    /// Users whose requests were taken last, the last one last.
+    served: VecDeque<u32>,
     is_over: bool,
 }
 
@@ -78,6 +82,7 @@ impl<E: Errand> Aside<E> {
                 state: Mutex::new(State {
                     errands: VecDeque::new(),
                     bytes: 0,
+                    served: VecDeque::new(),
                     is_over: false,
                 }),
                 came: Condvar::new(),
@@ -157,7 +162,7 @@ impl<E: Errand> Lane<E> {
         }
     }
 
-    /// Waits for requests and takes the first one; none when there are to be none.
+    /// Waits for requests and takes the first one, of the user who was served longest ago unless it is an fsync; none when there are to be none.
     fn take(&self) -> Option<E> {
         let mut state = self.lock();
         while state.errands.is_empty() {
@@ -166,7 +171,8 @@ impl<E: Errand> Lane<E> {
             }
             state = self.came.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.remove(0)
+        let at = state.turn();
+        state.remove(at)
     }
 
     /// Fsyncs that wait before anything else.
@@ -188,9 +194,25 @@ impl<E: Errand> State<E> {
         self.errands.iter().take_while(|errand| errand.is_sync()).count()
     }
 
+    /// The request whose turn it is: fsyncs take turns when they are settled.
+    fn turn(&self) -> usize {
+        if self.syncs() > 0 {
+            return 0;
+        }
+        let others = self.errands.iter().enumerate().filter(|(_, errand)| !errand.is_sync());
+        // Of equals the first. Who was served too long ago to be known is one who was never served.
+        let first = others.min_by_key(|(_, errand)| self.served.iter().position(|user| *user == errand.user()));
+        first.map_or(0, |(at, _)| at)
+    }
+
     fn remove(&mut self, at: usize) -> Option<E> {
         let errand = self.errands.remove(at)?;
         self.bytes -= errand.bytes();
+        self.served.retain(|user| *user != errand.user());
+        self.served.push_back(errand.user());
+        if self.served.len() > SERVED_MAX {
+            self.served.pop_front();
+        }
         Some(errand)
     }
 }
@@ -333,6 +355,21 @@ mod tests {
         // Two with many each as well.
         (1..=30).for_each(|number| aside.send(Of(number, true, u32::from(number > 15)), Way::Short));
         assert_eq!(batch(&aside, (0, None)).len(), 30);
+    }
+
+    #[test]
+    fn a_user_with_one_request_does_not_wait_for_all_of_another() {
+        let aside = Aside::new();
+        let lane = Arc::clone(aside.lane(Way::Long));
+        (1..=5).for_each(|number| aside.send(Of(number, false, 1), Way::Long));
+        let taken = || lane.take().map(|errand| errand.0);
+        assert_eq!((taken(), taken()), (Some(1), Some(2)));
+        for number in [98, 99] {
+            aside.send(Of(number, false, 2), Way::Long);
+        }
+        aside.send(Of(77, false, 3), Way::Long);
+        let order: Vec<_> = (0..6).filter_map(|_| taken()).collect();
+        assert_eq!(order, [98, 77, 3, 99, 4, 5]);
     }
 
     #[test]

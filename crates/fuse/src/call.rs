@@ -97,12 +97,13 @@ pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(1);
 /// Bytes of a synchronous write that others may wait for.
 const SHORT_BYTES: usize = 128 << 10;
 
-/// A reader of the device waits, if it is one, and is counted.
-struct Waiting<'a>(Option<&'a AtomicUsize>);
+/// A reader of the device waits, if it is one, and is counted; its call says so meanwhile.
+struct Waiting<'a>(Option<(&'a AtomicUsize, &'a Cell<bool>)>);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if let Some(waiting) = self.0 {
+        if let Some((waiting, waits)) = self.0 {
+            waits.set(false);
             waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -335,7 +336,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             Origin::Ring { .. } => None,
             Origin::Device { .. } if self.waits.get() => Some(Waiting(None)),
             Origin::Device { .. } => {
-                let waiting = Waiting(Some(&self.service.waiting));
+                let waiting = Waiting(Some((&self.service.waiting, &self.waits)));
                 let others_serve = self.service.waiting.fetch_add(1, Ordering::Relaxed) + 1 < self.service.threads;
                 self.waits.set(others_serve);
                 others_serve.then_some(waiting)

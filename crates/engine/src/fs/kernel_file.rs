@@ -17,6 +17,7 @@ use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
 use homenode_shared::Words;
 use parking_lot::Mutex;
+pub(super) use promise::Promising;
 use promise::{Given, MARGIN_BLOCKS, Promise};
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};

@@ -1,7 +1,9 @@
-//! Threads that write beyond a file's end at the same time, and appenders among them.
+//! Threads that write beyond a file's end at the same time, and appenders among them; and what lies behind the end.
 
 use crate::support::threads::run_all;
-use crate::support::{BLOCK, Bytes, Caller, DISKS, durable_on, filesystem_on, new_file};
+use crate::support::{BLOCK, Bytes, Caller, DISKS, RUN, TestFs, durable_on, filesystem_on, new_file};
+use crate::troubled::in_time;
+use homenode_engine::fs::{Inode, fallocate_mode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -116,4 +118,71 @@ fn a_write_into_a_file_that_is_cut_meanwhile_wipes_nothing_of_another() {
         fs.read(&caller.asking(), &inode, 100, &mut bytes).expect("it is there");
         assert_eq!(bytes, [8; 3000], "round {nth}");
     }
+}
+
+const RUN_BYTES: u64 = RUN * BLOCK;
+
+/// A file of whole runs that is cut where no run can be split, so that bytes stay behind its size.
+fn cut_in_a_run(fs: &TestFs, caller: &Caller, runs: u64, size: u64) -> Arc<Inode> {
+    let inode = new_file(fs, "a");
+    for run in 0..runs {
+        fs.write(
+            &caller.asking(),
+            &inode,
+            run * RUN_BYTES,
+            &vec![7; RUN_BYTES as usize],
+            false,
+        )
+        .expect("room");
+    }
+    fs.set_metadata_limit(0);
+    fs.truncate_step(&inode, size, 0).expect("cutting needs no memory");
+    fs.set_metadata_limit(u64::MAX);
+    inode
+}
+
+#[test]
+fn what_a_cut_left_does_not_come_back_at_another_place() {
+    const MIB: u64 = 1 << 20;
+    let (collapse, insert) = (fallocate_mode::COLLAPSE_RANGE, fallocate_mode::INSERT_RANGE);
+    for (mode, size) in [(collapse, RUN_BYTES + MIB), (insert, RUN_BYTES + MIB / 2)] {
+        for frames in [64, 4096] {
+            let fs = durable_on(frames, 1, 16 * RUN);
+            let caller = Caller::on_node(&fs, 0);
+            let inode = cut_in_a_run(&fs, &caller, 2, size);
+            fs.fallocate(&caller.asking(), &inode, mode, 0, MIB).expect("room");
+            let size = fs.attr(&inode).size;
+            fs.truncate_step(&inode, 4 * RUN_BYTES, 0)
+                .expect("growing places nothing");
+            let mut bytes = vec![1; (4 * RUN_BYTES - size) as usize];
+            fs.read(&caller.asking(), &inode, size, &mut bytes)
+                .expect("the disk works");
+            assert!(bytes.iter().all(|byte| *byte == 0), "cut bytes came back");
+        }
+    }
+}
+
+#[test]
+fn zeroing_past_an_end_inside_a_block_ends() {
+    let fs = durable_on(64, 1, 4096);
+    let caller = Caller::on_node(&fs, 0);
+    let (inode, other) = (new_file(&fs, "a"), new_file(&fs, "b"));
+    fs.write(&caller.asking(), &inode, 0, &[7; 5000], false).expect("room");
+    let mut bytes = vec![1; 300 * BLOCK as usize];
+    fs.write(&caller.asking(), &other, 0, &bytes, false).expect("room");
+    // The first file's blocks make room for the other's.
+    for _ in 0..2 {
+        fs.read(&caller.asking(), &other, 0, &mut bytes)
+            .expect("the disk works");
+    }
+    let mode = fallocate_mode::ZERO_RANGE | fallocate_mode::KEEP_SIZE;
+    in_time("zeroing", move || {
+        let caller = Caller::on_node(&fs, 0);
+        fs.fallocate(&caller.asking(), &inode, mode, 100, 1 << 20)
+            .expect("room");
+        let mut bytes = [1; 5000];
+        assert_eq!(fs.read(&caller.asking(), &inode, 0, &mut bytes), Ok(5000));
+        assert!(bytes[..100] == [7; 100] && bytes[100..].iter().all(|byte| *byte == 0));
+        assert_eq!(fs.attr(&inode).size, 5000);
+    });
 }

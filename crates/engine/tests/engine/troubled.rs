@@ -112,7 +112,7 @@ fn bytes(inode: &Inode, at: u64, version: u64) -> Vec<u8> {
 }
 
 /// Runs `act` beside, and fails when it does not end.
-fn in_time<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) fn in_time<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = channel();
     thread::spawn(move || done.send(act()));
     let result = is_done.recv_timeout(PATIENCE);

@@ -185,21 +185,21 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         bytes: Range<u64>,
     ) -> Result<Missing> {
-        let (first, end) = (bytes.start / BLOCK, bytes.end.div_ceil(BLOCK));
         let size = file.size.load(Ordering::Acquire);
-        let is_part = |at: u64| in_block(at) > 0;
-        // The block of the size, and what a cut left behind it, become zero when the file grows.
+        let part = |at: u64| at / BLOCK..at / BLOCK + u64::from(in_block(at) > 0);
+        // The block of the size: zeroing ends in it, and it becomes zero from there on when the file grows, with what a cut left behind it.
+        let last = if size < bytes.end { part(size) } else { 0..0 };
         let gap = match size {
             size if size < bytes.start => {
                 let run_end = size.next_multiple_of(RUN_BLOCKS * BLOCK);
-                size / BLOCK..bytes.start.div_ceil(BLOCK).min(run_end / BLOCK)
+                size / BLOCK..(bytes.start / BLOCK).min(run_end / BLOCK)
             }
             _ => 0..0,
         };
-        let head = first..first + u64::from(is_part(bytes.start));
-        let tail = end - u64::from(is_part(bytes.end))..end;
         let most = self.pool.memory().fetch_max();
-        self.missing(asking, inode, file, [gap, head, tail], most)
+        // Parts of blocks first: each must be brought, however many others lie in the gap.
+        let stretches = [last, part(bytes.start), part(bytes.end), gap];
+        self.missing(asking, inode, file, stretches, most)
     }
 
     /// Carries `act` out on bytes of a file, again and again while some of them must be brought.

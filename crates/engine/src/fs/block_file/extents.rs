@@ -493,6 +493,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             Effect::Adds
         };
         let _room = self.admit_extents(file, effect)?;
+        // What a cut left behind the size would be where nothing makes it zero when the file grows.
+        let size = file.size.load(Ordering::Relaxed);
+        self.zero_gap(closed.ino, file, size.next_multiple_of(RUN_BLOCKS * BLOCK), None)?;
         // Blocks are at another place of the file then, and bytes may be overwritten: a power cut must not undo it.
         self.settle_closed(inode, file)?;
         let left = if operation == Operation::CollapseRange {

@@ -11,6 +11,7 @@ use crate::fs::{Error, Fs, Ino, Inode, Result};
 
 use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Clock, Memory};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -22,14 +23,21 @@ const RANGES_MAX: usize = 1024;
 const PIECES: u64 = 64;
 /// Blocks of such a piece at least: 64 MiB.
 const PIECE_BLOCKS_MIN: u64 = 16_384;
-/// Files with promises that a call of a user's counts at any time; more it counts once in [`COUNT_PERIOD_NS`].
-const COUNTED_FILES_MAX: usize = 64;
+/// Most of [`Promise::effort`] that a call of a user's takes to count promises, half a millisecond. Others' promises, and larger ones, are then up to
+/// a period old, and the room of what has been written meanwhile counts twice.
+const CALL_EFFORT: u64 = 1024;
+/// Most of it between two looks at the room, if that is not a single file's.
+const LOOK_EFFORT: u64 = 1024;
+/// Effort to ask for a file, besides its pieces.
+const FILE_EFFORT: u64 = 8;
+/// Pages that are passed in the time in which an empty piece is asked for.
+const PAGES_OF_EFFORT: u64 = 64;
 /// Room besides all promises and half of them that makes them real when less is left: 64 MiB, what writers at 13 GB/s take in 5 ms.
 pub(super) const MARGIN_BLOCKS: u64 = 16_384;
 /// Blocks that one step of allocating takes, a few milliseconds: 16 MiB.
 const STEP_BLOCKS: u64 = 4096;
 
-/// Time after which promises are counted anew though there is room.
+/// Time after which all promises are counted anew though there is room.
 const COUNT_PERIOD_NS: i64 = 1_000_000_000;
 
 /// Outcome of a step of allocating.
@@ -47,6 +55,38 @@ pub(super) struct Promise {
     ranges: Vec<Range<u64>>,
     /// Blocks of them that take no room yet, as the pool counts them.
     missing: u64,
+}
+
+impl Promise {
+    /// Effort to count it anew, in times of an empty piece: some 0.4 µs.
+    fn effort(&self) -> u64 {
+        let pieces: u64 = self.ranges.iter().map(|range| piece_count(range).1).sum();
+        let blocks: u64 = self.ranges.iter().map(|range| range.end - range.start).sum();
+        FILE_EFFORT + pieces + blocks.saturating_sub(self.missing) / PAGES_OF_EFFORT
+    }
+}
+
+/// Files to which room is promised.
+#[derive(Debug, Default)]
+pub(in crate::fs) struct Promising {
+    files: BTreeSet<Ino>,
+    /// Where counting goes on.
+    next: u64,
+}
+
+impl Promising {
+    /// The next file to count.
+    fn turn(&mut self) -> Option<Ino> {
+        let next = self.files.range(Ino(self.next)..).next();
+        let ino = *next.or_else(|| self.files.first())?;
+        self.next = ino.0 + 1;
+        Some(ino)
+    }
+
+    /// Whether that was the last one.
+    fn is_round_over(&self) -> bool {
+        self.files.range(Ino(self.next)..).next().is_none()
+    }
 }
 
 /// How room for a range is given.
@@ -148,6 +188,11 @@ impl KernelFile {
         self.promise.lock().ranges.is_empty()
     }
 
+    /// Effort of [`Self::promised_blocks`].
+    fn effort(&self) -> u64 {
+        self.promise.lock().effort()
+    }
+
     /// Counts anew what is promised and not written; returns it, in blocks. While another thread changes it, as it was last.
     pub(in crate::fs) fn promised_blocks<M: Memory>(&self, pool: &Pool<M>) -> u64 {
         if let Some(mut promise) = self.promise.try_lock()
@@ -209,11 +254,17 @@ impl KernelFile {
     }
 }
 
+/// Blocks of each piece of a range, and how many there are.
+fn piece_count(range: &Range<u64>) -> (u64, u64) {
+    let blocks = range.end - range.start;
+    let each = blocks.div_ceil(PIECES).max(PIECE_BLOCKS_MIN);
+    (each, blocks.div_ceil(each))
+}
+
 /// A range in pieces to count.
 fn pieces(range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
     let (start, end) = (range.start, range.end);
-    let each = (end - start).div_ceil(PIECES).max(PIECE_BLOCKS_MIN);
-    let count = (end - start).div_ceil(each);
+    let (each, count) = piece_count(range);
     (0..count).map(move |number| start + number * each..end.min(start + (number + 1) * each))
 }
 
@@ -263,11 +314,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 return Err(error);
             }
             // Others may have written what was promised to them.
-            self.count_promises_if_due();
+            self.count_promises_for_call();
             file.promise(&self.pool, blocks)
         })?;
         if given == Given::Booked {
-            self.promising.lock().insert(inode.ino);
+            self.promising.lock().files.insert(inode.ino);
         }
         Ok(given)
     }
@@ -282,79 +333,90 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Counts promises anew for a call of a user's, which does not wait long for it.
-    pub(in crate::fs) fn count_promises_if_due(&self) {
-        // Relaxed: only how often this is done depends on it.
-        let age_ns = self
-            .now_ns()
-            .saturating_sub(self.promises_counted_ns.load(Ordering::Relaxed));
-        if self.promising.lock().len() <= COUNTED_FILES_MAX || age_ns >= COUNT_PERIOD_NS {
-            self.count_promises();
-        }
+    pub(in crate::fs) fn count_promises_for_call(&self) {
+        self.count_some_promises(CALL_EFFORT, CALL_EFFORT);
     }
 
-    /// Counts all promises anew; forgets files to which nothing is promised any more.
-    pub(in crate::fs) fn count_promises(&self) {
-        // Relaxed: only how often this is done depends on it.
-        self.promises_counted_ns.store(self.now_ns(), Ordering::Relaxed);
-        let promising: Vec<Ino> = self.promising.lock().iter().copied().collect();
-        for ino in promising {
-            let inode = self.table.find(ino);
-            let file = inode.as_deref().and_then(Inode::kernel_file);
-            file.map(|file| file.promised_blocks(&self.pool));
-            if file.is_none_or(KernelFile::is_promised_nothing) {
-                // Looked at again with the list locked: a promise is made first, and then put there.
-                let mut promising = self.promising.lock();
-                if file.is_none_or(KernelFile::is_promised_nothing) {
-                    promising.remove(&ino);
-                }
+    /// Counts promises anew, file after file, from where this ended last, each at most once: none that takes more than `file_most`, and none any more
+    /// when `effort` is spent. Tells whether it came past the last file.
+    fn count_some_promises(&self, effort: u64, file_most: u64) -> bool {
+        let (mut spent, mut is_round_over) = (0, false);
+        let files = self.promising.lock().files.len();
+        for _ in 0..files {
+            let Some(ino) = self.promising.lock().turn() else { break };
+            spent += self.count_promise(ino, file_most);
+            is_round_over |= self.promising.lock().is_round_over();
+            if spent >= effort {
+                break;
             }
         }
+        is_round_over || files == 0
+    }
+
+    /// Counts what is promised to a file anew, if that takes no more effort than `most`; forgets it when that is nothing. Gives the effort.
+    fn count_promise(&self, ino: Ino, most: u64) -> u64 {
+        let inode = self.table.find(ino);
+        let file = inode.as_deref().and_then(Inode::kernel_file);
+        let effort = file.map_or(1, KernelFile::effort);
+        if effort > most {
+            return 1;
+        }
+        file.map(|file| file.promised_blocks(&self.pool));
+        if file.is_none_or(KernelFile::is_promised_nothing) {
+            // Looked at again with the list locked: a promise is made first, and then put there.
+            let mut promising = self.promising.lock();
+            if file.is_none_or(KernelFile::is_promised_nothing) {
+                promising.files.remove(&ino);
+            }
+        }
+        effort
     }
 
     /// Whether anything may be promised: [`Fs::keep_promises`] is to be called often.
     pub fn has_promises(&self) -> bool {
-        !self.promising.lock().is_empty()
+        !self.promising.lock().files.is_empty()
     }
 
     /// Looks whether there is room for what fallocate has promised, and has the kernel allocate it where little is left; returns the
     /// blocks that were promised and found no room. Call this again and again: the less often, the more may others take from promises.
     pub fn keep_promises(&self) -> u64 {
-        if self.promising.lock().is_empty() {
+        if !self.has_promises() {
             return 0;
         }
         if !self.pool.is_time_for_promises(MARGIN_BLOCKS) {
-            // So that promises that were kept are forgotten.
-            if self
-                .now_ns()
-                .saturating_sub(self.promises_counted_ns.load(Ordering::Relaxed))
-                >= COUNT_PERIOD_NS
-            {
-                self.count_promises();
+            // So that promises that were kept are forgotten. Relaxed: only how often this is done depends on it.
+            let counted_ns = self.promises_counted_ns.load(Ordering::Relaxed);
+            let is_due = self.now_ns().saturating_sub(counted_ns) >= COUNT_PERIOD_NS;
+            if is_due && self.count_some_promises(LOOK_EFFORT, u64::MAX) {
+                self.promises_counted_ns.store(self.now_ns(), Ordering::Relaxed);
             }
             return 0;
         }
-        self.count_promises();
         let mut broken = 0;
-        let mut promising: Vec<Ino> = self.promising.lock().iter().copied().collect();
+        let mut promising: Vec<Ino> = self.promising.lock().files.iter().copied().collect();
+        let mut is_first_step = true;
         // A step of each in turn: who comes last has as much to lose.
         while !promising.is_empty() {
             promising.retain(|ino| {
+                if is_first_step {
+                    // What has been written meanwhile needs no room any more.
+                    self.count_promise(*ino, u64::MAX);
+                }
                 let inode = self.table.find(*ino);
                 let Some((inode, file)) = inode.as_deref().and_then(|inode| Some((inode, inode.kernel_file()?))) else {
                     return false;
                 };
                 self.place_for_writer(inode, file);
                 match file.allocate_promised_step(&self.pool) {
-                    Step::More => true,
-                    Step::Done => false,
-                    Step::Broken(blocks) => {
-                        broken += blocks;
-                        false
-                    }
+                    Step::More => return true,
+                    Step::Done => {}
+                    Step::Broken(blocks) => broken += blocks,
                 }
+                self.count_promise(*ino, u64::MAX);
+                false
             });
+            is_first_step = false;
         }
-        self.count_promises();
         broken
     }
 }

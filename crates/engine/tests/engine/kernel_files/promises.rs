@@ -153,6 +153,51 @@ fn bookkeeping_of_promises_stays_small() {
 }
 
 #[test]
+fn calls_count_a_few_of_many_promises() {
+    const FILES: usize = 12;
+    const RANGES: u64 = 500;
+    /// More than any call or look takes, less than all.
+    const MOST: usize = 2000;
+    let (fs, clock, store) = kernel_filesystem(1, 8 * MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let asking = caller.asking();
+    for file in 0..FILES {
+        let inode = new_file(&fs, &format!("{file}"));
+        for range in 0..RANGES {
+            fs.fallocate(&asking, &inode, mode::KEEP_SIZE, 2 * range * BLOCK, BLOCK)
+                .unwrap();
+        }
+    }
+    let promised = FILES as u64 * RANGES;
+    assert_eq!(fs.pool().status().reserved, promised);
+    store.asked();
+    for _ in 0..20 {
+        fs.statfs();
+        let asked = store.asked();
+        assert!((1..MOST).contains(&asked), "a call asked for {asked} ranges");
+    }
+    // What is written is found by calls, one file after the other, and by those who look all the time.
+    let write_all = |file: usize| {
+        for range in 0..RANGES {
+            store.write_unasked(file, 2 * range * BLOCK, &[1], 0).unwrap();
+        }
+    };
+    (0..FILES / 2).for_each(write_all);
+    (0..FILES).for_each(|_| _ = fs.statfs());
+    assert_eq!(fs.pool().status().reserved, promised / 2);
+    (FILES / 2..FILES).for_each(write_all);
+    store.asked();
+    clock.advance_ns(1_000_000_000);
+    for _ in 0..FILES {
+        assert_eq!(fs.keep_promises(), 0);
+        let asked = store.asked();
+        assert!(asked < MOST, "a look asked for {asked} ranges");
+    }
+    assert_eq!(fs.pool().status().reserved, 0);
+    assert!(!fs.has_promises());
+}
+
+#[test]
 fn a_failed_fallocate_keeps_earlier_promises() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let caller = Caller::on_node(&fs, 0);

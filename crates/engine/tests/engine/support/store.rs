@@ -27,6 +27,8 @@ struct Kernel {
     puts_back: bool,
     has_leaving: bool,
     refuses_allocating: bool,
+    /// Ranges of which the holes were asked for.
+    asked: usize,
 }
 
 /// Placement of a file, and the nodes that it was told.
@@ -55,6 +57,11 @@ struct State {
 impl TestStore {
     pub(crate) fn on_nodes(nodes: u16) -> Self {
         Self(Arc::default(), (0..nodes).map(NodeId).collect())
+    }
+
+    /// Ranges of which the holes were asked for, since this was asked last.
+    pub(crate) fn asked(&self) -> usize {
+        std::mem::take(&mut self.0.lock().asked)
     }
 
     /// Writes as a program does whose writes are passed through.
@@ -247,6 +254,7 @@ impl BackingFile for TestFile {
 
     fn holes(&self, ranges: &[Range<u64>]) -> Result<Vec<u64>> {
         self.with(|kernel, number| {
+            kernel.asked += ranges.len();
             let file = &kernel.model.files[number];
             let holes = |range: &Range<u64>| range.end - range.start - file.blocks_within(range);
             Ok(ranges.iter().map(holes).collect())

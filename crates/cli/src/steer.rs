@@ -72,17 +72,19 @@ pub(crate) fn run(args: &SteerArgs) -> Result<()> {
     let tree = Tree::new(args.directory.clone(), root).map_err(failed)?;
     let watch = Mutex::new(Watch::begin(args.mover, Filesystem::Tmpfs, tree.device()));
     let (end, ended) = mpsc::channel();
-    let is_over = AtomicBool::new(false);
+    let is_over = &AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| keep_room(&nodes, || tree::free_bytes(space.as_fd()), &is_over));
+        scope.spawn(|| keep_room(&nodes, || tree::free_bytes(space.as_fd()), is_over));
         let handle = signals.handle();
         scope.spawn(move || {
             if signals.forever().next().is_some() {
+                // A look at the files may take long.
+                is_over.store(true, Ordering::Relaxed);
                 // Nobody hears it once the loop has ended.
                 let _ = end.send(());
             }
         });
-        let done = watch_and_report(args, &nodes, &watch, tree, &ended);
+        let done = watch_and_report(args, &nodes, &watch, tree, &ended, is_over);
         is_over.store(true, Ordering::Relaxed);
         handle.close();
         done
@@ -104,12 +106,13 @@ fn watch_and_report(
     watch: &Mutex<Watch>,
     mut tree: Tree,
     ended: &mpsc::Receiver<()>,
+    is_over: &AtomicBool,
 ) -> Result<()> {
     let (mut next_scan, mut next_report) = (Instant::now(), Instant::now() + args.report);
     loop {
         let start = Instant::now();
         if start >= next_scan {
-            tree.scan();
+            tree.scan(is_over);
             next_scan = start + (start.elapsed() * REST).max(PERIOD);
         }
         look(watch, &tree);

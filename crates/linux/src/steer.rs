@@ -52,7 +52,9 @@ pub fn place(file: BorrowedFd<'_>, placement: Placement, among: Option<&[NodeId]
 /// When the file cannot be mapped, or /proc/self/numa_maps not be read.
 pub fn map(file: BorrowedFd<'_>) -> io::Result<Vec<(NodeId, u64)>> {
     let (mut by_node, mut next) = (BTreeMap::new(), Some(0));
-    while let Some(from) = next {
+    // As large as it is now: it may grow as fast as it is looked at.
+    let end = size_of_file(file)?;
+    while let Some(from) = next.filter(|from| *from < end) {
         next = map_part(file, from, &mut by_node)?;
     }
     Ok(by_node.into_iter().collect())
@@ -82,7 +84,9 @@ pub fn map_part(file: BorrowedFd<'_>, from: u64, by_node: &mut BTreeMap<NodeId, 
                     nodes.for_each(|node| add(NodeId(node), 1));
                 }
             } else {
-                let maps = std::fs::read_to_string("/proc/self/numa_maps")?;
+                let maps = std::fs::read("/proc/self/numa_maps")?;
+                // Names of files are in it, of any bytes.
+                let maps = String::from_utf8_lossy(&maps);
                 let start = format!("{:x} ", mapping.base().addr());
                 let line = maps.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
                 let on = line.split(' ').filter_map(pages_of_line);
@@ -127,7 +131,7 @@ pub fn move_pages(
         Ok(())
     };
     let mut next = Some(0);
-    while let Some(from) = next {
+    while let Some(from) = next.filter(|from| *from < all) {
         next = map_window(file, from, &mut move_part, &mut |_| Ok(()))?;
     }
     progress(all, all);

@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most files and directories that a scan looks at.
 pub(super) const FILES_MAX: usize = 1_000_000;
@@ -75,8 +76,8 @@ impl Tree {
         self.device
     }
 
-    /// Looks at all files anew, and tells the kernel policies that changed.
-    pub(super) fn scan(&mut self) {
+    /// Looks at all files anew, and tells the kernel policies that changed; until `is_over`.
+    pub(super) fn scan(&mut self, is_over: &AtomicBool) {
         let before = std::mem::take(&mut self.files);
         self.by_node.clear();
         (self.is_cut, self.name_bytes) = (false, 0);
@@ -97,7 +98,7 @@ impl Tree {
                     continue;
                 }
                 looked += 1;
-                if looked > FILES_MAX || self.name_bytes > NAME_BYTES_MAX {
+                if is_over.load(Ordering::Relaxed) || looked > FILES_MAX || self.name_bytes > NAME_BYTES_MAX {
                     self.is_cut = true;
                     return;
                 }
@@ -110,7 +111,7 @@ impl Tree {
                     FileType::Directory if depth < DEPTH_MAX => directories.push((below, policy, depth + 1)),
                     FileType::RegularFile => {
                         let placed = before.get(&found.st_ino).and_then(|file| file.placed);
-                        self.look_at(found.st_ino, below, policy, placed);
+                        self.look_at(found.st_ino, below, policy, placed, is_over);
                     }
                     _ => {}
                 }
@@ -118,7 +119,14 @@ impl Tree {
         }
     }
 
-    fn look_at(&mut self, number: u64, path: PathBuf, inherited: Option<Placement>, placed: Option<Placement>) {
+    fn look_at(
+        &mut self,
+        number: u64,
+        path: PathBuf,
+        inherited: Option<Placement>,
+        placed: Option<Placement>,
+        is_over: &AtomicBool,
+    ) {
         // A second name of a file.
         if self.files.contains_key(&number) {
             return;
@@ -132,8 +140,11 @@ impl Tree {
                 Err(error) => tracing::debug!("cannot place {}: {error}", shown(&path)),
             }
         }
-        for (node, bytes) in steer::map(file.as_fd()).unwrap_or_default() {
-            *self.by_node.entry(node).or_default() += bytes;
+        // A sparse file may take minutes.
+        let end = fstat(&file).map_or(0, |status| u64::try_from(status.st_size).unwrap_or(0));
+        let mut next = Some(0);
+        while let Some(from) = next.filter(|from| *from < end && !is_over.load(Ordering::Relaxed)) {
+            next = steer::map_part(file.as_fd(), from, &mut self.by_node).unwrap_or_default();
         }
         self.files.insert(number, File { path, placed: now });
     }

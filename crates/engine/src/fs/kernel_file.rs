@@ -212,8 +212,10 @@ impl KernelFile {
     /// Bytes on each node of as much as is looked at while `goes_on`, and whether that is all of the file.
     fn map_while(&self, goes_on: &dyn Fn() -> bool) -> Result<(Vec<(NodeId, u64)>, bool)> {
         let (mut by_node, mut next) = (BTreeMap::new(), Some(0));
+        // As large as it is now: it may grow as fast as it is looked at.
+        let end = self.status().size;
         while let Some(from) = next.filter(|_| goes_on()) {
-            next = self.map_part(from, &mut by_node)?;
+            next = self.map_part(from, &mut by_node)?.filter(|from| *from < end);
         }
         let found = by_node.into_iter().filter(|(_, bytes)| *bytes > 0);
         Ok((found.collect(), next.is_none()))

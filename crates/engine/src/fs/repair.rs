@@ -69,7 +69,7 @@ pub enum Remedy {
     #[error("the rest is kept")]
     Kept,
     /// A part of an inode is lost, and the rest is kept.
-    #[error("its known parts are kept, and missing bytes read as zeros")]
+    #[error("its known parts are kept for its owner alone, and missing bytes read as zeros")]
     PartKept,
     /// A copy is written anew from the other one.
     #[error("it is written again")]

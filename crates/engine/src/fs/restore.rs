@@ -126,11 +126,14 @@ pub struct Replayed {
     pub(super) all_is_there: bool,
 }
 
-/// Whether a segment lies in the members, and holds no superblock.
+/// Blocks of a segment at most: 16 MiB, which is more than any log has. A made-up superblock costs no more memory.
+const SEGMENT_BLOCKS_MAX: u32 = 4096;
+
+/// Whether a segment can be one: it lies in the members, and holds no superblock.
 pub(super) fn within(superblock: &Superblock, (first, blocks): Segment) -> bool {
     let member = superblock.members.iter().find(|member| member.id == first.member());
     let end = first.index() + u64::from(blocks);
-    member.is_some_and(|member| first.index() > 0 && end < member.blocks)
+    blocks <= SEGMENT_BLOCKS_MAX && member.is_some_and(|member| first.index() > 0 && end < member.blocks)
 }
 
 impl Replayed {

@@ -4,7 +4,7 @@
 //! left out, and the one behind it is checked against the header's checksum. Without a plausible header the rest is lost.
 
 use super::codec::{self, HEADER_BYTES, Record, Records, padded};
-use super::scan::{Segment, Shown};
+use super::scan::{Segment, Shown, overlap};
 use super::{Head, Malformed};
 use crate::{BLOCK_BYTES, Memory};
 
@@ -32,7 +32,8 @@ pub(crate) fn salvage<M: Memory>(
     let mut next = Some((head.first, head.blocks));
     let mut is_behind_gap = false;
     while let Some(segment) = next.take() {
-        if segment.1 == 0 || salvaged.segments.contains(&segment) || !is_within(segment) {
+        let is_read = salvaged.segments.iter().any(|read| overlap(*read, segment));
+        if segment.1 == 0 || is_read || !is_within(segment) {
             salvaged.damaged += 1;
             break;
         }

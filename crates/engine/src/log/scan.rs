@@ -7,6 +7,12 @@ use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 /// A stretch of blocks that holds a part of the log.
 pub(crate) type Segment = (Block, u32);
 
+/// Whether two segments have blocks in common.
+pub(super) fn overlap((first, blocks): Segment, (other, others): Segment) -> bool {
+    let end = |first: Block, blocks: u32| first.index() + u64::from(blocks);
+    first.member() == other.member() && first.index() < end(other, others) && other.index() < end(first, blocks)
+}
+
 /// Why a log cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unreadable {
@@ -126,7 +132,7 @@ pub(crate) fn claimed_behind<M: Memory>(
         // A segment is looked at once: groups of a crash, or made up, may lead in a circle.
         let mut lead_on = |records| {
             let segment = next_segment(records).filter(|next| is_within(*next));
-            if let Some(segment) = segment.filter(|next| places.iter().all(|(seen, _)| seen != next)) {
+            if let Some(segment) = segment.filter(|next| places.iter().all(|(seen, _)| !overlap(*seen, *next))) {
                 places.push((segment, 0));
             }
         };
@@ -164,7 +170,8 @@ struct Reader<'a, M: Memory> {
 impl<M: Memory> Reader<'_, M> {
     fn enter(&mut self, segment: Segment) -> Result<(), Unreadable> {
         let (first, blocks) = segment;
-        if blocks == 0 || self.tail.segments.contains(&segment) || !(self.is_within)(segment) {
+        let is_read = self.tail.segments.iter().any(|read| overlap(*read, segment));
+        if blocks == 0 || is_read || !(self.is_within)(segment) {
             return Err(Unreadable::Outside { first, blocks });
         }
         self.bytes.resize(blocks as usize * BLOCK_BYTES, 0);

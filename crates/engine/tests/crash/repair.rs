@@ -4,8 +4,8 @@
 
 use crate::sim::{Disk, Event, Kind, SimMemory};
 use crate::tree::Tree;
-use crate::workload::{BLOCKS, format, newest_superblock, open};
-use homenode_engine::fs::{OpenError, Repair};
+use crate::workload::{BLOCKS, format, format_of, newest_superblock, open};
+use homenode_engine::fs::{OpenError, Repair, Replayed};
 use homenode_engine::log::{Head, Superblock};
 use homenode_engine::{BLOCK_BYTES, Block};
 
@@ -464,14 +464,14 @@ fn sound_parts_of_a_damaged_snapshot_are_kept() {
         told,
         [
             "the log is damaged: 1 of the snapshot's groups cannot be read, and their records are lost: the rest is kept",
-            "inode 2 has lost a part of its log records: its known parts are kept, and missing bytes read as zeros",
+            "inode 2 has lost a part of its log records: its known parts are kept for its owner alone, and missing bytes read as zeros",
             "inode 4 has no name: it is named `#4` in lost+found",
         ]
     );
     assert_eq!(
         paths(&tree(memory.bytes())),
         [
-            "/dir 2 40755 8",
+            "/dir 2 40700 8",
             "/dir/five 5 100644 8",
             LOST,
             "/lost+found/#4 4 100644 8",
@@ -493,7 +493,7 @@ fn sound_parts_of_a_damaged_snapshot_are_kept() {
     );
     let kept = paths(&tree(memory.bytes()));
     assert!(
-        kept.contains(&"/new 9 100644 8".to_owned()) && kept.contains(&"/dir 2 40755 8".to_owned()),
+        kept.contains(&"/new 9 100644 8".to_owned()) && kept.contains(&"/dir 2 40700 8".to_owned()),
         "{kept:?}"
     );
 }
@@ -515,17 +515,70 @@ fn files_that_lose_a_part_with_a_group_are_reported() {
         let magics = bytes.windows(4).enumerate().filter(|(_, word)| *word == b"HNLG");
         magics.map(|(at, _)| at).filter(|at| *at >= 100 * BLOCK_BYTES).collect()
     };
-    for (group, whole) in [(1, [20, 0].as_slice()), (2, &[])] {
+    for (group, whole) in [(1, [20, 0]), (2, [20, 21])] {
         let mut bytes = pool(&snapshot, &[]);
         let at = headers(&bytes)[group] + 41;
         bytes[at] ^= 1;
         let (told, memory) = mend(bytes).expect("most of the log can be read");
-        let torn =
-            "inode 4 has lost a part of its log records: its known parts are kept, and missing bytes read as zeros";
+        let torn = "inode 4 has lost a part of its log records: its known parts are kept for its owner alone, and missing bytes read as zeros";
         assert!(told.iter().any(|text| text == torn), "{told:?}");
-        let bytes = &tree(memory.bytes()).bytes[&4];
+        let tree = tree(memory.bytes());
+        // There may have been an ACL.
+        assert_eq!(paths(&tree)[0], format!("/file 4 {:o} 8", FILE & !0o077));
+        let bytes = &tree.bytes[&4];
         assert_eq!(bytes.iter().copied().step_by(BLOCK_BYTES).collect::<Vec<u8>>(), whole);
     }
+}
+
+#[test]
+fn volumes_that_lose_their_name_with_a_group_get_another() {
+    let data = |ino| [inode(ino, DEVICE), extent(ino, 0, 1, 20 + ino), size(ino, 4096)].concat();
+    let snapshot = [
+        vec![inode(1, DIRECTORY), data(4), data(5), inode(6, DEVICE)],
+        // So the other one's new name is taken.
+        vec![volume(5, "recovered-4")],
+        vec![volume(4, "mine")],
+        vec![end()],
+    ];
+    let mut bytes = pool(&snapshot, &[]);
+    let at = bytes
+        .windows(4)
+        .position(|word| word == b"mine")
+        .expect("it is written");
+    bytes[at] ^= 1;
+    let (told, memory) = mend(bytes).expect("most of the log can be read");
+    let renamed = "inode 4 has no name: it is renamed to `recovered-4-`";
+    assert!(told.iter().any(|text| text == renamed), "{told:?}");
+    let (fs, _) = open(Kind::File, memory.bytes(), 2).expect("it is sound");
+    let names: Vec<_> = fs.volumes().into_iter().map(|volume| volume.name).collect();
+    assert_eq!(names, ["recovered-4", "recovered-4-"].map(Into::into));
+    assert_eq!(tree(memory.bytes()).bytes[&4].as_slice(), [24; BLOCK_BYTES]);
+}
+
+#[test]
+fn what_is_found_is_put_where_nobody_else_may_look() {
+    for (mode, uid) in [(DIRECTORY, 0_u32), (0o040_700, 8)] {
+        let mut made = inode(2, mode);
+        made[13..17].copy_from_slice(&uid.to_le_bytes());
+        let bytes = of_records(&[made, named(1, 2, "lost+found"), inode(9, FILE), named(7, 9, "kept")]);
+        let (told, memory) = mend(bytes).expect("the log can be read");
+        let all = paths(&tree(memory.bytes()));
+        assert!(
+            all.iter().any(|path| path.starts_with("/lost+found_/#")),
+            "{told:?} {all:?}"
+        );
+    }
+}
+
+#[test]
+fn segments_that_no_log_has_take_no_memory() {
+    let (_, memory) = format_of(Kind::File, 8192, 64);
+    let mut superblock = newest_superblock(&memory.bytes()).expect("it was made above");
+    let read = |superblock: &Superblock| Replayed::read(&memory, superblock, 2).map(drop);
+    read(&superblock).expect("it is sound");
+    superblock.snapshot.blocks = 5000;
+    let refused = read(&superblock).expect_err("no segment is as large");
+    assert!(matches!(refused, OpenError::Log(_)), "{refused}");
 }
 
 #[test]

@@ -470,7 +470,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
 
     /// Takes what has completed: requests, or entries that get no more.
     fn take_completions(&mut self) -> io::Result<()> {
-        let (mut rang, mut is_deaf) = (false, false);
+        let (mut rang, mut is_deaf, mut failed) = (false, false, None);
         let mut read = std::mem::take(&mut self.read);
         for completion in self.ring.0.completion() {
             if completion.user_data() == BELL {
@@ -495,11 +495,12 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             }
             self.live -= 1;
             match -completion.result() {
-                // Unmounted or aborted.
-                libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV => {}
-                errno => return Err(io::Error::from_raw_os_error(errno)),
+                // Unmounted or aborted, also between a request's being answered and its being found.
+                libc::ENOENT | libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV => {}
+                errno => _ = failed.get_or_insert(errno),
             }
         }
+        // Whatever failed: others wait for what was read.
         for (what, result) in read.drain(..) {
             self.end_read(what, result);
         }
@@ -510,7 +511,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         if is_deaf {
             self.listen();
         }
-        Ok(())
+        failed.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
     }
 
     /// Reading ahead is the one thing a caller does not wait for: it copies what came before meanwhile. On the caller's CPU the

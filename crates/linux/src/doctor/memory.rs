@@ -83,7 +83,8 @@ fn nodes_of(tree: &Tree) -> Vec<NodeId> {
 /// file of mounts tells much that is nobody's business; so recordings have a file of their own.
 pub(super) fn tmpfs(tree: &Tree) -> Vec<Tmpfs> {
     let told = tree.told(TMPFS, || {
-        fs::read_to_string(MOUNTS).map_or_else(|_| String::new(), |text| held(&text))
+        // A name that is no text is of one mount alone.
+        fs::read(MOUNTS).map_or_else(|_| String::new(), |text| held(&String::from_utf8_lossy(&text)))
     });
     let mut found: Vec<Tmpfs> = told.lines().filter_map(holding).collect();
     found.sort_by(|a, b| (b.used_bytes, &a.at).cmp(&(a.used_bytes, &b.at)));

@@ -1,7 +1,10 @@
 use super::*;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A file on /dev/shm that has no name any more; none where there is no such filesystem.
 fn file() -> Option<File> {
@@ -42,6 +45,41 @@ fn a_map_counts_pages_with_data_and_fills_no_hole() {
         2 * 4096,
         "in a window of its own"
     );
+}
+
+#[test]
+fn a_file_whose_name_is_no_text_has_a_map() {
+    let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
+        eprintln!("SKIPPED: no file can be made on /dev/shm");
+        return;
+    };
+    let path = directory.path().join(OsStr::from_bytes(b"caf\xe9"));
+    std::fs::write(&path, vec![1; 4 << 20]).unwrap();
+    let file = File::open(&path).unwrap();
+    assert_eq!(bytes_in(&map(file.as_fd()).unwrap()), 4 << 20);
+}
+
+#[test]
+fn a_map_ends_beside_one_who_makes_the_file_longer() {
+    let Some(file) = file() else { return };
+    file.write_all_at(b"x", 0).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // A window further each time, far ahead of who looks, in as many pages as before.
+            for window in 1..100_000 {
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+                file.write_all_at(b"x", window * WINDOW_BYTES).unwrap();
+                file.set_len((window + 1) * WINDOW_BYTES).unwrap();
+            }
+            panic!("the map goes on as long as the file grows");
+        });
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        map(file.as_fd()).unwrap();
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Directory of what has lost its name.
 const LOST: &[u8] = b"lost+found";
 
+/// Permissions of all but the owner.
+const OTHERS: u32 = 0o077;
+
 type Names = BTreeMap<Box<[u8]>, Ino>;
 
 /// An inode.
@@ -44,6 +47,18 @@ impl Node {
 
     fn fits(&self, kind: u32, is_volume: bool) -> bool {
         fits(kind, is_volume, self.size, self.end(), self.target.is_some())
+    }
+
+    /// Makes the best of it when further records are lost: a file without a size has all of its blocks, and nobody but the owner may use what may have
+    /// had an ACL.
+    fn keep_parts(&mut self) {
+        let mut placed = self.extents.iter().filter(|(_, (_, first))| first.is_some());
+        let end = placed.next_back().map_or(0, |(at, (blocks, _))| at + blocks);
+        let Some(attributes) = &mut self.attributes else { return };
+        if attributes.mode & TYPE_MASK == REGULAR && self.size == 0 {
+            self.size = end.saturating_mul(BLOCK_BYTES as u64).min(FILE_BYTES_MAX);
+        }
+        attributes.mode &= !OTHERS;
     }
 
     /// Takes `blocks` file blocks from `at` on out, which lie in the extent that begins at `start`.
@@ -122,13 +137,15 @@ impl<'a> Tree<'a> {
 
     /// Mends all but blocks. When names are lost, what has none gets one.
     pub(super) fn mend(&mut self, lost: &Lost) {
-        for ino in lost.torn.iter().filter(|ino| self.inodes.contains_key(ino)) {
+        for ino in &lost.torn {
+            let Some(node) = self.inodes.get_mut(ino) else { continue };
+            node.keep_parts();
             let (damage, remedy) = (Damage::Torn(*ino), Remedy::PartKept);
             self.mended.push(Mended { damage, remedy });
         }
         self.mend_root();
         self.mend_types();
-        self.mend_volumes();
+        self.mend_volumes(lost.names);
         self.mend_sizes();
         self.mend_names();
         self.mend_shape(lost.names);
@@ -141,6 +158,14 @@ impl<'a> Tree<'a> {
 
     fn is_directory(&self, ino: Ino) -> bool {
         self.kind(ino) == Some(DIRECTORY)
+    }
+
+    /// Whether it is a directory of root's into which nobody else may look.
+    fn is_roots_alone(&self, ino: Ino) -> bool {
+        let attributes = self.inodes.get(&ino).and_then(|node| node.attributes);
+        // With an ACL the bits of the group are the most that it grants.
+        let is_hidden = |attributes: Attributes| attributes.uid == 0 && attributes.mode & OTHERS == 0;
+        self.is_directory(ino) && attributes.is_some_and(is_hidden)
     }
 
     fn is_volume(&self, ino: Ino) -> bool {
@@ -211,22 +236,39 @@ impl<'a> Tree<'a> {
         told.into_iter().for_each(|(damage, remedy)| self.tell(damage, remedy));
     }
 
-    fn mend_volumes(&mut self) {
+    /// Leaves one name to each volume. When names are lost, a device with bytes is a volume without one: no other has any.
+    fn mend_volumes(&mut self, has_lost_names: bool) {
         let mut seen = BTreeSet::new();
-        for (name, ino) in std::mem::take(&mut self.volumes) {
+        for (name, ino) in self.volumes.clone() {
             let damage = || Damage::Volume(name.clone());
             if self.kind(ino) != Some(BLOCK_DEVICE) || !seen.insert(ino) {
                 self.loose.insert(ino);
+                self.volumes.remove(&name);
                 self.tell(damage(), Remedy::NameDropped);
             } else if check_volume_name(&name).is_err() {
                 // No directory can have it.
-                let new: Box<str> = format!("recovered-{}", ino.0).into();
-                self.tell(damage(), Remedy::Renamed(new.clone()));
-                self.volumes.insert(new, ino);
-            } else {
-                self.volumes.insert(name, ino);
+                self.volumes.remove(&name);
+                self.name_volume(ino, damage());
             }
         }
+        let is_nameless = |(ino, node): (&Ino, &Node)| {
+            let is_it = node.has_data() && self.kind(*ino) == Some(BLOCK_DEVICE) && !seen.contains(ino);
+            is_it.then_some(*ino)
+        };
+        let nameless: Vec<Ino> = self.inodes.iter().filter_map(is_nameless).collect();
+        for ino in nameless.into_iter().filter(|_| has_lost_names) {
+            self.name_volume(ino, Damage::Nameless(ino));
+        }
+    }
+
+    /// Gives a volume a name that no other has.
+    fn name_volume(&mut self, ino: Ino, damage: Damage) {
+        let mut name = format!("recovered-{}", ino.0);
+        while self.volumes.contains_key(&*name) {
+            name.push('-');
+        }
+        self.volumes.insert(name.as_str().into(), ino);
+        self.tell(damage, Remedy::Renamed(name.into()));
     }
 
     fn mend_sizes(&mut self) {
@@ -359,13 +401,13 @@ impl<'a> Tree<'a> {
         self.tell(damage, Remedy::Found(name));
     }
 
-    /// The directory lost+found of the root; made when there is none.
+    /// The directory lost+found of the root; made when there is none that is root's alone: any user may have made one.
     fn lost_and_found(&mut self) -> Ino {
         let mut name = LOST.to_vec();
         loop {
             let found = self.names.get(&Ino::ROOT).and_then(|names| names.get(&*name));
             match found {
-                Some(ino) if self.is_directory(*ino) => return *ino,
+                Some(ino) if self.is_roots_alone(*ino) => return *ino,
                 // Something else is called so.
                 Some(_) => name.push(b'_'),
                 None => break,

@@ -29,7 +29,7 @@ pub(super) struct Families<'a, K> {
 #[derive(Debug)]
 pub(super) struct Inheritors {
     pub(super) found: Vec<Inheritor>,
-    /// Whether no thread ended before it was looked at. A thread that did may have started others after the pass began.
+    /// Whether all threads were looked at. One that ended before may have started others after the pass began.
     pub(super) is_all: bool,
 }
 
@@ -65,11 +65,15 @@ impl<'a, K: Kernel> Families<'a, K> {
             if thread.started < first || self.entries.contains_key(&Target::Thread(thread)) {
                 continue;
             }
-            let looked = self.look(thread);
-            match looked {
+            match self.look(thread) {
                 Ok(inheritor) => inheritors.found.extend(inheritor),
-                Err(error) if has_vanished(&error) => inheritors.is_all = false,
-                Err(error) => return Err(error),
+                // Whatever is the matter with one thread, a user's perhaps, the others get their masks back.
+                Err(error) => {
+                    if !has_vanished(&error) {
+                        tracing::warn!("thread {} cannot be looked at: {error}", thread.thread);
+                    }
+                    inheritors.is_all = false;
+                }
             }
         }
         Ok(inheritors)

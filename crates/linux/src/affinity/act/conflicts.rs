@@ -78,7 +78,7 @@ pub fn conflicts(root: &Path) -> Vec<Conflict> {
     // Without /proc there are no processes to be found.
     let _ = tree.numbers("proc", &mut processes);
     let mut has_tuned = false;
-    for process in processes {
+    for process in processes.into_iter().filter(|process| is_roots(&tree, *process)) {
         match tree.text(format!("proc/{process}/comm")).as_deref() {
             Some("irqbalance") => found.push(irqbalance(&tree, process)),
             Some("numad") => found.push(numad(process)),
@@ -92,6 +92,14 @@ pub fn conflicts(root: &Path) -> Vec<Conflict> {
     found.extend(links(&tree));
     found.sort_by_key(|conflict| conflict.who);
     found
+}
+
+/// Whether a process is root's: any user can name one as he likes. Taken for root's where nothing tells.
+fn is_roots(tree: &Tree, process: u32) -> bool {
+    let status = tree.bytes(format!("proc/{process}/status")).unwrap_or_default();
+    let mut lines = status.split(|byte| *byte == b'\n');
+    let users = lines.find_map(|line| line.strip_prefix(b"Uid:"));
+    users.is_none_or(|users| users.trim_ascii().split(|byte| *byte == b'\t').all(|user| user == b"0"))
 }
 
 /// Has decisions leave alone what others set.

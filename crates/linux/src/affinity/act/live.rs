@@ -216,21 +216,23 @@ impl Kernel for Live {
     }
 
     fn cpuset(&self, thread: ThreadId) -> io::Result<Option<Vec<CpuId>>> {
-        let groups = self
-            .tree
-            .try_text(format!("proc/{}/task/{}/cgroup", thread.process, thread.thread));
+        let mut groups = Vec::new();
+        let path = format!("proc/{}/task/{}/cgroup", thread.process, thread.thread);
+        let read = self.tree.read(path, &mut groups);
         let online = self.online()?;
-        let cpus = match groups {
-            Ok(groups) => {
+        let cpus = match (read, str::from_utf8(&groups)) {
+            (Ok(_), Ok(groups)) => {
                 let mut cpusets = self.cpusets.borrow_mut();
                 cpusets.forget();
-                cpusets.of(&self.tree, &groups)
+                cpusets.of(&self.tree, groups)
             }
+            // Users may give their groups any name.
+            (Ok(_), Err(_)) => Cpuset::Unseen,
             // A kernel without control groups.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.process(thread.process).is_ok() => {
+            (Err(error), _) if error.kind() == io::ErrorKind::NotFound && self.process(thread.process).is_ok() => {
                 Cpuset::All
             }
-            Err(error) => return Err(error),
+            (Err(error), _) => return Err(error),
         };
         Ok(match cpus {
             Cpuset::All => Some(online),
@@ -320,6 +322,30 @@ mod tests {
         add("eth0");
         live.check_cards().unwrap_err();
         Live::new().check_cards().unwrap();
+    }
+
+    #[test]
+    fn a_group_whose_name_is_no_text_is_unseen() {
+        let root = tempfile::tempdir().unwrap();
+        let live = Live {
+            tree: Tree::new(root.path()),
+            cpusets: RefCell::default(),
+        };
+        let put = |path: &str, bytes: &[u8]| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        };
+        put("sys/devices/system/cpu/online", b"0-1\n");
+        put("proc/9/task/9/cgroup", b"0::/user/\xff\n");
+        let thread = ThreadId {
+            process: 9,
+            thread: 9,
+            started: 1,
+        };
+        assert_eq!(live.cpuset(thread).unwrap(), None);
+        put("proc/9/task/9/cgroup", b"1:name=other:/\n");
+        assert_eq!(live.cpuset(thread).unwrap(), Some(vec![CpuId(0), CpuId(1)]));
     }
 
     #[test]

@@ -25,6 +25,15 @@ fn a_machine_without_conflicting_programs_reports_none() {
 }
 
 #[test]
+fn a_process_of_a_user_is_none_of_them_whatever_its_name() {
+    let status = |users: &str| format!("Name:\tirqbalance\nUid:\t{users}\nGid:\t0\t0\t0\t0\n");
+    let of = |users: &str| found(&[("proc/812/comm", "irqbalance\n"), ("proc/812/status", &status(users))]).len();
+    assert_eq!(of("0\t0\t0\t0"), 1);
+    assert_eq!(of("1000\t1000\t1000\t1000"), 0);
+    assert_eq!(of("1000\t0\t0\t0"), 0);
+}
+
+#[test]
 fn irqbalance_owns_all_interrupts_but_its_exceptions() {
     let all = found(&[("proc/812/comm", "irqbalance\n")]);
     assert_eq!(all.len(), 1);

@@ -473,7 +473,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Makes the groups durable that were appended so far, and first the bytes that these need.
     /// `closed` is a file whose gate this thread has closed, and nothing of which is unsettled.
-    fn force(&self, journal: &Journal, slot: &Slot, closed: Option<Ino>) -> Result<()> {
+    pub(super) fn force(&self, journal: &Journal, slot: &Slot, closed: Option<Ino>) -> Result<()> {
         let end = self.meet_needs(journal, slot, closed)?;
         if is_planted(Planted::LogNotForced) {
             return Ok(());

@@ -493,9 +493,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             Effect::Adds
         };
         let _room = self.admit_extents(file, effect)?;
-        // What a cut left behind the size would be where nothing makes it zero when the file grows.
-        let size = file.size.load(Ordering::Relaxed);
-        self.zero_gap(closed.ino, file, size.next_multiple_of(RUN_BLOCKS * BLOCK), None)?;
+        self.zero_left_by_a_cut(asking.slot, inode, file, &closed)?;
         // Blocks are at another place of the file then, and bytes may be overwritten: a power cut must not undo it.
         self.settle_closed(inode, file)?;
         let left = if operation == Operation::CollapseRange {
@@ -507,6 +505,25 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         drop(no_append);
         self.give_back(file, &left);
         Ok(())
+    }
+
+    /// Zeroes the blocks that a cut left behind the size: at another place of the file nothing would make them zero when it grows. They are the
+    /// file's bytes still where a power cut undoes the cut, so that is made durable first.
+    fn zero_left_by_a_cut(&self, slot: &Slot, inode: &Inode, file: &BlockFile, closed: &Closed<'_>) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let size = file.size.load(Ordering::Relaxed);
+        let end = size.next_multiple_of(RUN_BLOCKS * BLOCK);
+        let left = size.div_ceil(BLOCK)..end / BLOCK;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let found = file.map.find(&self.nodes, left.start, left.end - left.start);
+        if let Found::Empty { .. } = found {
+            return Ok(());
+        }
+        self.settle_closed(inode, file)?;
+        self.force(journal, slot, Some(inode.ino))?;
+        self.zero_gap(closed.ino, file, end, None)
     }
 
     /// Moves what lies behind `range` to its start; whole blocks only, and not up to the end.

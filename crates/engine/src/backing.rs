@@ -72,6 +72,18 @@ pub trait BackingFile: Debug + Send + Sync {
     /// ENOSPC when nothing could be written, EFBIG.
     fn write(&self, offset: u64, from: &[u8]) -> Result<usize>;
 
+    /// Writes at the end, wherever others that append have brought it; returns the offset, and the bytes written, short when the store is full.
+    ///
+    /// # Errors
+    /// As [`BackingFile::write`].
+    fn append(&self, from: &[u8]) -> Result<(u64, usize)>;
+
+    /// Makes the file at least `bytes` bytes large, whatever others write meanwhile. Takes room for its last block.
+    ///
+    /// # Errors
+    /// As [`BackingFile::allocate`].
+    fn grow(&self, bytes: u64) -> Result<()>;
+
     /// Sets the size, in bytes.
     ///
     /// # Errors

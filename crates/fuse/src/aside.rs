@@ -2,7 +2,7 @@
 //!
 //! There are three lanes: for fsyncs of few bytes, for reads that wait for frames or for others' reads, and for all that may take long, so that the
 //! first do not wait for the others. Each has a thread; by the classic transport the last two have several. An fsync takes along all
-//! others that have come: each is settled, and then the log is forced once for all. Users take turns, at other requests as well: when all fsyncs of a user are settled and another
+//! others that have come: each is settled, and then the log is forced once for all. Users take turns. When all fsyncs of a user are settled and another
 //! has many, the log is forced for those that are settled so far. So a user who has one under way waits for a few of another's, not for all.
 
 use crate::host::Host;
@@ -162,7 +162,7 @@ impl<E: Errand> Lane<E> {
         }
     }
 
-    /// Waits for requests and takes the first one, of the user who was served longest ago unless it is an fsync; none when there are to be none.
+    /// Waits for requests and takes the first one of the user who was served longest ago; none when there are to be none.
     fn take(&self) -> Option<E> {
         let mut state = self.lock();
         while state.errands.is_empty() {
@@ -194,14 +194,14 @@ impl<E: Errand> State<E> {
         self.errands.iter().take_while(|errand| errand.is_sync()).count()
     }
 
-    /// The request whose turn it is: fsyncs take turns when they are settled.
+    /// The request whose turn it is. Fsyncs at the front are taken as they came: they take turns as they are settled.
     fn turn(&self) -> usize {
         if self.syncs() > 0 {
             return 0;
         }
-        let others = self.errands.iter().enumerate().filter(|(_, errand)| !errand.is_sync());
-        // Of equals the first. Who was served too long ago to be known is one who was never served.
-        let first = others.min_by_key(|(_, errand)| self.served.iter().position(|user| *user == errand.user()));
+        // Users who are not among the last come first, and of equals the first request.
+        let all = self.errands.iter().enumerate();
+        let first = all.min_by_key(|(_, errand)| self.served.iter().position(|user| *user == errand.user()));
         first.map_or(0, |(at, _)| at)
     }
 
@@ -370,6 +370,10 @@ mod tests {
         aside.send(Of(77, false, 3), Way::Long);
         let order: Vec<_> = (0..6).filter_map(|_| taken()).collect();
         assert_eq!(order, [98, 77, 3, 99, 4, 5]);
+        // An fsync is one of them.
+        (1..=10).for_each(|number| aside.send(Of(number, false, 1), Way::Long));
+        aside.send(Of(50, true, 4), Way::Long);
+        assert_eq!((taken(), taken()), (Some(50), Some(1)));
     }
 
     #[test]

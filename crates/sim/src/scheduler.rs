@@ -99,7 +99,7 @@ impl Scheduler {
         self.cores[core as usize].ask(INTERRUPTS, interrupt, now)
     }
 
-    /// Gives a thread its core, which it then occupies: an idle one of its node and mask where its own is not.
+    /// Gives a thread its core, which it then occupies: an idle one of its node and mask, if its own is not idle.
     ///
     /// # Errors
     /// When no core is free: when to ask again.

@@ -72,7 +72,7 @@ pub(super) fn lines(reverted: &Reverted) -> Vec<String> {
     let unread = reverted.unread.map(|errno| {
         let why = io::Error::from_raw_os_error(errno);
         format!(
-            "threads that have inherited a mask: not restored, because the threads of the machine cannot be read: {why}"
+            "threads that have inherited a mask: not all restored, because threads of the machine cannot be read: {why}"
         )
     });
     let unsure = "threads that have inherited a mask: all that were found; but in every pass a thread ended before it was \

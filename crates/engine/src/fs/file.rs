@@ -258,7 +258,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub fn truncate_step(&self, inode: &Inode, size: u64, done: u64) -> Result<Option<u64>> {
         let _room = self.admit(false)?;
         match inode.bytes_for(Operation::Truncate)? {
-            Bytes::Blocks(file) | Bytes::Volume(file) => Ok(self.truncate_blocks(inode, file, size)?.then_some(1)),
+            Bytes::Blocks(file) | Bytes::Volume(file) => self.truncate_blocks(inode, file, size, done),
             Bytes::Kernel(_) if size > FILE_BYTES_MAX => Err(Error::TooBig),
             Bytes::Kernel(file) => file.truncate_step(&self.pool, size, done),
         }

@@ -65,8 +65,6 @@ pub(super) struct KernelFile {
     promised: AtomicU64,
     /// Blocks that the pool counts for it, as it has no name; `None` when it is gone.
     ahead: Mutex<Option<u64>>,
-    /// Held by appenders of the library.
-    appending: Mutex<()>,
     /// Change of the nodes that take pages after which the file was placed last.
     placed: Mutex<u64>,
     /// Whether it is listed as one that may have grown.
@@ -94,7 +92,6 @@ impl KernelFile {
             promise: Mutex::default(),
             promised: AtomicU64::new(0),
             ahead: Mutex::new(Some(0)),
-            appending: Mutex::default(),
             placed: Mutex::default(),
             is_growing: AtomicBool::new(false),
             seen_ns: AtomicI64::new(i64::MIN),
@@ -191,9 +188,9 @@ impl KernelFile {
 
     /// Writes at the end; gives the offset and the bytes written.
     pub(super) fn append(&self, from: &[u8]) -> Result<(u64, usize)> {
-        let _turn = self.appending.lock();
-        let offset = self.file.status()?.size;
-        Ok((offset, self.write(offset, from)?))
+        let appended = self.file.append(from);
+        self.forget_where();
+        appended
     }
 
     pub(super) fn seek(&self, offset: u64, whence: Whence) -> Result<u64> {
@@ -332,14 +329,6 @@ impl KernelFile {
             self.file.punch(data, until - data)?;
         }
         Ok((at < end).then_some(at))
-    }
-
-    /// Makes the file at least `bytes` bytes large.
-    pub(super) fn grow_to(&self, bytes: u64) -> Result<()> {
-        if self.file.status()?.size < bytes {
-            self.file.set_size(bytes)?;
-        }
-        Ok(())
     }
 
     /// The number by which the kernel knows the file on `connection`; `register` gets one where there is none.
@@ -498,7 +487,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     None
                 };
                 if next.is_none() && operation == Operation::Reserve {
-                    file.grow_to(range.end)?;
+                    file.grow_to(&self.pool, range.end)?;
                 }
                 inode.touch_changed(self.now_ns());
                 Ok(next)

@@ -11,6 +11,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Placement policy of an inode, in one word so that a write can look at it without a lock.
 #[derive(Debug, Default)]
@@ -155,7 +156,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             // An eviction under way gives blocks back by and by.
             if moved == before && left >= least {
                 idle_passes += 1;
-                std::thread::yield_now();
+                match idle_passes {
+                    ..=IDLE_PASSES_YIELDING => std::thread::yield_now(),
+                    _ => std::thread::sleep(IDLE_PAUSE),
+                }
             } else {
                 idle_passes = 0;
             }
@@ -207,9 +211,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 /// Passes over all files that find nothing to move, after which a drain gives up.
 ///
 /// A writer that took blocks before the drain is inside a file's gate, and the pass waits for it there. So only an eviction,
-/// whose file is in no table any more, and a collapse that gives its old map back can hold blocks over a pass. They need the processor,
-/// which each pass offers, and nothing else; passes count only while nothing is given back.
-const IDLE_PASSES_MAX: u32 = 1000;
+/// whose file is in no table any more, and a collapse that gives its old map back can hold blocks over a pass. They need the processor
+/// and nothing else: the first passes offer theirs, the others leave two seconds in all, as the thread may be of little weight. Passes count only
+/// while nothing is given back.
+const IDLE_PASSES_MAX: u32 = 500;
+const IDLE_PASSES_YIELDING: u32 = 100;
+const IDLE_PAUSE: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {

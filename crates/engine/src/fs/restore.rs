@@ -335,6 +335,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         options: LogOptions,
         members: &[(MemberRecord, NodeId)],
     ) -> Result<Self, OpenError> {
+        assert!(options.segment_blocks <= SEGMENT_BLOCKS_MAX, "{options:?}");
         let now_ns = clock.now_ns();
         let mut fs = Self::without_log(machine, memory, clock, Arc::new(super::new_root(now_ns)), 1);
         for (member, home) in members {

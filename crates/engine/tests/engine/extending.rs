@@ -145,12 +145,19 @@ fn cut_in_a_run(fs: &TestFs, caller: &Caller, runs: u64, size: u64) -> Arc<Inode
 fn what_a_cut_left_does_not_come_back_at_another_place() {
     const MIB: u64 = 1 << 20;
     let (collapse, insert) = (fallocate_mode::COLLAPSE_RANGE, fallocate_mode::INSERT_RANGE);
-    for (mode, size) in [(collapse, RUN_BYTES + MIB), (insert, RUN_BYTES + MIB / 2)] {
+    let cut = RUN_BYTES + MIB;
+    for (mode, size) in [(collapse, cut), (insert, cut - MIB / 2), (0, cut), (0, cut + 100)] {
         for frames in [64, 4096] {
             let fs = durable_on(frames, 1, 16 * RUN);
             let caller = Caller::on_node(&fs, 0);
             let inode = cut_in_a_run(&fs, &caller, 2, size);
-            fs.fallocate(&caller.asking(), &inode, mode, 0, MIB).expect("room");
+            // A hole in what is left changes nothing.
+            let (hole, behind) = (fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE, size + 2 * BLOCK);
+            fs.fallocate(&caller.asking(), &inode, hole, size, behind - size)
+                .expect("it is made");
+            if mode > 0 {
+                fs.fallocate(&caller.asking(), &inode, mode, 0, MIB).expect("room");
+            }
             let size = fs.attr(&inode).size;
             fs.truncate_step(&inode, 4 * RUN_BYTES, 0)
                 .expect("growing places nothing");

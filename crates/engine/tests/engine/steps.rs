@@ -66,6 +66,24 @@ fn zero_and_punch(bytes: Bytes) {
 }
 
 #[test]
+fn a_file_shrinks_beside_one_who_makes_it_longer() {
+    let (fs, _) = filesystem_on(Bytes::Memory, 1, 2 * BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let inode = full_file(&fs, &caller);
+    let more = vec![8; (12 * RUN * BLOCK) as usize];
+    let (mut done, mut steps) = (0, 0);
+    while let Some(next) = fs.truncate_step(&inode, 5, done).expect("the size can be set") {
+        done = next;
+        steps += 1;
+        assert!(steps < 10, "it goes on as long as the file grows");
+        fs.append(&caller.asking(), &inode, &more, false)
+            .expect("the pool has room");
+    }
+    assert_eq!(fs.attr(&inode).size, 5);
+    fs.check_invariants();
+}
+
+#[test]
 fn a_file_shrinks_in_bounded_steps() {
     [Bytes::Memory, DISKS].into_iter().for_each(shrink);
 }

@@ -495,12 +495,14 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             }
             self.live -= 1;
             match -completion.result() {
-                // Unmounted or aborted, also between a request's being answered and its being found.
-                libc::ENOENT | libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV => {}
+                // Aborted while it was answered.
+                libc::ENOENT => tracing::debug!(cpu = self.cpu.0, "an answer came to no request"),
+                // Unmounted or aborted.
+                libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV => {}
                 errno => _ = failed.get_or_insert(errno),
             }
         }
-        // Whatever failed: others wait for what was read.
+        // Others wait for these bytes, also when an entry has failed.
         for (what, result) in read.drain(..) {
             self.end_read(what, result);
         }

@@ -283,6 +283,10 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         let kernel = &self.kernel;
         let inheritors = Families::new(kernel, self.journal.entries()).inheritors();
         let inheritors = inheritors.map_err(Error::kernel("the threads of the machine"))?;
+        if inheritors.failed.is_some() {
+            // It may have inherited of anybody.
+            return Ok(());
+        }
         let entries = self.journal.entries().clone();
         self.journal.retain(|target| {
             let there = kernel.identity(target);

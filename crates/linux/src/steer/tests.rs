@@ -1,10 +1,12 @@
 use super::*;
+use rustix::fs::{FallocateFlags, fallocate};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// A file on /dev/shm that has no name any more; none where there is no such filesystem.
 fn file() -> Option<File> {
@@ -61,22 +63,28 @@ fn a_file_whose_name_is_no_text_has_a_map() {
 
 #[test]
 fn a_map_ends_beside_one_who_makes_the_file_longer() {
+    const PATIENCE: Duration = Duration::from_secs(20);
     let Some(file) = file() else { return };
-    file.write_all_at(b"x", 0).unwrap();
-    let done = AtomicBool::new(false);
+    let (windows, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let start = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // A window further each time, far ahead of who looks, in as many pages as before.
-            for window in 1..100_000 {
-                if done.load(Ordering::Relaxed) {
-                    return;
-                }
-                file.write_all_at(b"x", window * WINDOW_BYTES).unwrap();
+            while !done.load(Ordering::Relaxed) {
+                assert!(start.elapsed() < PATIENCE, "the map goes on as long as the file grows");
+                let window = windows.load(Ordering::Relaxed);
                 file.set_len((window + 1) * WINDOW_BYTES).unwrap();
+                file.write_all_at(b"x", window * WINDOW_BYTES).unwrap();
+                // As many pages as before.
+                if let Some(old) = window.checked_sub(100) {
+                    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    fallocate(&file, hole, old * WINDOW_BYTES, PAGE_BYTES as u64).unwrap();
+                }
+                windows.store(window + 1, Ordering::Relaxed);
             }
-            panic!("the map goes on as long as the file grows");
         });
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        while windows.load(Ordering::Relaxed) < 200 {
+            std::thread::yield_now();
+        }
         map(file.as_fd()).unwrap();
         done.store(true, Ordering::Relaxed);
     });

@@ -18,10 +18,10 @@ use rustix::fs::{
     AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags, Timespec, Timestamps, UTIME_OMIT, fallocate, fstatvfs,
     ftruncate, openat, seek, statx, unlinkat, utimensat,
 };
-use rustix::io::{Errno, pread, pwrite};
+use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2, retry_on_intr};
 use rustix::mount::{FsPickFlags, MountAttrFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -233,6 +233,23 @@ impl BackingFile for TmpfsFile {
             }
         }
         Ok(done)
+    }
+
+    fn append(&self, from: &[u8]) -> Result<(u64, usize)> {
+        let file = self.open()?;
+        // At the file's position, which is this open file's alone and then behind the bytes.
+        let position = u64::MAX;
+        let written = retry_on_intr(|| pwritev2(&file, &[IoSlice::new(from)], position, ReadWriteFlags::APPEND));
+        let written = written.map_err(error)?;
+        let end = seek(&file, SeekFrom::Current(0)).map_err(error)?;
+        Ok((end - written as u64, written))
+    }
+
+    fn grow(&self, bytes: u64) -> Result<()> {
+        if Limits::of_this_process().room() < BLOCK_BYTES {
+            return Err(Error::NoSpace);
+        }
+        fallocate(self.open()?, FallocateFlags::empty(), bytes - 1, 1).map_err(error)
     }
 
     fn set_size(&self, bytes: u64) -> Result<()> {

@@ -28,18 +28,33 @@ const _: () = assert!(
 );
 
 impl<M: Memory, C: Clock> Fs<M, C> {
-    /// See [`Fs::truncate_step`]. After [`Error::Io`] the size is as before, and blocks beyond the new one are gone.
-    pub(in crate::fs) fn truncate_blocks(&self, inode: &Inode, file: &BlockFile, size: u64) -> Result<bool> {
+    /// See [`Fs::truncate_step`]; `done` is one more than the steps that may follow, or 0. After [`Error::Io`] the size is as before, and blocks beyond
+    /// the new one are gone.
+    pub(in crate::fs) fn truncate_blocks(
+        &self,
+        inode: &Inode,
+        file: &BlockFile,
+        size: u64,
+        done: u64,
+    ) -> Result<Option<u64>> {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooBig);
         }
         let _no_append = file.appending.write();
         let closed = inode.close(file, &self.slots);
-        let next = self.step_towards(&closed, file, size);
+        // No more steps than the file needs as it is at the first: others may extend it between them.
+        let steps = match done {
+            0 => file.map.last(&self.nodes, BlockMap::LIMIT).unwrap_or(0) / STEP_BLOCKS + 3,
+            done => done - 1,
+        };
+        let next = match steps {
+            0 => size,
+            _ => self.step_towards(&closed, file, size),
+        };
         self.cut(&closed, file, next)?;
         drop(closed);
         inode.touch_modified(self.now_ns());
-        Ok(next > size)
+        Ok((next > size).then_some(steps))
     }
 
     /// The size nearest to `size` with something in at most [`STEP_RUNS`] aligned 2 MiB behind it.
@@ -117,10 +132,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if let Some(so_far) = so_far {
             at = so_far.behind(size);
         }
-        while at < end
-            && let first = at / BLOCK
-            && let Found::Placed { block, blocks } = file.map.find(&self.nodes, first, end.div_ceil(BLOCK) - first)
-        {
+        while at < end {
+            let first = at / BLOCK;
+            let (block, blocks) = match file.map.find(&self.nodes, first, end.div_ceil(BLOCK) - first) {
+                Found::Placed { block, blocks } => (block, blocks),
+                // Somebody has punched a hole into what was left.
+                Found::Empty { blocks } => {
+                    at = (first + blocks) * BLOCK;
+                    continue;
+                }
+            };
             let blocks = so_far.map_or(blocks, |_| self.at_once(block, blocks));
             let behind = ((first + blocks) * BLOCK).min(end);
             let bytes = usize::try_from(behind - at).expect("a placed extent is mapped, so its size fits a usize");
@@ -473,7 +494,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(())
     }
 
-    /// Collapses or inserts `range`: the gate is closed while the new map is made, which takes milliseconds for each GiB.
+    /// Collapses or inserts `range`, whole blocks that begin inside the file, and end there if they are collapsed: the gate is closed while the new map is made, which takes milliseconds for each GiB.
     fn shift(
         &self,
         asking: &Asking<'_>,
@@ -493,6 +514,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             Effect::Adds
         };
         let _room = self.admit_extents(file, effect)?;
+        let size = file.size.load(Ordering::Relaxed);
+        let is_inside = match operation {
+            Operation::CollapseRange => range.end < size,
+            _ => range.start < size,
+        };
+        if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || !is_inside {
+            return Err(Error::Invalid);
+        }
         self.zero_left_by_a_cut(asking.slot, inode, file, &closed)?;
         // Blocks are at another place of the file then, and bytes may be overwritten: a power cut must not undo it.
         self.settle_closed(inode, file)?;
@@ -514,11 +543,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let size = file.size.load(Ordering::Relaxed);
         let end = size.next_multiple_of(RUN_BLOCKS * BLOCK);
         let left = size.div_ceil(BLOCK)..end / BLOCK;
-        if left.is_empty() {
-            return Ok(());
-        }
-        let found = file.map.find(&self.nodes, left.start, left.end - left.start);
-        if let Found::Empty { .. } = found {
+        if file.each_placed(&self.nodes, left, |_, _| Err(())).is_ok() {
             return Ok(());
         }
         self.settle_closed(inode, file)?;
@@ -526,7 +551,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.zero_gap(closed.ino, file, end, None)
     }
 
-    /// Moves what lies behind `range` to its start; whole blocks only, and not up to the end.
+    /// Moves what lies behind `range` to its start.
     fn collapse(
         &self,
         slot: &Slot,
@@ -536,9 +561,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         range: Range<u64>,
     ) -> Result<Left> {
         let size = file.size.load(Ordering::Relaxed);
-        if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || range.end >= size {
-            return Err(Error::Invalid);
-        }
         let gone = range.start / BLOCK..range.end / BLOCK;
         let new = file.map.shifted(&self.nodes, taker, gone.end, gone.start)?;
         let map = file.map.replace(new);
@@ -546,7 +568,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(Left { map, gone })
     }
 
-    /// Moves what lies from the start of `range` on to its end; whole blocks only, and inside the file.
+    /// Moves what lies from the start of `range` on to its end.
     fn insert(
         &self,
         slot: &Slot,
@@ -556,9 +578,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         range: Range<u64>,
     ) -> Result<Left> {
         let size = file.size.load(Ordering::Relaxed);
-        if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || range.start >= size {
-            return Err(Error::Invalid);
-        }
         let longer = size
             .checked_add(range.end - range.start)
             .filter(|s| *s <= FILE_BYTES_MAX)

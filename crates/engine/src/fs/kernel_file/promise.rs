@@ -1,6 +1,6 @@
 //! Room that fallocate promised to a kernel body, and that nobody has written yet.
 //!
-//! A promise places nothing: the first writer of a page gives it its home. The kernel knows nothing of promises, so they are kept by
+//! A promise places nothing, but for the last block of a file that it makes longer: the first writer of a page gives it its home. The kernel knows nothing of promises, so they are kept by
 //! bookkeeping: promised blocks count as reserved in the pool (`pool::lend`), and fallocate itself, or [`Fs::keep_promises`] later, has
 //! the kernel allocate them when little room is left, wherever the calling thread is. What writers take faster than that is looked at, they take
 //! from promises; so a promise is kept unless the room fills within a period of looking by more than the margin.
@@ -23,10 +23,10 @@ const RANGES_MAX: usize = 1024;
 const PIECES: u64 = 64;
 /// Blocks of such a piece at least: 64 MiB.
 const PIECE_BLOCKS_MIN: u64 = 16_384;
-/// Most of [`Promise::effort`] that a call of a user's takes to count promises, half a millisecond. Others' promises, and larger ones, are then up to
-/// a period old, and the room of what has been written meanwhile counts twice.
+/// Most effort that a call of a user's takes to count promises, about half a millisecond, and the most that one file may take. Counts of other files
+/// are up to a period old: the room of what has been written meanwhile counts twice.
 const CALL_EFFORT: u64 = 1024;
-/// Most of it between two looks at the room, if that is not a single file's.
+/// Most effort between two looks at the room. A single file may take more.
 const LOOK_EFFORT: u64 = 1024;
 /// Effort to ask for a file, besides its pieces.
 const FILE_EFFORT: u64 = 8;
@@ -57,35 +57,31 @@ pub(super) struct Promise {
     missing: u64,
 }
 
-impl Promise {
-    /// Effort to count it anew, in times of an empty piece: some 0.4 µs.
-    fn effort(&self) -> u64 {
-        let pieces: u64 = self.ranges.iter().map(|range| piece_count(range).1).sum();
-        let blocks: u64 = self.ranges.iter().map(|range| range.end - range.start).sum();
-        FILE_EFFORT + pieces + blocks.saturating_sub(self.missing) / PAGES_OF_EFFORT
-    }
-}
-
 /// Files to which room is promised.
 #[derive(Debug, Default)]
 pub(in crate::fs) struct Promising {
     files: BTreeSet<Ino>,
-    /// Where counting goes on.
-    next: u64,
+    /// Where counting goes on, for calls and for those who look all the time.
+    next: [u64; 2],
+}
+
+/// Who counts promises.
+#[derive(Clone, Copy)]
+enum Counts {
+    /// A call of a user's.
+    Call,
+    /// [`Fs::keep_promises`].
+    Look,
 }
 
 impl Promising {
-    /// The next file to count.
-    fn turn(&mut self) -> Option<Ino> {
-        let next = self.files.range(Ino(self.next)..).next();
-        let ino = *next.or_else(|| self.files.first())?;
-        self.next = ino.0 + 1;
-        Some(ino)
-    }
-
-    /// Whether that was the last one.
-    fn is_round_over(&self) -> bool {
-        self.files.range(Ino(self.next)..).next().is_none()
+    /// The next file to count, and whether it is the last of a round.
+    fn turn(&mut self, who: Counts) -> Option<(Ino, bool)> {
+        let next = &mut self.next[who as usize];
+        let following = self.files.range(Ino(*next)..).next();
+        let ino = *following.or_else(|| self.files.first())?;
+        *next = ino.0 + 1;
+        Some((ino, self.files.last() == Some(&ino)))
     }
 }
 
@@ -139,6 +135,19 @@ impl KernelFile {
         Ok(())
     }
 
+    /// Makes the file at least `bytes` bytes large, which are promised. Its last block is allocated: to set the size would cut off bytes that others
+    /// write meanwhile.
+    pub(super) fn grow_to<M: Memory>(&self, pool: &Pool<M>, bytes: u64) -> Result<()> {
+        if self.file.status()?.size >= bytes {
+            return Ok(());
+        }
+        let mut promise = self.promise.lock();
+        self.file.grow(bytes)?;
+        self.cut(pool, &mut promise, &((bytes - 1) / BLOCK..bytes.div_ceil(BLOCK)));
+        self.forget_where();
+        Ok(())
+    }
+
     /// Runs `free`, which frees what lies in the range of blocks that it gives: nothing is promised there any more.
     pub(super) fn freeing<M: Memory, T>(
         &self,
@@ -188,9 +197,13 @@ impl KernelFile {
         self.promise.lock().ranges.is_empty()
     }
 
-    /// Effort of [`Self::promised_blocks`].
-    fn effort(&self) -> u64 {
-        self.promise.lock().effort()
+    /// Effort of [`Self::promised_blocks`], in times of an empty piece: some 0.4 µs. None while another thread changes what is promised.
+    fn effort(&self) -> Option<u64> {
+        let promise = self.promise.try_lock()?;
+        let pieces: u64 = promise.ranges.iter().map(|range| piece_count(range).1).sum();
+        let blocks: u64 = promise.ranges.iter().map(|range| range.end - range.start).sum();
+        let pages = self.file.status().unwrap_or_default().blocks.min(blocks);
+        Some(FILE_EFFORT + pieces + pages / PAGES_OF_EFFORT)
     }
 
     /// Counts anew what is promised and not written; returns it, in blocks. While another thread changes it, as it was last.
@@ -334,33 +347,39 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Counts promises anew for a call of a user's, which does not wait long for it.
     pub(in crate::fs) fn count_promises_for_call(&self) {
-        self.count_some_promises(CALL_EFFORT, CALL_EFFORT);
+        self.count_some_promises(Counts::Call, CALL_EFFORT, CALL_EFFORT);
     }
 
     /// Counts promises anew, file after file, from where this ended last, each at most once: none that takes more than `file_most`, and none any more
-    /// when `effort` is spent. Tells whether it came past the last file.
-    fn count_some_promises(&self, effort: u64, file_most: u64) -> bool {
-        let (mut spent, mut is_round_over) = (0, false);
+    /// when `effort` is spent. Returns whether it came past the last file.
+    fn count_some_promises(&self, who: Counts, effort: u64, file_most: u64) -> bool {
+        let mut spent = 0;
         let files = self.promising.lock().files.len();
         for _ in 0..files {
-            let Some(ino) = self.promising.lock().turn() else { break };
-            spent += self.count_promise(ino, file_most);
-            is_round_over |= self.promising.lock().is_round_over();
-            if spent >= effort {
+            let Some((ino, is_last)) = self.promising.lock().turn(who) else {
                 break;
+            };
+            spent += self.count_promise(ino, file_most);
+            if is_last {
+                return true;
+            }
+            if spent >= effort {
+                return false;
             }
         }
-        is_round_over || files == 0
+        true
     }
 
-    /// Counts what is promised to a file anew, if that takes no more effort than `most`; forgets it when that is nothing. Gives the effort.
+    /// Counts what is promised to a file anew, if that takes no more effort than `most`; forgets it when that is nothing. Returns the effort.
     fn count_promise(&self, ino: Ino, most: u64) -> u64 {
         let inode = self.table.find(ino);
         let file = inode.as_deref().and_then(Inode::kernel_file);
-        let effort = file.map_or(1, KernelFile::effort);
-        if effort > most {
-            return 1;
-        }
+        let effort = match file.map(KernelFile::effort) {
+            Some(Some(effort)) if effort <= most => effort,
+            // Busy, or too large.
+            Some(_) => return 1,
+            None => 1,
+        };
         file.map(|file| file.promised_blocks(&self.pool));
         if file.is_none_or(KernelFile::is_promised_nothing) {
             // Looked at again with the list locked: a promise is made first, and then put there.
@@ -387,7 +406,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             // So that promises that were kept are forgotten. Relaxed: only how often this is done depends on it.
             let counted_ns = self.promises_counted_ns.load(Ordering::Relaxed);
             let is_due = self.now_ns().saturating_sub(counted_ns) >= COUNT_PERIOD_NS;
-            if is_due && self.count_some_promises(LOOK_EFFORT, u64::MAX) {
+            if is_due && self.count_some_promises(Counts::Look, LOOK_EFFORT, u64::MAX) {
                 self.promises_counted_ns.store(self.now_ns(), Ordering::Relaxed);
             }
             return 0;

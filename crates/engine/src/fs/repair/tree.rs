@@ -49,16 +49,14 @@ impl Node {
         fits(kind, is_volume, self.size, self.end(), self.target.is_some())
     }
 
-    /// Makes the best of it when further records are lost: a file without a size has all of its blocks, and nobody but the owner may use what may have
-    /// had an ACL.
+    /// Makes the best of it when further records are lost: a file without a size has all of its blocks.
     fn keep_parts(&mut self) {
         let mut placed = self.extents.iter().filter(|(_, (_, first))| first.is_some());
         let end = placed.next_back().map_or(0, |(at, (blocks, _))| at + blocks);
-        let Some(attributes) = &mut self.attributes else { return };
-        if attributes.mode & TYPE_MASK == REGULAR && self.size == 0 {
+        let is_file = |attributes: Attributes| attributes.mode & TYPE_MASK == REGULAR;
+        if self.attributes.is_none_or(is_file) && self.size == 0 {
             self.size = end.saturating_mul(BLOCK_BYTES as u64).min(FILE_BYTES_MAX);
         }
-        attributes.mode &= !OTHERS;
     }
 
     /// Takes `blocks` file blocks from `at` on out, which lie in the extent that begins at `start`.
@@ -140,6 +138,12 @@ impl<'a> Tree<'a> {
         for ino in &lost.torn {
             let Some(node) = self.inodes.get_mut(ino) else { continue };
             node.keep_parts();
+            if *ino != Ino::ROOT
+                && let Some(attributes) = &mut node.attributes
+            {
+                // There may have been an ACL.
+                attributes.mode &= !OTHERS;
+            }
             let (damage, remedy) = (Damage::Torn(*ino), Remedy::PartKept);
             self.mended.push(Mended { damage, remedy });
         }

@@ -230,6 +230,22 @@ impl BackingFile for TestFile {
         self.with(|kernel, number| kernel.model.write(number, offset, from))
     }
 
+    fn append(&self, from: &[u8]) -> Result<(u64, usize)> {
+        self.with(|kernel, number| {
+            let offset = kernel.model.files[number].size;
+            Ok((offset, kernel.model.write(number, offset, from)?))
+        })
+    }
+
+    fn grow(&self, bytes: u64) -> Result<()> {
+        self.with(|kernel, number| {
+            if kernel.refuses_allocating {
+                return Err(Error::NoSpace);
+            }
+            kernel.model.fallocate(number, 0, bytes - 1, 1)
+        })
+    }
+
     fn set_size(&self, bytes: u64) -> Result<()> {
         self.with(|kernel, number| {
             kernel.model.files[number].truncate(bytes);

@@ -29,8 +29,10 @@ pub(super) struct Families<'a, K> {
 #[derive(Debug)]
 pub(super) struct Inheritors {
     pub(super) found: Vec<Inheritor>,
-    /// Whether all threads were looked at. One that ended before may have started others after the pass began.
+    /// Whether no thread ended before it was looked at. A thread that did may have started others after the pass began.
     pub(super) is_all: bool,
+    /// Why a thread that is still there could not be looked at.
+    pub(super) failed: Option<io::Error>,
 }
 
 /// A thread that has inherited a mask of ours.
@@ -52,6 +54,7 @@ impl<'a, K: Kernel> Families<'a, K> {
         let mut inheritors = Inheritors {
             found: Vec::new(),
             is_all: true,
+            failed: None,
         };
         let threads = self
             .entries
@@ -67,13 +70,9 @@ impl<'a, K: Kernel> Families<'a, K> {
             }
             match self.look(thread) {
                 Ok(inheritor) => inheritors.found.extend(inheritor),
-                // Whatever is the matter with one thread, a user's perhaps, the others get their masks back.
-                Err(error) => {
-                    if !has_vanished(&error) {
-                        tracing::warn!("thread {} cannot be looked at: {error}", thread.thread);
-                    }
-                    inheritors.is_all = false;
-                }
+                Err(error) if has_vanished(&error) => inheritors.is_all = false,
+                // The others are found all the same.
+                Err(error) => _ = inheritors.failed.get_or_insert(error),
             }
         }
         Ok(inheritors)

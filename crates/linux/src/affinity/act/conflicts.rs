@@ -78,8 +78,10 @@ pub fn conflicts(root: &Path) -> Vec<Conflict> {
     // Without /proc there are no processes to be found.
     let _ = tree.numbers("proc", &mut processes);
     let mut has_tuned = false;
-    for process in processes.into_iter().filter(|process| is_roots(&tree, *process)) {
-        match tree.text(format!("proc/{process}/comm")).as_deref() {
+    for process in processes {
+        let name = tree.text(format!("proc/{process}/comm"));
+        match name.as_deref() {
+            Some("irqbalance" | "numad" | "tuned") if !is_roots(&tree, process) => {}
             Some("irqbalance") => found.push(irqbalance(&tree, process)),
             Some("numad") => found.push(numad(process)),
             Some("tuned") if !has_tuned => {

@@ -143,7 +143,7 @@ pub struct Reverted {
     /// At each look at all threads one ended before it was looked at itself: who it may have started meanwhile is not
     /// known, though not likely to be left.
     pub is_unsure: bool,
-    /// The threads of the machine could not be read, by this errno: those that have inherited a mask keep it, and the
+    /// Threads of the machine could not be read, by this errno: those that have inherited a mask keep it, and the
     /// journal has still of whom.
     pub unread: Option<i32>,
     /// Why the journal could not be removed, or written without what was restored. It names more than there is to restore.

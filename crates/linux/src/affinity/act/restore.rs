@@ -116,7 +116,7 @@ impl<K: Kernel> Machine<'_, K> {
                     }
                     inherited.insert(inheritor.thread, restore);
                 }
-                break Ok(());
+                break inheritors.failed.map_or(Ok(()), Err);
             }
             for inheritor in news {
                 let restored = self.restore_inheritor(inheritor, families);

@@ -28,6 +28,42 @@ fn a_file_returns_its_bytes_size_and_space() {
 }
 
 #[test]
+fn appends_overwrite_nothing_that_others_append() {
+    const EACH: usize = 5000;
+    let Some(store) = store() else { return };
+    let file = store.create().unwrap();
+    let held = file.descriptor().unwrap();
+    let other = rustix::fs::open(
+        format!("/proc/self/fd/{}", held.as_raw_fd()),
+        OFlags::WRONLY | OFlags::APPEND,
+        rustix::fs::Mode::empty(),
+    );
+    let other = other.unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..EACH).for_each(|_| assert_eq!(rustix::io::write(&other, b"x"), Ok(1))));
+        for _ in 0..EACH {
+            let (offset, bytes) = file.append(b"yz").unwrap();
+            let mut read = [0; 2];
+            assert_eq!((bytes, file.read(offset, &mut read).unwrap(), &read), (2, 2, b"yz"));
+        }
+    });
+    assert_eq!(file.status().unwrap().size, 3 * EACH as u64);
+}
+
+#[test]
+fn a_file_that_grows_cuts_nothing_off() {
+    let Some(store) = store() else { return };
+    let file = store.create().unwrap();
+    file.grow(10_000).unwrap();
+    assert_eq!(
+        (file.status().unwrap().size, file.status().unwrap().blocks),
+        (10_000, 1)
+    );
+    file.grow(5000).unwrap();
+    assert_eq!(file.status().unwrap().size, 10_000);
+}
+
+#[test]
 fn holes_are_blocks_without_pages_at_any_file_end() {
     let Some(store) = store() else { return };
     let file = store.create().unwrap();
@@ -135,18 +171,22 @@ fn the_number_of_files_is_limited() {
 fn a_grown_file_gets_huge_pages_except_in_its_holes() {
     const HUGE: u64 = 2 << 20;
     let Some(store) = store() else { return };
-    let file = store.create().unwrap();
     let part = vec![1; 64 << 10];
-    for at in (0..3 * HUGE + 100_000).step_by(part.len()) {
-        file.write(at, &part).unwrap();
-    }
-    file.punch(HUGE + 8192, 4096).unwrap();
-    let blocks = file.status().unwrap().blocks;
-    match file.collapse(0..4 * HUGE) {
+    let grown = || {
+        let file = store.create().unwrap();
+        for at in (0..3 * HUGE + 100_000).step_by(part.len()) {
+            file.write(at, &part).unwrap();
+        }
+        file.punch(HUGE + 8192, 4096).unwrap();
+        let blocks = file.status().unwrap().blocks;
+        let done = file.collapse(0..4 * HUGE);
+        done.map(|()| (file.status().unwrap().blocks == blocks).then_some(file))
+    };
+    // Beside others that write to some tmpfs a hole gets its page back now and then, before anybody has touched it: seen on Linux 6.18.
+    let file = match (0..4).find_map(|_| grown().transpose()).expect("holes are not filled") {
         Err(Error::NotSupported) => return eprintln!("SKIPPED: there are no huge pages for files in memory"),
-        done => done.unwrap(),
-    }
-    assert_eq!(file.status().unwrap().blocks, blocks, "holes are not filled");
+        file => file.unwrap(),
+    };
     let mut data = vec![0; 4096];
     for at in [0, HUGE - 4096, HUGE + 4096, 2 * HUGE, 3 * HUGE] {
         file.read(at, &mut data).unwrap();

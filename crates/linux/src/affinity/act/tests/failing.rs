@@ -67,6 +67,26 @@ fn a_machine_where_threads_always_end_is_reported() {
 }
 
 #[test]
+fn one_unreadable_thread_keeps_no_other_from_getting_its_mask_back() {
+    let (handle, mut actor, thread) = moved();
+    handle.machine().listing = Listing::Breeds(SET);
+    for _ in 0..2 {
+        Kernel::threads(&handle).unwrap();
+    }
+    handle.machine().listing = Listing::Plain;
+    let last = *handle.machine().threads.keys().last().unwrap();
+    handle.machine().unreadable = Some(last);
+    let reverted = actor.revert().unwrap();
+    assert_eq!(reverted.targets, [(thread, Restore::Restored)]);
+    assert_eq!((reverted.unread, reverted.is_complete()), (Some(libc::EIO), false));
+    assert_eq!((reverted.inherited.len(), reverted.is_unsure), (1, false));
+    handle.machine().unreadable = None;
+    let reverted = open(&handle).revert().unwrap();
+    assert!(reverted.is_complete() && reverted.inherited.len() == 1, "{reverted:?}");
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+}
+
+#[test]
 fn unlistable_threads_stay_in_the_journal() {
     let (handle, mut actor, thread) = moved();
     handle.machine().listing = Listing::Breeds(SET);

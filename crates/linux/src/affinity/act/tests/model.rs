@@ -54,6 +54,8 @@ pub(super) struct Machine {
     pub(super) online: Set,
     pub(super) cpusets: Vec<Set>,
     pub(super) hides_cpusets: bool,
+    /// The thread whose cpuset cannot be read.
+    pub(super) unreadable: Option<u32>,
     pub(super) processes: BTreeMap<u32, Process>,
     pub(super) threads: BTreeMap<u32, Thread>,
     pub(super) interrupts: BTreeMap<u32, Interrupt>,
@@ -114,6 +116,7 @@ impl Machine {
             online: ALL,
             cpusets: CPUSETS.to_vec(),
             hides_cpusets: false,
+            unreadable: None,
             processes: BTreeMap::new(),
             threads: BTreeMap::new(),
             interrupts: BTreeMap::new(),

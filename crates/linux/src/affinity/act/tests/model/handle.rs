@@ -134,6 +134,9 @@ impl Kernel for Handle {
 
     fn cpuset(&self, thread: ThreadId) -> io::Result<Option<Vec<CpuId>>> {
         let machine = self.operate(At::Any);
+        if machine.unreadable == Some(thread.thread) {
+            return Err(no(libc::EIO));
+        }
         let thread = machine.threads.get(&thread.thread).ok_or_else(|| no(libc::ESRCH))?;
         let room = cpus(machine.cpusets[thread.group] & machine.online);
         Ok((!machine.hides_cpusets).then_some(room))

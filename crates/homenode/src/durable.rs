@@ -185,6 +185,10 @@ impl Pool {
         let home = home_of(&inner.machine, &file)?;
         // One member at a time.
         let _alone = inner.populators.lock();
+        fs.check_members()?;
+        if pool.next_member().0 >= frames::FIRST {
+            return Err(PoolError::TooMany.into());
+        }
         let member = record(pool.next_member(), &file)?;
         let identity = identity(member.id, &file)?;
         attach(pool.memory(), member, home, file, Access::Write)?;

@@ -30,7 +30,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if usize::from(member.id.0) >= MemberId::LIMIT {
             return Err(PoolError::TooMany);
         }
-        self.check_members()?;
+        // Its memory is there already: no other member can have the number.
+        self.check_members().inspect_err(|_| self.pool.skip_member(member.id))?;
         if journal.join(&self.pool, member, identity).is_err() {
             self.pool.skip_member(member.id);
             if journal.has_failed() {

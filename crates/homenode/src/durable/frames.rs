@@ -8,7 +8,7 @@ use homenode_engine::{BLOCK_BYTES, MemberId, Memory};
 use homenode_linux::memory::{MemberFile, NodeMemory, free_bytes};
 
 /// Number of the frames' first member; durable members have lower ones.
-const FIRST: u16 = 2048;
+pub(super) const FIRST: u16 = 2048;
 
 /// Frames on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

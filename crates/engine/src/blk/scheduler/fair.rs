@@ -4,7 +4,7 @@
 //! Every stream has a count of what was done for it, divided by its weight, over all cores and devices; the next request is
 //! one of the stream with the least. A stream that has more than others, and competes with them on this device, waits until
 //! they are near it: then also streams on different cores share. Where nobody competes nobody waits;
-//! nor does anybody wait for a core that has stopped.
+//! nor does anybody wait for a core that has stopped, or for a stream that has come to its limit.
 //! Limits are token buckets, which streams, devices and pools may share.
 
 use crate::blk::slot::{Slots, State, Tag};
@@ -117,6 +117,8 @@ struct Lane {
     tail: Tag,
     /// Whether the first one is within the limit of requests already, and waits for that of bytes.
     is_counted: bool,
+    /// Whether the first one has to wait for the limit: it does not compete meanwhile.
+    is_limited: bool,
 }
 
 impl Fair {
@@ -130,6 +132,7 @@ impl Fair {
             head: Tag::NONE,
             tail: Tag::NONE,
             is_counted: false,
+            is_limited: false,
         };
         Self {
             streams: streams.iter().map(lane).collect(),
@@ -180,7 +183,7 @@ impl Fair {
 
     pub(crate) fn take(&mut self, batch: &mut [Tag], slots: &Slots, now: u64) -> usize {
         for (index, lane) in self.streams.iter().enumerate() {
-            if lane.head != Tag::NONE {
+            if lane.competes() {
                 self.waiting.see(index, now);
             }
         }
@@ -211,13 +214,16 @@ impl Fair {
     /// Takes requests of one stream: fewer than there is room for when it has no more, or has come to its limit.
     fn take_row(&mut self, index: usize, batch: &mut [Tag], slots: &Slots, now: u64) -> usize {
         let lane = &mut self.streams[index];
+        let competed = lane.competes();
         let (mut taken, mut cost) = (0, 0);
+        lane.is_limited = false;
         for to in batch {
             if lane.head == Tag::NONE {
                 break;
             }
             let (requests, bytes) = slots.chain(lane.head);
             if !lane.may_start(requests, bytes, now) {
+                lane.is_limited = true;
                 break;
             }
             *to = lane.head;
@@ -225,10 +231,13 @@ impl Fair {
             cost += bytes.max(COST_MIN) / u64::from(lane.stream.weight.clamp(1, WEIGHT_MAX));
             taken += 1;
         }
+        let competes = lane.competes();
         self.count -= taken;
         self.shares.served[index].0.fetch_add(cost, Ordering::Relaxed);
-        if taken > 0 && self.streams[index].head == Tag::NONE {
-            self.waiting.cores[index].fetch_sub(1, Ordering::Relaxed);
+        match (competed, competes) {
+            (true, false) => _ = self.waiting.cores[index].fetch_sub(1, Ordering::Relaxed),
+            (false, true) => self.begin_waiting(index, now),
+            _ => {}
         }
         taken
     }
@@ -237,7 +246,7 @@ impl Fair {
 impl Drop for Fair {
     fn drop(&mut self) {
         for (index, lane) in self.streams.iter().enumerate() {
-            if lane.head != Tag::NONE {
+            if lane.competes() {
                 self.waiting.cores[index].fetch_sub(1, Ordering::Relaxed);
             }
         }
@@ -245,6 +254,10 @@ impl Drop for Fair {
 }
 
 impl Lane {
+    fn competes(&self) -> bool {
+        self.head != Tag::NONE && !self.is_limited
+    }
+
     fn may_start(&mut self, requests: u64, bytes: u64, now: u64) -> bool {
         let within =
             |limit: &Option<Arc<Bucket>>, units| limit.as_ref().is_none_or(|limit| limit.take(now, units).is_ok());

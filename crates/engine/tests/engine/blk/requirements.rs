@@ -203,6 +203,28 @@ fn scheduling_across_devices() {
     assert!((0.85..=1.15).contains(&ratio), "{of_one} {of_two}");
 }
 
+/// A stream at its limit slows no other one.
+#[test]
+fn a_limited_stream_is_not_waited_for() {
+    let limited = Stream {
+        requests: Some(Arc::new(Bucket::new(1000, 10))),
+        ..Stream::default()
+    };
+    let done = |first: Stream| {
+        let both = vec![first, Stream::default()];
+        let (_, device) = slow(8, 1, Scheduling::Fair(both, Shares::new()));
+        let mut cores = [device.join(0).unwrap()];
+        let mut loads = [vec![Load::new(0, 60), Load::new(1, 60)]];
+        run(&mut cores, &mut loads, 1..10_000);
+        [loads[0][0].done, loads[0][1].done]
+    };
+    let ([of_one, of_other], [of_limited, of_free]) = (done(Stream::default()), done(limited));
+    // 0.1 s at 1,000 a second.
+    assert!((100..=112).contains(&of_limited), "{of_limited}");
+    let all = (of_one + of_other) as f64;
+    assert!((of_limited + of_free) as f64 > 0.95 * all, "{of_free} of {all}");
+}
+
 /// A limit spans two devices.
 #[test]
 fn limits_across_devices() {

@@ -259,12 +259,15 @@ impl KernelFile {
     /// Comes a step nearer to the size `size`, from the progress `done`, 0 at first; gives the progress, `None` at the end. What lies beyond
     /// is freed first, and reads as zeros then; the size changes last.
     pub(super) fn truncate_step<M: Memory>(&self, pool: &Pool<M>, size: u64, done: u64) -> Result<Option<u64>> {
-        let now = self.file.status()?;
-        if now.size < size {
-            self.file.set_size(size)?;
-            return Ok(None);
-        }
-        self.lines.cut(|| self.shorten_step(pool, &now, size, done))
+        self.lines.cut(|| {
+            let now = self.file.status()?;
+            if now.size < size {
+                // A cut of what others have written since.
+                self.file.set_size(size)?;
+                return Ok(None);
+            }
+            self.shorten_step(pool, &now, size, done)
+        })
     }
 
     fn shorten_step<M: Memory>(
@@ -329,6 +332,14 @@ impl KernelFile {
             self.file.punch(data, until - data)?;
         }
         Ok((at < end).then_some(at))
+    }
+
+    /// Makes the file at least `bytes` bytes large. As a cut, as it is one of what others write meanwhile besides the mount.
+    pub(super) fn grow_to(&self, bytes: u64) -> Result<()> {
+        self.lines.cut(|| match self.file.status()?.size {
+            size if size < bytes => self.file.set_size(bytes),
+            _ => Ok(()),
+        })
     }
 
     /// The number by which the kernel knows the file on `connection`; `register` gets one where there is none.
@@ -479,15 +490,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 let before = if done == 0 { file.promised_ranges() } else { Vec::new() };
                 // In each step: what was promised in the first may have been given up since.
                 let given = self.promise(inode, file, &rest)?;
+                let take_back = |_: &Error| {
+                    file.take_back(&self.pool, rest.start / block..rest.end.div_ceil(block), &before);
+                };
                 let next = if given == Given::Unbooked || self.pool.is_time_for_promises(MARGIN_BLOCKS) {
-                    self.allocate_step(file, range, done).inspect_err(|_| {
-                        file.take_back(&self.pool, rest.start / block..rest.end.div_ceil(block), &before);
-                    })?
+                    self.allocate_step(file, range, done).inspect_err(take_back)?
                 } else {
                     None
                 };
                 if next.is_none() && operation == Operation::Reserve {
-                    file.grow_to(&self.pool, range.end)?;
+                    file.grow_to(range.end).inspect_err(take_back)?;
                 }
                 inode.touch_changed(self.now_ns());
                 Ok(next)

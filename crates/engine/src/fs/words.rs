@@ -63,12 +63,6 @@ pub(super) struct FileLines {
 }
 
 impl UserWords {
-    /// Whether no file has a line.
-    fn is_unused(&self) -> bool {
-        let lines = self.lines.lock();
-        lines.given_back.len() == lines.never_used as usize
-    }
-
     fn take_line(self: &Arc<Self>, user: u32) -> Option<FileLine> {
         let mut lines = self.lines.lock();
         let number = lines.given_back.pop().or_else(|| {
@@ -188,7 +182,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         if all.len() >= USERS_MAX {
             // A client that has mapped it learns from the next answer that there is another.
-            let unused = all.iter().find(|(_, words)| words.is_unused()).map(|(user, _)| *user);
+            // No file has a line, and nobody is about to take one, who would find the file cut.
+            let mut unused = all.iter().filter(|(_, words)| Arc::strong_count(words) == 1);
+            let unused = unused.next().map(|(user, _)| *user);
             let words = unused.and_then(|user| all.remove(&user)).ok_or(Error::NoSpace)?;
             if let Some(inode) = self.table.find(words.ino) {
                 self.unpin(&inode, 1);

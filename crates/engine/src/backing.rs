@@ -75,7 +75,7 @@ pub trait BackingFile: Debug + Send + Sync {
     /// Writes at the end, wherever others that append have brought it; returns the offset, and the bytes written, short when the store is full.
     ///
     /// # Errors
-    /// As [`BackingFile::write`].
+    /// ENOSPC when nothing could be written, EFBIG.
     fn append(&self, from: &[u8]) -> Result<(u64, usize)>;
 
     /// Sets the size, in bytes.

@@ -576,7 +576,7 @@ fn segments_that_no_log_has_take_no_memory() {
     let mut superblock = newest_superblock(&memory.bytes()).expect("it was made above");
     let read = |superblock: &Superblock| Replayed::read(&memory, superblock, 2).map(drop);
     read(&superblock).expect("it is sound");
-    superblock.snapshot.blocks = 5000;
+    (superblock.snapshot.first, superblock.snapshot.blocks) = (Block::from_raw(1), 5000);
     let refused = read(&superblock).expect_err("no segment is as large");
     assert!(matches!(refused, OpenError::Log(_)), "{refused}");
 }

@@ -70,7 +70,8 @@ fn a_file_shrinks_beside_one_who_makes_it_longer() {
     let (fs, _) = filesystem_on(Bytes::Memory, 1, 2 * BLOCKS);
     let caller = Caller::on_node(&fs, 0);
     let inode = full_file(&fs, &caller);
-    let more = vec![8; (12 * RUN * BLOCK) as usize];
+    // More than a step takes away.
+    let more = vec![8; (20 * RUN * BLOCK) as usize];
     let (mut done, mut steps) = (0, 0);
     while let Some(next) = fs.truncate_step(&inode, 5, done).expect("the size can be set") {
         done = next;

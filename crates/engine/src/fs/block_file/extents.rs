@@ -494,7 +494,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(())
     }
 
-    /// Collapses or inserts `range`, whole blocks that begin inside the file, and end there if they are collapsed: the gate is closed while the new map is made, which takes milliseconds for each GiB.
+    /// Collapses or inserts `range`: whole blocks that begin inside the file, and end there if they are collapsed. The gate is closed while the new
+    /// map is made, which takes milliseconds for each GiB.
     fn shift(
         &self,
         asking: &Asking<'_>,

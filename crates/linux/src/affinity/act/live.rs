@@ -276,6 +276,13 @@ fn unclear(path: &str) -> io::Error {
 mod tests {
     use super::*;
 
+    fn below(root: &Path) -> Live {
+        Live {
+            tree: Tree::new(root),
+            cpusets: RefCell::default(),
+        }
+    }
+
     #[test]
     fn interrupt_names_match_proc_interrupts() {
         let live = Live::new();
@@ -290,10 +297,7 @@ mod tests {
     #[test]
     fn cards_of_another_network_namespace_are_refused() {
         let root = tempfile::tempdir().unwrap();
-        let live = Live {
-            tree: Tree::new(root.path()),
-            cpusets: RefCell::default(),
-        };
+        let live = below(root.path());
         let add = |name: &str| {
             fs::create_dir_all(root.path().join(CARDS).join(name)).unwrap();
             fs::write(root.path().join(CARDS).join(name).join("ifindex"), "1\n").unwrap();
@@ -327,10 +331,7 @@ mod tests {
     #[test]
     fn a_group_whose_name_is_no_text_is_unseen() {
         let root = tempfile::tempdir().unwrap();
-        let live = Live {
-            tree: Tree::new(root.path()),
-            cpusets: RefCell::default(),
-        };
+        let live = below(root.path());
         let put = |path: &str, bytes: &[u8]| {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -141,6 +141,17 @@ fn reused_descriptors_refer_to_the_new_file() {
 }
 
 #[test]
+fn a_process_that_becomes_another_user_sees_cuts() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 100_000]).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    let mut client = Program::start("users", &path, true);
+    assert_eq!(client.answer(), "done");
+    assert!(client.end().0 > 300);
+}
+
+#[test]
 fn signal_handlers_of_the_program_still_run() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");

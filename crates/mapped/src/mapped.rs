@@ -365,7 +365,7 @@ impl Mapped {
         before.seen.is_some_and(|seen| self.line().is_read_since(seen))
     }
 
-    /// Learns from a read that the system has carried out, of `read` bytes. True if another part of the file should be mapped.
+    /// Learns from a read that the system has carried out, of `read` bytes. True if the file should be mapped anew.
     pub(crate) fn after_read(&self, fd: c_int, range: Range, before: Before, read: isize) -> bool {
         if read < 0 || before.number != self.number.load(Ordering::Relaxed) {
             return false;
@@ -377,7 +377,7 @@ impl Mapped {
         self.look_again(fd, range, before, is_missed, is_enough)
     }
 
-    /// Learns from a write that the system has carried out, of `written` bytes. True if another part of the file should be mapped.
+    /// Learns from a write that the system has carried out, of `written` bytes. True if the file should be mapped anew.
     pub(crate) fn after_write(&self, fd: c_int, range: Range, before: Before, written: isize) -> bool {
         let Ok(written) = u64::try_from(written) else {
             return false;
@@ -405,7 +405,7 @@ impl Mapped {
         self.look_again(fd, range, before, is_missed, is_enough)
     }
 
-    /// Asks the server after bytes went, and when enough was missed. True if what is missed is not mapped.
+    /// Asks the server after bytes went, and when enough was missed. True if what is missed is not mapped, or the file has another line for this process now.
     /// The server is asked less often where its answers are not enough.
     fn look_again(
         &self,
@@ -438,6 +438,11 @@ impl Mapped {
         let Some(told) = pages::ask(fd, range.offset) else {
             return false;
         };
+        let own = [&self.page, &self.line_number].map(|own| own.load(Ordering::Relaxed));
+        if [told.page, told.line] != own {
+            // The process has become another user: what is told is true under that user's line.
+            return true;
+        }
         self.note(&told);
         let patience = if is_enough() {
             PATIENCE

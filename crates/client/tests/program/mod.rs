@@ -23,6 +23,7 @@ fn program() {
         "limits" => limits(&path),
         "crowd" => crowd(&path),
         "reasons" => reasons(&path),
+        "users" => users(&path),
         other => panic!("no part {other}"),
     }
 }
@@ -378,6 +379,40 @@ fn limits(path: &Path) {
     // SAFETY: takes a number.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } == 0 {
         use_as(fd, b'a');
+    }
+    say("done");
+}
+
+/// A file is cut while the process is another user than the one as whom it was mapped.
+fn users(path: &Path) {
+    let become_user = |user| assert_eq!(unsafe { libc::seteuid(user) }, 0);
+    let mut bytes = 100_000;
+    let file = open(path);
+    let mut cut = || {
+        bytes -= 1;
+        file.set_len(bytes as u64).unwrap();
+        bytes
+    };
+    // The other user's count of cuts is some ahead of root's.
+    become_user(65534);
+    let other = open(path);
+    use_as(other.as_raw_fd(), b'a');
+    (0..10).for_each(|_| _ = cut());
+    for cuts in 1..20 {
+        become_user(0);
+        let own = open(path);
+        use_as(own.as_raw_fd(), b'a');
+        become_user(65534);
+        cut();
+        // The server is asked once in a tick.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        use_as(own.as_raw_fd(), b'a');
+        let mut end = 0;
+        (0..cuts).for_each(|_| end = cut());
+        for _ in 0..10 {
+            let read = pread(own.as_raw_fd(), 10 + cuts, end - 10);
+            assert_eq!(read, Ok(vec![b'a'; 10]), "{cuts} cuts later");
+        }
     }
     say("done");
 }

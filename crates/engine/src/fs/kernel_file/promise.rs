@@ -1,6 +1,6 @@
 //! Room that fallocate promised to a kernel body, and that nobody has written yet.
 //!
-//! A promise places nothing: the first writer of a page gives it its home. The kernel knows nothing of promises, so they are kept by
+//! A promise places nothing but the last block of a file that it makes longer: the first writer of a page gives it its home. The kernel knows nothing of promises, so they are kept by
 //! bookkeeping: promised blocks count as reserved in the pool (`pool::lend`), and fallocate itself, or [`Fs::keep_promises`] later, has
 //! the kernel allocate them when little room is left, wherever the calling thread is. What writers take faster than that is looked at, they take
 //! from promises; so a promise is kept unless the room fills within a period of looking by more than the margin.
@@ -14,6 +14,7 @@ use crate::{BLOCK_BYTES, Clock, Memory};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Ranges of a file that are promised apart from each other, at most; beyond them room is allocated at once. 16 bytes each, which nobody
@@ -37,6 +38,8 @@ pub(super) const MARGIN_BLOCKS: u64 = 16_384;
 /// Blocks that one step of allocating takes, a few milliseconds: 16 MiB.
 const STEP_BLOCKS: u64 = 4096;
 
+/// How long a look at a file's promises waits for another thread.
+const COUNT_PATIENCE: Duration = Duration::from_millis(1);
 /// Time after which all promises are counted anew though there is room.
 const COUNT_PERIOD_NS: i64 = 1_000_000_000;
 
@@ -135,6 +138,19 @@ impl KernelFile {
         Ok(())
     }
 
+    /// Makes the file at least `bytes` bytes large, which are promised. Its last block is allocated: to set the size would cut off bytes that others
+    /// write meanwhile.
+    pub(super) fn grow_to<M: Memory>(&self, pool: &Pool<M>, bytes: u64) -> Result<()> {
+        if self.file.status()?.size >= bytes {
+            return Ok(());
+        }
+        let mut promise = self.promise.lock();
+        self.file.grow(bytes)?;
+        self.cut(pool, &mut promise, &((bytes - 1) / BLOCK..bytes.div_ceil(BLOCK)));
+        self.forget_where();
+        Ok(())
+    }
+
     /// Runs `free`, which frees what lies in the range of blocks that it gives: nothing is promised there any more.
     pub(super) fn freeing<M: Memory, T>(
         &self,
@@ -193,9 +209,9 @@ impl KernelFile {
         Some(FILE_EFFORT + pieces + pages / PAGES_OF_EFFORT)
     }
 
-    /// Counts anew what is promised and not written; returns it, in blocks. While another thread changes it, as it was last.
+    /// Counts anew what is promised and not written; returns it, in blocks. Where another thread takes long to change it, as it was last.
     pub(in crate::fs) fn promised_blocks<M: Memory>(&self, pool: &Pool<M>) -> u64 {
-        if let Some(mut promise) = self.promise.try_lock()
+        if let Some(mut promise) = self.promise.try_lock_for(COUNT_PATIENCE)
             && !promise.ranges.is_empty()
         {
             self.recount(pool, &mut promise);

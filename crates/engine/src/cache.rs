@@ -189,10 +189,12 @@ impl<M> Cached<M> {
             // Release: before its requests fail.
             disk.is_gone.store(true, Ordering::Release);
             cache.change_members(|members| members.retain(|other| *other != member));
-            // Frames hold no other blocks of it than its superblocks.
             cache.forget_tail(Block::new(member, 0), disk.index.blocks());
-            for at in [0, disk.index.blocks() - 1] {
-                cache.forget_frame(disk, at);
+            // Those of its superblocks, and of blocks that were read just when a drain took them away.
+            for block in cache.slices.iter().flat_map(Slice::blocks) {
+                if block.member() == member {
+                    cache.forget_frame(disk, block.index());
+                }
             }
             disk.index.clear();
         }

@@ -439,11 +439,14 @@ impl Mapped {
             return false;
         };
         let own = [&self.page, &self.line_number].map(|own| own.load(Ordering::Relaxed));
-        if [told.page, told.line] != own {
-            // The process has become another user: what is told is true under that user's line.
+        // If not, the process has become another user: what is told is true under that user's line. While nothing is cut, what is known holds.
+        let is_own = [told.page, told.line] == own;
+        if !is_own && is_cut {
             return true;
         }
-        self.note(&told);
+        if is_own {
+            self.note(&told);
+        }
         let patience = if is_enough() {
             PATIENCE
         } else {

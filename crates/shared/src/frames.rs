@@ -101,6 +101,7 @@ impl FrameIndex {
     /// Gives the memory of all words back: no block has a frame then. The disk is gone, and so are all frames but those that are being filled.
     pub fn clear(&self) {
         give_back(&self.words);
+        give_back(&self.dirty);
         self.guesses.clear();
     }
 

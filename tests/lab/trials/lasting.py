@@ -284,19 +284,28 @@ class Ends(Lasting):
         self.assertEqual(reader.returncode, 0)
 
     def test_removed_and_resized_meanwhile(self):
-        disks = {name: self.disk(name, "16M") for name in ("removed", "smaller", "larger")}
+        disks = {name: self.disk(name, "16M") for name in ("removed", "anew", "smaller", "larger")}
         readers = {name: self.waiting_reader(disk, kill=name == "removed") for name, disk in disks.items()}
         # The devices are of no pool that is up: another process has the volumes.
         self.aside("ublk", "aside")
         self.up()
         self.done("volume", "remove", POOL / "removed")
+        self.done("volume", "remove", POOL / "anew")
+        self.done("volume", "create", POOL / "anew", "--size", "16M")
         self.done("volume", "resize", "--force", POOL / "smaller", "--size", "8M")
         self.done("volume", "resize", POOL / "larger", "--size", "64M")
+        reasons = {"removed": "was removed", "anew": "was removed, and made anew", "smaller": "was made smaller"}
+        self.aside("aside", "ublk")
+        for name in ("anew", "smaller"):
+            told = self.refused("volume", "attach", POOL / name)
+            for part in (str(disks[name]), reasons[name], "volume detach --force"):
+                self.assertIn(part, told)
+        self.aside("ublk", "aside")
         self.done("down", POOL)
         self.aside("aside", "ublk")
         told = self.up()
         print(told)
-        for name, why in (("removed", "was removed"), ("smaller", "was made smaller")):
+        for name, why in reasons.items():
             self.assertIn(f"volume {name} {why}", told)
             self.assertIn(f"ended {disks[name]}", told)
             self.failed(readers[name])

@@ -59,11 +59,20 @@ impl Exports {
                 name.escape_debug()
             )));
         }
+        let waiting = waiting_of(pool, name);
+        if let Some(waiting) = &waiting
+            && let Err(why) = may_go_on(&volume, waiting)
+        {
+            let (name, device) = (name.escape_debug(), waiting.device().display());
+            return Err(Refusal::new(format!(
+                "cannot attach the volume {name}: {device} waits for it, and it {why}: `homenode volume detach --force {device}` ends the device, whose users get errors"
+            )));
+        }
         let file = trace.map(|path| make_trace(path, pool_device)).transpose()?;
         let directory = shown(directory);
-        let exported = match waiting_of(pool, name) {
+        let exported = match waiting {
             // Its users waited for another try.
-            Some(waiting) => volume.take_up(&waiting, &directory),
+            Some(waiting) => volume.take_up(&waiting, file, &directory),
             None if pool.uuid().is_some() => volume.export_lasting(file, &directory),
             None => volume.export(file),
         };
@@ -91,7 +100,8 @@ impl Exports {
                 continue;
             };
             let (device, shown_name) = (waiting.device().display(), name.escape_debug());
-            let volume = match volume_of(pool, name, &waiting) {
+            let volume = pool.volume(name).map_err(|_| "was removed".to_owned());
+            let volume = match volume.and_then(|volume| may_go_on(&volume, &waiting).map(|()| volume)) {
                 Ok(volume) => volume,
                 Err(why) => {
                     let ended = match waiting.end() {
@@ -102,7 +112,7 @@ impl Exports {
                     continue;
                 }
             };
-            match volume.take_up(&waiting, &shown(directory)) {
+            match volume.take_up(&waiting, None, &shown(directory)) {
                 Ok(export) => {
                     self.add(name, export);
                     notice(&format!("took up {device} of volume {shown_name}: its users continue"));
@@ -232,13 +242,16 @@ fn waiting_of(pool: &Pool, name: &str) -> Option<LastingExport> {
         .find(|one| (one.pool(), one.volume()) == (Some(uuid), Some(name)))
 }
 
-/// The volume that a device is to go on with, or why it cannot.
-fn volume_of(pool: &Pool, name: &str, device: &LastingExport) -> Result<Volume, String> {
-    let volume = pool.volume(name).map_err(|_| "was removed".to_owned())?;
+/// Whether a device can go on with a volume of its name, or why not.
+fn may_go_on(volume: &Volume, device: &LastingExport) -> Result<(), String> {
+    if !device.is_of(volume) {
+        return Err("was removed, and made anew".to_owned());
+    }
     let bytes = volume.size_bytes();
     match device.bytes() {
         Ok(before) if bytes < before => Err(format!("was made smaller, {bytes} bytes instead of {before}")),
-        _ => Ok(volume),
+        // Who cannot ask the device cannot take it up either, and is told so then.
+        _ => Ok(()),
     }
 }
 

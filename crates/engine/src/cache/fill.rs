@@ -178,7 +178,7 @@ impl<M: Disks> Cached<M> {
         }
         let places: Vec<Block> = frames.iter().map(|(frame, _)| cache.block(*frame)).collect();
         let Some(transfer) = self.below.transfer(at, &places) else {
-            cache.end_run(disk, first, &frames, false);
+            cache.give_up_run(disk, first, &frames);
             return None;
         };
         let member = disk.member;
@@ -193,8 +193,10 @@ impl<M: Disks> Cached<M> {
 
     /// See [`Memory::end_fetch`](crate::Memory::end_fetch).
     pub(super) fn end_fetch_of(&self, fetch: Fetch, is_read: bool) {
-        if let Some((cache, disk)) = self.disk(fetch.member) {
-            cache.end_fetch(disk, &fetch, is_read);
+        match self.disk(fetch.member) {
+            Some((cache, disk)) if is_read => cache.end_fetch(disk, &fetch),
+            Some((cache, disk)) => cache.give_up(disk, &fetch),
+            None => {}
         }
     }
 
@@ -280,21 +282,25 @@ impl Drop for Storing<'_> {
 }
 
 impl Cache {
-    pub(super) fn end_fetch(&self, disk: &Disk, fetch: &Fetch, is_read: bool) {
+    /// Ends a fetch whose bytes were read.
+    pub(super) fn end_fetch(&self, disk: &Disk, fetch: &Fetch) {
         let (mut first, mut frames) = (fetch.first, &*fetch.frames);
-        if is_read
-            && fetch.is_marked
+        if fetch.is_marked
             && let [marked, others @ ..] = frames
         {
             self.keep_back(disk, first, *marked);
             (first, frames) = (first + 1, others);
         }
-        self.end_run(disk, first, frames, is_read);
+        self.end_run(disk, first, frames, true);
     }
 
-    /// Ends a fetch that has failed and that nobody asked for: whoever waits for its blocks reads them himself, and tells the error.
+    /// Ends a fetch that has failed, or that nobody could carry out: whoever waits for its blocks reads them himself, and tells an error of that.
     pub(super) fn give_up(&self, disk: &Disk, fetch: &Fetch) {
-        for (at, (frame, _)) in (fetch.first..).zip(&fetch.frames) {
+        self.give_up_run(disk, fetch.first, &fetch.frames);
+    }
+
+    fn give_up_run(&self, disk: &Disk, first: u64, frames: &[(u32, bool)]) {
+        for (at, (frame, _)) in (first..).zip(frames) {
             disk.index.give_up(at, *frame);
             self.give_back(*frame);
         }

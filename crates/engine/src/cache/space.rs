@@ -116,6 +116,12 @@ impl Slice {
         &self.owners[(frame - self.first) as usize]
     }
 
+    /// The block of each frame, or the one that it had last.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = Block> {
+        let block = |owner: &Owner| Block::from_raw(owner.block.load(Ordering::Relaxed));
+        self.owners.iter().map(block)
+    }
+
     /// Free frames, and those with a block.
     pub(super) fn counts(&self) -> (u64, u64) {
         let space = self.space.lock();

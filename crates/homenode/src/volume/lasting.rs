@@ -37,6 +37,15 @@ impl LastingExport {
         self.0.origin().map(|origin| &*origin.volume)
     }
 
+    /// Whether it is of this volume, and not of one of the same name that was removed.
+    #[must_use]
+    pub fn is_of(&self, volume: &Volume) -> bool {
+        let own = volume.origin("");
+        self.0
+            .origin()
+            .is_some_and(|origin| (origin.pool, &origin.volume, origin.number) == (own.pool, &own.volume, own.number))
+    }
+
     /// Directory where the pool was mounted.
     #[must_use]
     pub fn directory(&self) -> Option<&str> {
@@ -89,24 +98,24 @@ impl Volume {
         self.export_by(trace, || Added::lasting(origin))
     }
 
-    /// Serves a device of this volume whose server is gone: its users go on.
+    /// Serves a device of this volume whose server is gone: its users go on. `trace` is as for [`Volume::export`].
     ///
     /// # Errors
     /// The errors of [`Volume::export`]. The device's users go on waiting, but with Linux before 6.16 it may have to end.
     ///
     /// # Panics
     /// When the device is of another volume.
-    pub fn take_up(&self, device: &LastingExport, directory: &str) -> Result<Export, Error> {
+    pub fn take_up(&self, device: &LastingExport, trace: Option<File>, directory: &str) -> Result<Export, Error> {
         let origin = self.origin(directory);
-        let is_own = (device.pool(), device.volume()) == (Some(origin.pool), Some(self.name()));
-        assert!(is_own, "the device belongs to another volume");
-        self.export_by(None, || device.0.take_up(origin))
+        assert!(device.is_of(self), "the device belongs to another volume");
+        self.export_by(trace, || device.0.take_up(origin))
     }
 
     fn origin(&self, directory: &str) -> Origin {
         Origin {
             pool: self.pool.fs.uuid().expect("a durable pool"),
             volume: self.name().to_owned(),
+            number: self.volume.inode().ino().0,
             directory: directory.to_owned(),
         }
     }

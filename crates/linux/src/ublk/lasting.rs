@@ -31,7 +31,7 @@ pub struct Lasting {
     is_waiting: bool,
 }
 
-/// All lasting devices of this machine that servers like this one made, ascending by number. None where the driver may not be asked.
+/// All lasting devices of this machine that servers like this one made, ascending by number. A server in another PID namespace looks dead from here. None where the driver may not be asked.
 #[must_use]
 pub fn lasting_devices() -> Vec<Lasting> {
     let devices = devices();
@@ -41,10 +41,11 @@ pub fn lasting_devices() -> Vec<Lasting> {
     let Ok(control) = Control::open() else {
         return Vec::new();
     };
+    let start = Instant::now();
     let found = devices.into_iter().filter_map(|device| {
-        let info = settled(&control, device)?;
+        let info = settled(&control, device, start)?;
         let is_lasting = info.features & LASTING == LASTING && info.state != STATE_DEAD;
-        (is_lasting && mark::is_ours(info.mark)).then(|| Lasting {
+        is_lasting.then(|| Lasting {
             device,
             mark: info.mark,
             disk: disk_path(device),
@@ -55,11 +56,10 @@ pub fn lasting_devices() -> Vec<Lasting> {
     found.collect()
 }
 
-/// State of a device as the driver tells it, once it has noticed the end of a server.
-fn settled(control: &Control, device: u32) -> Option<DeviceInfo> {
-    let start = Instant::now();
+/// State of a device that a server like this one made, as the driver tells it, once it has noticed the end of a server: all are waited for since `start`.
+fn settled(control: &Control, device: u32, start: Instant) -> Option<DeviceInfo> {
     loop {
-        let info = control.info(device).ok()?;
+        let info = control.info(device).ok().filter(|info| mark::is_ours(info.mark))?;
         let is_served = u32::try_from(info.server).is_ok_and(|server| start_ticks(server).is_some());
         if info.features & LASTING == 0 || info.state != STATE_LIVE || is_served || start.elapsed() > END_TIMEOUT {
             return Some(info);

@@ -21,6 +21,8 @@ pub struct Origin {
     pub pool: u128,
     /// The volume's name.
     pub volume: String,
+    /// A number that no other volume of the pool has or had.
+    pub number: u64,
     /// The directory where the pool is mounted, for people.
     pub directory: String,
 }
@@ -33,6 +35,7 @@ struct Record {
     /// In hexadecimal digits.
     pool: String,
     volume: String,
+    number: u64,
     directory: String,
 }
 
@@ -65,6 +68,7 @@ fn read(directory: &Path, device: u32, mark: u64) -> Option<Origin> {
     let origin = Origin {
         pool: u128::from_str_radix(&record.pool, 16).ok()?,
         volume: record.volume,
+        number: record.number,
         directory: record.directory,
     };
     (record.mark == mark).then_some(origin)
@@ -76,6 +80,7 @@ fn write(directory: &Path, device: u32, mark: u64, origin: &Origin) -> io::Resul
         mark,
         pool: format!("{:032x}", origin.pool),
         volume: origin.volume.clone(),
+        number: origin.number,
         directory: origin.directory.clone(),
     };
     match DirBuilder::new().recursive(true).mode(0o700).create(directory) {
@@ -99,6 +104,7 @@ mod tests {
         let origin = Origin {
             pool: 7 << 100,
             volume: "a \"disk\"".to_owned(),
+            number: 12,
             directory: "/srv/pool".to_owned(),
         };
         assert_eq!(read(&directory, 3, u64::MAX), None, "no record exists");

@@ -1,7 +1,7 @@
 //! A device at work: its threads, and how it ends.
 
 use super::bell::{self, Bell, Ear, RingAtEnd};
-use super::control::Control;
+use super::control::{Control, failed};
 use super::error::Error;
 use super::queue::{Parts, Queue, stay};
 use super::{Added, disk_path, file_path, record};
@@ -201,13 +201,10 @@ impl Server {
 
     fn end(&mut self) -> Result<(), Error> {
         self.is_over = true;
-        let stopped = if self.has_ended() {
-            Ok(())
-        } else {
-            if self.is_lasting {
-                self.flush();
-            }
-            self.control.stop(self.device)
+        let (flushed, stopped) = match self.has_ended() {
+            true => (Ok(()), Ok(())),
+            false if self.is_lasting => (self.flush(), self.control.stop(self.device)),
+            false => (Ok(()), self.control.stop(self.device)),
         };
         self.bell.ring();
         let joined = self.join();
@@ -215,17 +212,24 @@ impl Server {
         if self.is_lasting && deleted.is_ok() {
             record::remove(self.device);
         }
-        joined.and(stopped).and(deleted)
+        joined.and(flushed).and(stopped).and(deleted)
     }
 
     /// Has the kernel write what it keeps of the disk, and of a filesystem on it. Of other disks it does that when they are stopped; what it
     /// writes to a lasting one fails then.
-    fn flush(&self) {
+    fn flush(&self) -> Result<(), Error> {
         /// `BLKFLSBUF` of linux/fs.h.
         const FLUSH_BUFFERS: libc::Ioctl = 0x1261;
-        let Ok(disk) = File::open(&self.disk) else { return };
+        let failed = failed("write what the kernel keeps of", self.device);
+        let disk = match File::open(&self.disk) {
+            Ok(disk) => disk,
+            Err(error) => return Err(failed(error)),
+        };
         // SAFETY: takes a number and no memory.
-        unsafe { libc::ioctl(disk.as_raw_fd(), FLUSH_BUFFERS, 0) };
+        match unsafe { libc::ioctl(disk.as_raw_fd(), FLUSH_BUFFERS, 0) } {
+            0 => Ok(()),
+            _ => Err(failed(io::Error::last_os_error())),
+        }
     }
 
     fn join(&mut self) -> Result<(), Error> {

@@ -112,6 +112,49 @@ fn blocks_of_a_run_come_to_adjacent_frames_in_any_order() {
 }
 
 #[test]
+fn a_fetch_that_nobody_carries_out_fails_no_other_reader() {
+    const AT: u64 = 1500;
+    let stage = Stage::new();
+    let slot = stage.fs.slots().claim().expect("a slot is free");
+    let bytes = AT * 4096..(AT + 1) * 4096;
+    for _ in 0..20 {
+        let fetches = stage.fs.begin_fetches(&asking(&slot), &stage.file, bytes.clone());
+        assert_eq!(fetches.len(), 1, "the block is away");
+        std::thread::scope(|scope| {
+            let stage = &stage;
+            let reader = scope.spawn(|| stage.read(&stage.fs.slots().claim().expect("a slot is free"), AT));
+            // It waits for the fetch by then.
+            std::thread::sleep(Duration::from_millis(10));
+            assert!(!reader.is_finished());
+            fetches.into_iter().for_each(|fetch| stage.fs.end_fetch(fetch, false));
+        });
+        let memory = stage.fs.pool().memory();
+        let (cache, disk) = memory.disk(MemberId(0)).expect("the member is cached");
+        let mut frames = Vec::new();
+        disk.index.visit(|at, _, _| frames.push(at));
+        frames.into_iter().for_each(|at| cache.forget_frame(disk, at));
+    }
+    drop(slot);
+    stage.end();
+}
+
+#[test]
+fn frames_of_a_removed_disk_are_free() {
+    let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, 16_384, Some(Mutex::default()));
+    let (fs, _) = filesystem_on(disk, FRAMES_OF_CACHE, 16_384);
+    let memory = fs.pool().memory();
+    let free = || memory.cache_status().slices[0].free_bytes;
+    let before = free();
+    for nth in 0..100 {
+        let begun = memory.begin_fetch(NodeId(0), Block::new(MemberId(0), 6400 + 8 * nth), 8);
+        memory.end_fetch(begun.expect("there are frames"), true);
+    }
+    assert!(free() < before);
+    memory.remove_disk(MemberId(0));
+    assert_eq!(free(), before);
+}
+
+#[test]
 fn stream_reads_each_block_once_and_begins_before_it_needs_them() {
     let stage = Stage::new();
     let slot = stage.fs.slots().claim().expect("a slot is free");

@@ -15,6 +15,8 @@ use std::{fmt, ptr};
 
 /// The file, among those registered.
 pub(super) const FILE: Fixed = Fixed(0);
+/// The file as it was opened once more.
+pub(super) const OWN_FILE: Fixed = Fixed(1);
 /// The kernel takes no larger buffers.
 pub(super) const CHUNK_BYTES: usize = 1 << 30;
 
@@ -43,8 +45,8 @@ impl fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring for `depth` requests at a time to `file`.
-    pub(super) fn new(depth: u16, file: &File, buffers: &Arena, is_polled: bool) -> Result<Self, RingError> {
+    /// A ring for `depth` requests at a time to [`FILE`] and [`OWN_FILE`].
+    pub(super) fn new(depth: u16, files: [&File; 2], buffers: &Arena, is_polled: bool) -> Result<Self, RingError> {
         let ring =
             make(u32::from(depth).next_power_of_two(), is_polled).map_err(|source| RingError::Make { source })?;
         let chunks = chunks(buffers);
@@ -54,7 +56,7 @@ impl Ring {
             is_polled,
             // A user who may lock less memory has slower requests.
             has_buffers: registered.is_ok(),
-            ..Self::holding(ring, Some(file), false)?
+            ..Self::holding(ring, Some(files), false)?
         })
     }
 
@@ -65,12 +67,14 @@ impl Ring {
         Self::holding(ring, None, true)
     }
 
-    /// A ring with `file` as [`FILE`].
-    fn holding(ring: IoUring, file: Option<&File>, is_enabled: bool) -> Result<Self, RingError> {
-        let files = |source| RingError::Files { source };
-        let (end, held) = io::pipe().map_err(files)?;
-        let numbers = [file.map_or(-1, AsRawFd::as_raw_fd), held.as_raw_fd()];
-        ring.submitter().register_files(&numbers).map_err(files)?;
+    /// A ring with `files` as [`FILE`] and [`OWN_FILE`].
+    fn holding(ring: IoUring, files: Option<[&File; 2]>, is_enabled: bool) -> Result<Self, RingError> {
+        let failed = |source| RingError::Files { source };
+        let (end, held) = io::pipe().map_err(failed)?;
+        let [file, own] = files.map_or([-1, -1], |files| files.map(AsRawFd::as_raw_fd));
+        ring.submitter()
+            .register_files(&[file, own, held.as_raw_fd()])
+            .map_err(failed)?;
         Ok(Self {
             ring,
             end,
@@ -195,7 +199,10 @@ fn keep_workers(ring: &IoUring, cpus: &[CpuId]) {
 
 /// Whether the kernel may take it the next time.
 fn is_passing(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR))
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EAGAIN | libc::EBUSY | libc::EINTR | libc::ENOMEM)
+    )
 }
 
 /// Made here and enabled by the thread that uses it, which alone may submit. The kernel works for it only when that thread

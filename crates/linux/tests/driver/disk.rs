@@ -2,7 +2,7 @@
 
 use crate::file::{buffers, disk, keeps, make, skip};
 use crate::whole;
-use homenode_engine::blk::{Driver, Errno, Outcome, Request};
+use homenode_engine::blk::{Driver, Durability, Errno, Outcome, Request};
 use homenode_linux::driver::{OpenError, UringFile, UringOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,11 @@ struct Loop {
 
 impl Loop {
     fn new(arguments: &[&str]) -> Option<Self> {
-        let (directory, file) = make(&disk(), 8 * MIB);
+        Self::within(&disk(), arguments)
+    }
+
+    fn within(parent: &str, arguments: &[&str]) -> Option<Self> {
+        let (directory, file) = make(parent, 8 * MIB);
         let mut command = Command::new("losetup");
         let output = command
             .args(["--find", "--show"])
@@ -47,6 +51,62 @@ impl Drop for Loop {
     fn drop(&mut self) {
         let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
     }
+}
+
+/// A tmpfs of 1 MiB.
+struct Small(TempDir);
+
+impl Small {
+    fn new() -> Option<Self> {
+        let small = Self(tempfile::tempdir().unwrap());
+        let mut command = Command::new("mount");
+        let mounted = command
+            .args(["-t", "tmpfs", "-o", "size=1M", "none"])
+            .arg(small.0.path())
+            .status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            skip("needs permission to mount");
+            return None;
+        }
+        Some(small)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn flushes_of_all_queues_fail_after_bytes_that_could_not_be_written() {
+    let Some(small) = Small::new() else { return };
+    let Some(disk) = Loop::within(small.0.path().to_str().unwrap(), &[]) else {
+        return;
+    };
+    let file = open(&disk.path, false).unwrap();
+    let device = whole::device(&file, 2);
+    let [mut one, mut other] = [0, 1].map(|core| device.join(core).unwrap());
+    for nth in 0..128 {
+        let write = Request::write(nth * 65_536, 65_536, 0);
+        assert_eq!(whole::one(&mut one, write), Ok(65_536), "the page cache takes it");
+    }
+    for _ in 0..2 {
+        assert_eq!(whole::one(&mut one, Request::flush()), Err(Errno::IO));
+        assert_eq!(whole::one(&mut other, Request::flush()), Err(Errno::IO));
+    }
+    let first = Request::write(0, 4096, 0);
+    assert_eq!(whole::one(&mut one, first), Ok(4096));
+    assert_eq!(
+        whole::one(
+            &mut one,
+            Request {
+                durability: Durability::Forced,
+                ..first
+            }
+        ),
+        Err(Errno::IO)
+    );
 }
 
 fn open(path: &Path, direct: bool) -> Result<UringFile, OpenError> {

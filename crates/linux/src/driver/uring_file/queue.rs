@@ -5,7 +5,7 @@
 //! under way ends with [`Errno::NO_DEVICE`].
 
 use super::target::Target;
-use crate::driver::ring::{CHUNK_BYTES, FILE, Ring};
+use crate::driver::ring::{CHUNK_BYTES, FILE, OWN_FILE, Ring};
 use crate::driver::{Arena, EFAULT};
 use homenode_engine::blk::{Done, DriverQueue, Errno, Late, Limits, Operation, Outcome, Slots, Tag};
 use io_uring::types::FsyncFlags;
@@ -22,6 +22,8 @@ pub struct UringQueue {
     pushed: Vec<u64>,
     /// Requests pushed ever.
     sequence: u64,
+    /// A flush or a forced write has failed. The kernel tells only once that it could not write bytes of its page cache, so later ones fail too.
+    has_lost: bool,
     vectors: Vectors,
     limits: Limits,
     // Behind the rings: these are closed first.
@@ -43,7 +45,9 @@ const TAG_BITS: u32 = 16;
 
 impl UringQueue {
     pub(super) fn new(target: Arc<Target>, buffers: Arc<Arena>, limits: Limits, is_polled: bool) -> io::Result<Self> {
-        let ring = |is_polled| Ring::new(limits.depth, &target.file, &buffers, is_polled);
+        // The kernel tells each open file once that bytes could not be written.
+        let own = target.reopened()?;
+        let ring = |is_polled| Ring::new(limits.depth, [&target.file, &own], &buffers, is_polled);
         let mut rings = vec![ring(is_polled)?];
         if is_polled {
             rings.push(ring(false)?);
@@ -53,6 +57,7 @@ impl UringQueue {
             rings,
             pushed: Vec::new(),
             sequence: 0,
+            has_lost: false,
             vectors: Vectors(Vec::with_capacity(depth * usize::from(limits.segments_max))),
             limits,
             target,
@@ -97,7 +102,7 @@ impl UringQueue {
         let offset = slots.offset(tag);
         let mode = match operation {
             Operation::Read | Operation::Write => return self.transfer(operation, tag, slots, has_buffers),
-            Operation::Flush => return Ok(opcode::Fsync::new(FILE).flags(FsyncFlags::DATASYNC).build()),
+            Operation::Flush => return Ok(opcode::Fsync::new(OWN_FILE).flags(FsyncFlags::DATASYNC).build()),
             Operation::Discard => self.target.discard,
             Operation::WriteZeroes => self.target.zero,
         };
@@ -116,10 +121,10 @@ impl UringQueue {
     ) -> Result<squeue::Entry, Errno> {
         let offset = slots.offset(tag);
         let is_write = operation == Operation::Write;
-        let flags = if is_write && slots.is_forced(tag) {
-            libc::RWF_DSYNC
+        let (file, flags) = if is_write && slots.is_forced(tag) {
+            (OWN_FILE, libc::RWF_DSYNC)
         } else {
-            0
+            (FILE, 0)
         };
         let vectors = &mut self.vectors.0;
         let (first, mut place) = (vectors.len(), 0);
@@ -142,7 +147,7 @@ impl UringQueue {
             let (start, bytes) = (only.iov_base.cast::<u8>(), slots.bytes(tag));
             vectors.truncate(first);
             return Ok(if is_write {
-                let entry = opcode::WriteFixed::new(FILE, start, bytes, chunk);
+                let entry = opcode::WriteFixed::new(file, start, bytes, chunk);
                 entry.offset(offset).rw_flags(flags).build()
             } else {
                 opcode::ReadFixed::new(FILE, start, bytes, chunk).offset(offset).build()
@@ -150,7 +155,7 @@ impl UringQueue {
         }
         let count = u32::try_from(all.len()).expect("at most segments_max");
         Ok(if is_write {
-            let entry = opcode::Writev::new(FILE, all.as_ptr(), count);
+            let entry = opcode::Writev::new(file, all.as_ptr(), count);
             entry.offset(offset).rw_flags(flags).build()
         } else {
             opcode::Readv::new(FILE, all.as_ptr(), count).offset(offset).build()
@@ -211,18 +216,24 @@ impl DriverQueue for UringQueue {
     }
 
     fn poll(&mut self, slots: &mut Slots, _now: u64, done: &mut Done) {
-        let mut is_served = true;
+        let (mut is_served, mut has_lost) = (true, self.has_lost);
         for ring in &mut self.rings {
             let pushed = &mut self.pushed;
             let taken = ring.take(|name, result| {
                 let tag = Tag((name & ((1 << TAG_BITS) - 1)) as u16);
                 if name != CANCELLATION {
                     pushed[usize::from(tag.0)] = 0;
-                    done.push(tag, outcome(result, tag, slots, self.limits.block_bytes));
+                    let mut outcome = outcome(result, tag, slots, self.limits.block_bytes);
+                    if self.target.is_cached && (slots.operation(tag) == Operation::Flush || slots.is_forced(tag)) {
+                        has_lost |= matches!(outcome, Err(Errno::IO | Errno::NO_SPACE));
+                        outcome = outcome.and_then(|bytes| if has_lost { Err(Errno::IO) } else { Ok(bytes) });
+                    }
+                    done.push(tag, outcome);
                 }
             });
             is_served &= taken.is_ok();
         }
+        self.has_lost = has_lost;
         if !is_served {
             self.close();
         }

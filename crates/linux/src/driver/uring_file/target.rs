@@ -4,9 +4,10 @@ use super::OpenError;
 use crate::direct;
 use crate::topology::sysfs::Tree;
 use homenode_engine::NodeId;
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -14,6 +15,8 @@ use std::path::Path;
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) file: File,
+    /// Whether it is used by way of the page cache.
+    pub(super) is_cached: bool,
     /// In whole blocks.
     pub(super) bytes: u64,
     pub(super) block_bytes: u32,
@@ -100,6 +103,7 @@ impl Target {
             modes(path, &metadata)
         };
         Ok(Self {
+            is_cached: !is_direct,
             bytes: bytes / u64::from(block_bytes) * u64::from(block_bytes),
             block_bytes,
             home: tree.home(&disk.path),
@@ -108,6 +112,16 @@ impl Target {
             can_poll: disk.number("queue/io_poll") == Some(1),
             file,
         })
+    }
+}
+
+impl Target {
+    /// Opens it once more, if this process still may. A disk's own is not the one that has the disk for itself.
+    pub(super) fn reopened(&self) -> io::Result<File> {
+        let flags = rustix::fs::fcntl_getfl(&self.file)? & (OFlags::RWMODE | OFlags::DIRECT);
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let opened = rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty());
+        opened.map(File::from).or_else(|_| self.file.try_clone())
     }
 }
 

@@ -141,6 +141,8 @@ pub struct Fs<M: Memory, C: Clock> {
     growing: Growing,
     /// Opens of all inodes that are not released.
     opens: AtomicU64,
+    /// Mounts whose kernel remembers inodes ([`Fs::pin`]).
+    mounts: Mutex<usize>,
     /// Held by the connection that registers backing files.
     passing: Mutex<Weak<()>>,
     /// Words of files of the kernel.
@@ -181,6 +183,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             steering: Steering::default(),
             growing: Growing::default(),
             opens: AtomicU64::new(0),
+            mounts: Mutex::default(),
             passing: Mutex::default(),
             words: AllWords::default(),
             keeps_access_times: AtomicBool::new(false),
@@ -250,6 +253,21 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Takes pins back ([`Self::unpin`]); calls `at_end` when the inode goes, before its blocks are freed.
     pub fn unpin_telling(&self, inode: &Inode, pins: u64, at_end: impl FnOnce()) {
         self.let_go(inode, |state| state.pins = state.pins.saturating_sub(pins), at_end);
+    }
+
+    /// A mount begins, which may pin inodes until [`Fs::end_mount`].
+    pub fn begin_mount(&self) {
+        *self.mounts.lock() += 1;
+    }
+
+    /// A mount has ended: the kernel does not say which pins it still had. With the last mount all go.
+    pub fn end_mount(&self) {
+        // Held all the time: the next mount's pins come later.
+        let mut mounts = self.mounts.lock();
+        *mounts -= 1;
+        if *mounts == 0 {
+            self.table.for_each(|inode| self.unpin(inode, u64::MAX));
+        }
     }
 
     /// Takes back what keeps an inode, and evicts the inode when nothing is left that does, after a call of `at_end`.

@@ -72,6 +72,7 @@ impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
     ) -> Self {
         let node = |cpu: usize| u32::try_from(cpu).map(|cpu| fs.pool().cpu_node(CpuId(cpu)));
         let has_one_node = (1..host.possible_cpus()).all(|cpu| node(cpu) == node(0));
+        fs.begin_mount();
         Self {
             fs,
             host,
@@ -85,6 +86,12 @@ impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
             waiting: AtomicUsize::new(0),
             hope: Mutex::default(),
         }
+    }
+}
+
+impl<M: Memory, C: Clock, H> Drop for Service<M, C, H> {
+    fn drop(&mut self) {
+        self.fs.end_mount();
     }
 }
 

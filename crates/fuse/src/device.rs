@@ -7,8 +7,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::thread;
+use std::time::Duration;
 
 const DEVICE_PATH: &str = "/dev/fuse";
+
+/// Pause after a read for which the process had no memory.
+const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// `_IOR(229, 0, uint32_t)`.
 const IOC_CLONE: libc::c_ulong = 0x8004_e500;
@@ -43,7 +48,7 @@ pub(crate) enum Received {
 pub(crate) enum Sent {
     /// The kernel has it.
     Taken,
-    /// Nobody waits for it any more: what it gave away (pins) must be taken back.
+    /// Nobody waits for it any more.
     Unwanted,
 }
 
@@ -117,6 +122,8 @@ impl Device {
                 Err(error) => match error.raw_os_error() {
                     // A signal; another thread was faster; the request was given up between wake-up and read.
                     Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => {}
+                    // No page for the buffer: one caller got an error, and the others go on.
+                    Some(libc::ENOMEM) => thread::sleep(MEMORY_PAUSE),
                     Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(Received::Unmounted),
                     _ => return Err(error),
                 },

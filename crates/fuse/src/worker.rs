@@ -124,7 +124,7 @@ fn send(device: &Device, answer: Answer, message: &mut [u8]) -> bool {
     let placed = header.put(&mut &mut message[..]);
     let message = placed.and_then(|()| message.get(..header.len as usize));
     match message.map(|message| device.send(message)) {
-        // Unwanted only when the connection has ended, and every lookup of the kernel with it.
+        // Unwanted only when the connection has ended: its pins go with the mount.
         Some(Ok(Sent::Taken | Sent::Unwanted)) => {}
         // The kernel gives the caller EIO then.
         Some(Err(error)) => tracing::error!(%error, bytes = header.len, "the kernel refused an answer"),

@@ -144,9 +144,8 @@ impl Exports {
 
     /// Ends a volume's block device: by `force` also under its users.
     pub(super) fn detach(&self, pool: &Pool, name: &str, force: bool) -> Result<Outcome, Refusal> {
-        let mut table = self.living();
-        let Some(export) = table.exports.get(name) else {
-            drop(table);
+        // Removed first: to see who uses it may take long, and nobody else waits for that.
+        let Some(export) = self.living().exports.remove(name) else {
             pool.volume(name).map_err(|error| refusal(&error))?;
             let name = name.escape_debug();
             return Err(Refusal::new(format!(
@@ -154,9 +153,13 @@ impl Exports {
             )));
         };
         // Until it has ended nobody else begins to use it.
-        let claim = if force { None } else { claim(export, BY_OPTION)? };
-        let export = table.exports.remove(name).expect("found above");
-        drop(table);
+        let claim = match (!force).then(|| claim(&export, BY_OPTION)).transpose() {
+            Ok(claim) => claim.flatten(),
+            Err(refusal) => {
+                self.add(name, export);
+                return Err(refusal);
+            }
+        };
         let detached = export.detach();
         drop(claim);
         detached.map_err(|error| refusal(&error))?;
@@ -191,6 +194,10 @@ impl Exports {
             .into_iter()
             .partition(|(_, export)| export.has_ended());
         table.exports = living;
+        if ended.is_empty() {
+            return table;
+        }
+        drop(table);
         for export in ended.into_values() {
             tracing::warn!(
                 "volume {} is no longer attached: {} has ended",
@@ -199,7 +206,7 @@ impl Exports {
             );
             end(export);
         }
-        table
+        self.table()
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

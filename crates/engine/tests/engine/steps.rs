@@ -1,6 +1,7 @@
 //! Long operations come in steps, and the file can be used between two of them.
 
 use crate::support::{BLOCK, Bytes, Caller, DISKS, RUN, TestFs, filesystem_on, new_file};
+use homenode_engine::NodeId;
 use homenode_engine::fs::{Inode, fallocate_mode as mode};
 use std::sync::Arc;
 
@@ -114,4 +115,20 @@ fn shrink(bytes: Bytes) {
     assert_eq!(fs.attr(&inode).size, 5000);
     assert_eq!(fs.pool().status().used, 2);
     assert_eq!(fs.truncate_step(&inode, 5000, 0), Ok(None), "a further step was needed");
+}
+
+#[test]
+fn a_map_of_many_runs_counts_each_block_once() {
+    const WRITTEN: u64 = 1500;
+    let (fs, _) = filesystem_on(DISKS, 1, BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let inode = new_file(&fs, "file");
+    for nth in 0..WRITTEN {
+        let at = 3 * nth * BLOCK;
+        assert_eq!(
+            fs.write(&caller.asking(), &inode, at, &[1; BLOCK as usize], false),
+            Ok(BLOCK as usize)
+        );
+    }
+    assert_eq!(fs.map(&inode), [(NodeId(0), WRITTEN * BLOCK)]);
 }

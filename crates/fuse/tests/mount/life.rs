@@ -50,6 +50,30 @@ fn a_busy_mount_is_unmounted_only_by_force() {
 }
 
 #[test]
+fn the_kernel_keeps_no_file_after_the_end_of_a_mount() {
+    let Some(mounted) = Mounted::new() else { return };
+    for nth in 0..20 {
+        fs::write(mounted.path(&nth.to_string()), "bytes").unwrap();
+    }
+    mounted.server.unmount(false).unwrap();
+    mounted.server.wait().unwrap();
+    let root = mounted.fs.root();
+    for nth in 0..20 {
+        mounted.fs.unlink(&root, nth.to_string().as_bytes()).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while mounted.fs.has_unlinked() || mounted.fs.statfs().free < mounted.fs.statfs().blocks {
+        assert!(
+            Instant::now() < deadline,
+            "{:?}, {:?}",
+            mounted.fs.unlinked(),
+            mounted.fs.statfs()
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
 fn stop_ends_a_busy_mount() {
     let Some(mounted) = Mounted::new() else { return };
     let mut file = File::create(mounted.path("open")).unwrap();

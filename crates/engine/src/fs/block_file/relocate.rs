@@ -9,20 +9,32 @@ use crate::pool::Taken;
 use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
 use homenode_shared::{BlockMap, Change, Found, RUN_BLOCKS};
 use std::collections::BTreeMap;
-use std::convert::Infallible;
+
+/// Runs of blocks that are counted inside the gate at once.
+const RUNS_AT_ONCE: usize = 512;
 
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// See [`Fs::map`].
     pub(in crate::fs) fn map_blocks(&self, inode: &Inode, file: &BlockFile) -> Vec<(NodeId, u64)> {
-        // Readers and writers go on meanwhile, unless so many threads have a slot that none is left for this.
         let slot = self.slots.claim();
-        let _inside = slot.as_ref().map(|slot| inode.enter(file, slot));
-        let _closed = slot.is_none().then(|| inode.close(file, &self.slots));
-        let mut bytes = BTreeMap::<NodeId, u64>::new();
-        let Ok(()) = file.each_placed(&self.nodes, 0..BlockMap::LIMIT, |block, blocks| {
-            *bytes.entry(self.pool.home(block.member())).or_default() += blocks * BLOCK_BYTES as u64;
-            Ok::<_, Infallible>(())
-        });
+        let (mut bytes, mut at) = (BTreeMap::<NodeId, u64>::new(), 0);
+        while at < BlockMap::LIMIT {
+            // Readers and writers go on meanwhile, unless so many threads have a slot that none is left for this. Who closes the gate waits for a few runs only.
+            let _inside = slot.as_ref().map(|slot| inode.enter(file, slot));
+            let _closed = slot.is_none().then(|| inode.close(file, &self.slots));
+            for _ in 0..RUNS_AT_ONCE {
+                at += match file.map.find(&self.nodes, at, BlockMap::LIMIT - at) {
+                    Found::Placed { block, blocks } => {
+                        *bytes.entry(self.pool.home(block.member())).or_default() += blocks * BLOCK_BYTES as u64;
+                        blocks
+                    }
+                    Found::Empty { blocks } => blocks,
+                };
+                if at >= BlockMap::LIMIT {
+                    break;
+                }
+            }
+        }
         bytes.into_iter().collect()
     }
 

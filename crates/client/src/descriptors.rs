@@ -4,7 +4,7 @@
 //! syscall(2). A program that closes what the C library has opened by an instruction of its own is not for this library.
 
 use crate::real::{alias, real};
-use homenode_mapped::{forget, forget_all, is_on, of_descriptor, of_path, replaced, stop};
+use homenode_mapped::{after_fork, forget, forget_all, is_on, of_descriptor, of_path, replaced, stop};
 use libc::{DIR, FILE, mode_t};
 use std::ffi::{c_char, c_int, c_long, c_uint};
 use std::mem::MaybeUninit;
@@ -127,11 +127,49 @@ macro_rules! replace_standard {
 replace_standard! {
     daemon(stays: c_int, keeps: c_int);
     login_tty(fd: c_int);
+    forkpty(terminal: *mut c_int, name: *mut c_char, termios: *const libc::termios, size: *const libc::winsize);
 }
+
+/// _Fork(3): fork(2) without what is to be done in a child.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Fork() -> libc::pid_t {
+    let child = real!(_Fork() -> libc::pid_t);
+    if child == 0 {
+        after_fork();
+    }
+    child
+}
+
+/// In a table of descriptors of its own, a thread has other files under the same numbers. In a new PID namespace, processes that this library makes end it.
+const LEFT: c_int = libc::CLONE_FILES | libc::CLONE_NEWPID;
+
+/// unshare(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    if flags & LEFT != 0 {
+        stop();
+    }
+    real!(unshare(flags => c_int) -> c_int)
+}
+
+/// setns(2): without flags, of any kind of namespace.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
+    if kind == 0 || kind & LEFT != 0 {
+        stop();
+    }
+    real!(setns(fd => c_int, kind => c_int) -> c_int)
+}
+
+/// Flag of close_range(2): the thread has a table of descriptors of its own then.
+const UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE.cast_signed();
 
 /// close_range(2). With CLOSE_RANGE_CLOEXEC nothing is closed yet, and unknown is no harm.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & UNSHARE != 0 {
+        stop();
+    }
     let number = |fd| c_int::try_from(fd).unwrap_or(c_int::MAX);
     replaced(
         number(first),
@@ -236,7 +274,29 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
     }
     match number {
         libc::SYS_close => replaced(fd(a), fd(a), call),
-        libc::SYS_close_range => replaced(fd(a), fd(b), call),
+        libc::SYS_close_range => {
+            if fd(c) & UNSHARE != 0 {
+                stop();
+            }
+            replaced(fd(a), fd(b), call)
+        }
+        libc::SYS_unshare if fd(a) & LEFT != 0 => {
+            stop();
+            call()
+        }
+        libc::SYS_setns if fd(b) == 0 || fd(b) & LEFT != 0 => {
+            stop();
+            call()
+        }
+        libc::SYS_mlockall => {
+            stop();
+            call()
+        }
+        libc::SYS_setrlimit | libc::SYS_prlimit64 => {
+            let result = call();
+            forget_all();
+            result
+        }
         libc::SYS_dup3 => replaced(fd(b), fd(b), call),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => replaced(fd(b), fd(b), call),

@@ -4,7 +4,7 @@
 //! asks in the same call only.
 
 use crate::real::{alias, real};
-use homenode_mapped::{is_caught, is_on, program_action, set_program_action, without_bus};
+use homenode_mapped::{is_caught, is_on, is_own_process, program_action, set_program_action, without_bus};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
@@ -55,8 +55,9 @@ fn set_handler(handler: usize, flags: c_int) -> usize {
     before.sa_sigaction
 }
 
+/// A child of vfork(2) has actions of its own, and this process's memory.
 fn is_ours(number: c_int) -> bool {
-    number == libc::SIGBUS && is_caught()
+    number == libc::SIGBUS && is_caught() && is_own_process()
 }
 
 /// Functions that set a handler, which stays or goes with its first call.

@@ -152,6 +152,20 @@ fn a_process_that_becomes_another_user_sees_cuts() {
 }
 
 #[test]
+fn threads_and_children_that_leave_something_get_system_calls() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 100_000]).unwrap();
+    fs::write(mounted.path("file.other"), vec![b'b'; 10_000]).unwrap();
+    for (part, fast) in [("namespaces", 0), ("tables", 10), ("children", 9000)] {
+        let mut client = Program::start(part, &path, true);
+        assert_eq!(client.answer(), "done", "{part}");
+        let copies = client.end().0;
+        assert!(copies >= fast, "{part}: {copies} copies");
+    }
+}
+
+#[test]
 fn signal_handlers_of_the_program_still_run() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");

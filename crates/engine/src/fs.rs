@@ -255,6 +255,24 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.let_go(inode, |state| state.pins = state.pins.saturating_sub(pins), at_end);
     }
 
+    /// Keeps the inode though it may be unlinked, until [`Fs::unkeep`].
+    ///
+    /// # Errors
+    /// [`Error::Stale`] when it is gone already.
+    pub fn keep(&self, inode: &Inode) -> Result<()> {
+        let mut state = inode.state.lock();
+        if state.evicted {
+            return Err(Error::Stale);
+        }
+        state.kept += 1;
+        Ok(())
+    }
+
+    /// Takes one [`Fs::keep`] back; the inode goes with the last one when nothing else keeps it.
+    pub fn unkeep(&self, inode: &Inode) {
+        self.let_go(inode, |state| state.kept -= 1, || ());
+    }
+
     /// A mount begins, which may pin inodes until [`Fs::end_mount`].
     pub fn begin_mount(&self) {
         *self.mounts.lock() += 1;

@@ -63,7 +63,7 @@ impl Pool {
             if !inode.is_directory() {
                 return Err(FsError::NotDirectory);
             }
-            pool.inner.fs.pin(inode)?;
+            pool.inner.fs.keep(inode)?;
             Ok(Arc::clone(inode))
         })?;
         let pool = Arc::clone(&self.inner);
@@ -122,7 +122,7 @@ impl Iterator for ReadDir {
 
 impl Drop for ReadDir {
     fn drop(&mut self) {
-        self.pool.fs.unpin(&self.directory, 1);
+        self.pool.fs.unkeep(&self.directory);
     }
 }
 

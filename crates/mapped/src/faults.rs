@@ -4,6 +4,7 @@
 //! goes to the action that the program had before, or has set since where its functions are interposed. A thread that has the signal blocked would be killed by such a
 //! page: it is unblocked in each thread that copies.
 
+use crate::statistics::is_own_process;
 use homenode_shared::end_copy;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -151,7 +152,9 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
             // SAFETY: all zero bits are a sigaction, of the default action.
             let action: libc::sigaction = unsafe { std::mem::zeroed() };
             // An interposed sigaction(2) passes the next call on to the kernel then.
-            IS_CAUGHT.store(false, Ordering::Release);
+            if is_own_process() {
+                IS_CAUGHT.store(false, Ordering::Release);
+            }
             // SAFETY: an action.
             unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
             if !is_fault {

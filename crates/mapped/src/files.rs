@@ -75,12 +75,15 @@ fn start() -> bool {
     if is_on() || IS_BEGUN.swap(true, Ordering::Relaxed) {
         return is_on();
     }
+    statistics::begin();
     if !faults::catch() || !threads::start() {
         return false;
     }
+    // Masks that are saved from now on, and set again by the C library itself, let it through.
+    faults::let_through();
     attributes::start();
     // SAFETY: functions that may be called in a child.
-    unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+    unsafe { libc::pthread_atfork(None, None, Some(after_fork_of_libc)) };
     IS_ON.store(true, Ordering::Relaxed);
     true
 }
@@ -103,10 +106,12 @@ pub fn learn_now(fd: c_int) {
     }
 }
 
-/// Unmaps everything, and maps nothing any more.
+/// Unmaps everything, and maps nothing any more. Nothing in a child of vfork(2), which is another process.
 pub fn stop() {
-    IS_ON.store(false, Ordering::SeqCst);
-    forget_all();
+    if is_on() && statistics::is_own_process() {
+        IS_ON.store(false, Ordering::SeqCst);
+        forget_all();
+    }
 }
 
 /// Returns true if anything may be mapped. Nothing that the program does matters before.
@@ -173,7 +178,7 @@ fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
     let why = asked.as_ref().err().copied().unwrap_or(statistics::Why::NotMapped);
     {
         let Some(_busy) = Busy::new() else { return };
-        if !descriptor.change(USES, LEARNING) {
+        if !is_on() || !descriptor.change(USES, LEARNING) {
             return;
         }
         // Another file may have the number since.
@@ -190,6 +195,8 @@ fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
         };
         match (descriptor.change(LEARNING, state), mapped) {
             (true, None) if is_same => statistics::count_left(why),
+            // Stopped meanwhile.
+            (true, Some(_)) if !is_on() => descriptor.set(0),
             (true, _) | (false, None) => {}
             // Closed meanwhile.
             (false, Some(mapped)) => leave(std::ptr::from_ref(mapped).cast_mut()),
@@ -212,13 +219,16 @@ pub fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
         return close();
     }
     // Of many, those that were ever used.
-    let last = if first == last {
-        last
-    } else {
-        last.min(LEARNED.load(Ordering::Relaxed))
+    let used = || {
+        let last = if first == last {
+            last
+        } else {
+            last.min(LEARNED.load(Ordering::Relaxed))
+        };
+        let end = usize::try_from(last).map_or(0, |last| last + 1).min(DESCRIPTORS);
+        ALL.get(usize::try_from(first).unwrap_or(0)..end).unwrap_or(&[])
     };
-    let range = usize::try_from(first).unwrap_or(0)..usize::try_from(last).map_or(0, |last| last + 1).min(DESCRIPTORS);
-    let all = ALL.get(range).unwrap_or(&[]);
+    let all = used();
     all.iter().for_each(|descriptor| descriptor.set(CLOSING));
     let result = close();
     let _errno = KeptErrno::new();
@@ -226,6 +236,8 @@ pub fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
         // Another thread may have the number by now, for another file.
         descriptor.change(CLOSING, 0);
     });
+    // Those that were used for the first time just now.
+    used().iter().skip(all.len()).for_each(|descriptor| descriptor.set(0));
     free_leaving_if_any();
     result
 }
@@ -308,9 +320,20 @@ impl Drop for Busy {
     }
 }
 
-/// In the child of a fork(2): a thread that is not there may have held it.
-extern "C" fn after_fork() {
+/// In the child of a fork(2): threads that are not there may have held what is taken back.
+pub fn after_fork() {
     BUSY.store(false, Ordering::Relaxed);
+    let learned = usize::try_from(LEARNED.load(Ordering::Relaxed)).unwrap_or(0);
+    for descriptor in ALL.iter().take(learned) {
+        descriptor.change(LEARNING, 0);
+        if let Some(mapped) = descriptor.mapped() {
+            mapped.after_fork();
+        }
+    }
     threads::after_fork();
     statistics::begin();
+}
+
+extern "C" fn after_fork_of_libc() {
+    after_fork();
 }

@@ -226,6 +226,11 @@ impl Mapped {
         Some(mapped)
     }
 
+    /// In the child of a fork(2): a thread that is not there may have been changing it.
+    pub(crate) fn after_fork(&self) {
+        self.is_changing.store(false, Ordering::Relaxed);
+    }
+
     /// Unmaps it, when nobody copies through it.
     pub(crate) fn free(&'static self) {
         let bytes = self.bytes.load(Ordering::Relaxed);
@@ -604,6 +609,9 @@ fn map(fd: c_int, start: u64, length: usize, protection: c_int) -> Option<*mut c
         unsafe { libc::munmap(reserved, reserved_bytes) };
         return None;
     }
+    // A dump would have all of the file in it, and take room for its holes.
+    // SAFETY: the mapping from above.
+    unsafe { libc::madvise(base, length, libc::MADV_DONTDUMP) };
     if before > 0 {
         // SAFETY: what was reserved before it.
         unsafe { libc::munmap(reserved, before) };

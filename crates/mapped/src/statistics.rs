@@ -52,7 +52,7 @@ static ERRORS: AtomicI32 = AtomicI32::new(-1);
 static ERRORS_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Least number of that descriptor, which few programs come to.
 const ERRORS_FROM: i32 = 500;
-/// Process that has counted.
+/// Process that the library is in: no other one with its memory, a child of vfork(2).
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 /// Descriptors by the reason for which calls on them are left to the system.
@@ -94,11 +94,10 @@ pub(crate) fn count_left(why: Why) {
 
 /// Writes what was counted, if anything was, to standard error at the process's end. In the child of a vfork(2) there is nothing to tell: what it counts is its parent's.
 pub fn tell() {
-    // SAFETY: it has no conditions.
-    let process = unsafe { libc::getpid() };
-    if !IS_ON.load(Ordering::Relaxed) || PROCESS.load(Ordering::Relaxed) != process {
+    if !IS_ON.load(Ordering::Relaxed) || !is_own_process() {
         return;
     }
+    let process = PROCESS.load(Ordering::Relaxed);
     let [fast, slow, other] = [0, 1, 2].map(|outcome: usize| COUNTS[outcome].load(Ordering::Relaxed));
     if fast + slow + other == 0 && COMMAND.load(Ordering::Relaxed) != process {
         return;
@@ -144,6 +143,12 @@ pub fn tell() {
     };
     // SAFETY: a buffer with its length.
     unsafe { libc::write(to, text.as_ptr().cast(), length) };
+}
+
+/// Whether this is the process that the library was started in, or a child of fork(2), and no child of vfork(2).
+pub fn is_own_process() -> bool {
+    // SAFETY: it has no conditions.
+    PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
 }
 
 /// In a new process: it has counted nothing.

@@ -7,6 +7,7 @@
 use crate::errno::KeptErrno;
 use crate::files::Descriptor;
 use crate::mapped::Mapped;
+use crate::statistics::is_own_process;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicUsize, Ordering, compiler_fence};
 
@@ -75,12 +76,18 @@ impl Drop for Inside<'_> {
 #[inline]
 pub(crate) fn enter(descriptor: &Descriptor) -> Option<Inside<'_>> {
     let mapped = descriptor.mapped()?;
-    let using = free_use(own_slot()?)?;
-    using.mapped.store(std::ptr::from_ref(mapped).addr(), Ordering::Relaxed);
+    let (using, frame) = free_use(own_slot()?)?;
+    let address = std::ptr::from_ref(mapped).addr();
+    using.mapped.store(address, Ordering::Relaxed);
+    // Now that it is taken: a handler before may have copied with it, from a frame of its own.
+    compiler_fence(Ordering::SeqCst);
+    using.frame.store(frame, Ordering::Relaxed);
     // Before the look below, as `is_used` sees it: that has every thread pass a barrier after the descriptor has lost the mapping.
     compiler_fence(Ordering::SeqCst);
     let inside = Inside { mapped, using };
-    descriptor.has(mapped).then_some(inside)
+    // A handler between the two stores may have taken it for one that was left.
+    let is_noted = using.mapped.load(Ordering::Relaxed) == address;
+    (is_noted && descriptor.has(mapped)).then_some(inside)
 }
 
 #[inline]
@@ -108,13 +115,6 @@ fn take_slot() -> Option<&'static Slot> {
         return None;
     }
     let free = (0..SLOTS).find(|number| ALL[*number].owner.load(Ordering::Relaxed) == 0 && take(*number, 0));
-    // SAFETY: it has no conditions.
-    let process = unsafe { libc::getpid() };
-    let is_gone = |thread: i32| {
-        // SAFETY: takes numbers.
-        let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
-        sent < 0 && crate::errno::errno() == libc::ESRCH
-    };
     let number = free.or_else(|| {
         LOOKED.store(now, Ordering::Relaxed);
         (0..SLOTS).find(|number| {
@@ -133,6 +133,19 @@ fn take_slot() -> Option<&'static Slot> {
     Some(&ALL[number])
 }
 
+/// Whether a thread of this process has ended. A child of vfork(2) cannot tell.
+fn is_gone(thread: i32) -> bool {
+    let _errno = KeptErrno::new();
+    if !is_own_process() {
+        return false;
+    }
+    // SAFETY: it has no conditions.
+    let process = unsafe { libc::getpid() };
+    // SAFETY: takes numbers.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
+    sent < 0 && crate::errno::errno() == libc::ESRCH
+}
+
 fn second() -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: there is room for a time.
@@ -140,9 +153,9 @@ fn second() -> i64 {
     now.tv_sec
 }
 
-/// A place to note a copy in that no copy has which this one interrupts.
+/// A place to note a copy in that no copy has which this one interrupts, and the frame to note there.
 #[inline]
-fn free_use(slot: &'static Slot) -> Option<&'static Use> {
+fn free_use(slot: &'static Slot) -> Option<(&'static Use, usize)> {
     let frame = 0_u8;
     let frame = std::ptr::from_ref(&frame).addr();
     let free = |using: &Use| using.mapped.load(Ordering::Relaxed) == 0;
@@ -150,8 +163,7 @@ fn free_use(slot: &'static Slot) -> Option<&'static Use> {
         true => &slot.using[0],
         false => interrupted(slot, frame)?,
     };
-    using.frame.store(frame, Ordering::Relaxed);
-    Some(using)
+    Some((using, frame))
 }
 
 /// [`free_use`] in a handler that has interrupted a copy, or after one that was left by siglongjmp(3).
@@ -182,11 +194,11 @@ fn interrupted(slot: &'static Slot, frame: usize) -> Option<&'static Use> {
 pub(crate) fn is_used(mapped: &Mapped) -> bool {
     let address = std::ptr::from_ref(mapped).addr();
     let slots = &ALL[..TAKEN.load(Ordering::Acquire)];
-    // Acquire: what that thread has copied comes before the mapping goes.
+    // Acquire: what that thread has copied comes before the mapping goes. One that has ended copies no more.
     let has = |slot: &Slot| {
-        slot.using
-            .iter()
-            .any(|using| using.mapped.load(Ordering::Acquire) == address)
+        let mut using = slot.using.iter();
+        using.any(|using| using.mapped.load(Ordering::Acquire) == address)
+            && !is_gone(slot.owner.load(Ordering::Relaxed))
     };
     slots.iter().any(has)
 }

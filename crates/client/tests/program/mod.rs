@@ -24,6 +24,9 @@ fn program() {
         "crowd" => crowd(&path),
         "reasons" => reasons(&path),
         "users" => users(&path),
+        "namespaces" => namespaces(&path),
+        "tables" => tables(&path),
+        "children" => children(&path),
         other => panic!("no part {other}"),
     }
 }
@@ -376,6 +379,22 @@ fn limits(path: &Path) {
         assert_eq!(pwrite(fd, b"a", 3000), Ok(1));
     }
     use_as(fd, b'a');
+    // The same by the number of the system call.
+    let no_limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        ..limit
+    };
+    let set_limit = |limit: libc::rlimit| {
+        // SAFETY: a limit.
+        let set = unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, &raw const limit, 0) };
+        assert_eq!(set, 0);
+    };
+    set_limit(no_limit);
+    let file = open(path);
+    let fd = file.as_raw_fd();
+    (0..50).for_each(|_| assert_eq!(pwrite(fd, b"a", 5000), Ok(1)));
+    set_limit(limit);
+    (0..50).for_each(|_| assert_eq!(pwrite(fd, b"a", 5000), Err(libc::EFBIG)));
     // SAFETY: takes a number.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } == 0 {
         use_as(fd, b'a');
@@ -415,6 +434,157 @@ fn users(path: &Path) {
         }
     }
     say("done");
+}
+
+/// A new PID namespace for children: its first process is the program's own child.
+fn namespaces(path: &Path) {
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0);
+    let file = open(path);
+    use_as(file.as_raw_fd(), b'a');
+    ends_well(|| {
+        use_as(file.as_raw_fd(), b'a');
+        // SAFETY: it has no conditions.
+        unsafe { libc::getpid() == 1 }
+    });
+    say("done");
+}
+
+/// Runs `act` in a child of fork(2), where it has to return true.
+fn ends_well(act: impl Fn() -> bool) {
+    // SAFETY: this thread alone goes on in the child.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: error {}", errno());
+    wait_for(child, act);
+}
+
+/// The rest of [`ends_well`]: `child` is 0 in it.
+fn wait_for(child: libc::pid_t, act: impl Fn() -> bool) {
+    if child == 0 {
+        let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).unwrap_or(false);
+        // It tells no counts: the program's are looked at.
+        // SAFETY: ends the child at once.
+        unsafe { libc::syscall(libc::SYS_exit_group, i32::from(!good)) };
+    }
+    let mut status = 0;
+    // SAFETY: room for a status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+}
+
+/// Threads with tables of descriptors of their own, where a number is another file.
+fn tables(path: &Path) {
+    let file = open(path);
+    let fd = file.as_raw_fd();
+    use_as(fd, b'a');
+    let leave: [fn(); 3] = [
+        || assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0),
+        || {
+            assert_eq!(
+                unsafe { libc::close_range(900, 901, libc::CLOSE_RANGE_UNSHARE as i32) },
+                0
+            )
+        },
+        || assert_eq!(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_FILES) }, 0),
+    ];
+    for leave in leave {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                leave();
+                let other = open(&path.with_extension("other"));
+                // Not by a function of the C library.
+                assert_eq!(raw_dup(other.as_raw_fd(), fd), fd);
+                use_as(fd, b'b');
+            });
+        });
+        use_as(fd, b'a');
+    }
+    say("done");
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+use libc::dup2 as raw_dup;
+
+/// dup3(2) by an instruction.
+#[cfg(target_arch = "x86_64")]
+fn raw_dup(from: c_int, to: c_int) -> c_int {
+    let result: i64;
+    // SAFETY: a system call that takes numbers.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") libc::SYS_dup3 => result,
+            in("rdi") from,
+            in("rsi") to,
+            in("rdx") 0,
+            out("rcx") _,
+            out("r11") _,
+        );
+    }
+    c_int::try_from(result).unwrap_or(-1)
+}
+
+/// Each child changes only what is its own.
+fn children(path: &Path) {
+    let file = open(path);
+    let fd = file.as_raw_fd();
+    use_as(fd, b'a');
+    // SAFETY: all zero bits are a sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_bus_error as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: a sigaction.
+    assert_eq!(
+        unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) },
+        0
+    );
+    extern "C" fn reset(_: *mut libc::c_void) -> c_int {
+        // SAFETY: takes numbers.
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        // Not for the parent.
+        // SAFETY: takes a number.
+        unsafe { libc::mlockall(0) };
+        0
+    }
+    let mut stack = vec![0_u128; 8192];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: this thread goes on when the child, which has a stack of its own, has ended: as after vfork(2).
+    let child = unsafe { libc::clone(reset, stack.as_mut_ptr_range().end.cast(), flags, std::ptr::null_mut()) };
+    assert!(child > 0);
+    wait_for(child, || true);
+    // SAFETY: all zero bits are a sigaction.
+    let mut told: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: room for a sigaction.
+    assert_eq!(
+        unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut told) },
+        0
+    );
+    assert_eq!(told.sa_sigaction, action.sa_sigaction);
+    (0..200).for_each(|_| use_as(fd, b'a'));
+    // The standard input of a child on a new terminal.
+    // SAFETY: takes numbers.
+    assert_eq!(unsafe { libc::dup2(fd, 0) }, 0);
+    use_as(0, b'a');
+    let mut terminal = -1;
+    // SAFETY: room for a descriptor, and nothing else.
+    let child = unsafe {
+        libc::forkpty(
+            &raw mut terminal,
+            std::ptr::null_mut(),
+            std::ptr::null(),
+            std::ptr::null(),
+        )
+    };
+    wait_for(child, || (0..50).all(|_| pread(0, 100, 50) == Err(libc::ESPIPE)));
+    // SAFETY: this thread alone goes on in the child.
+    wait_for(unsafe { _Fork() }, || {
+        use_as(open(path).as_raw_fd(), b'a');
+        true
+    });
+    say("done");
+}
+
+unsafe extern "C" {
+    fn _Fork() -> libc::pid_t;
 }
 
 /// Descriptors that are left to the system, each for another reason.

@@ -42,9 +42,11 @@ pub(super) struct State {
     pub(super) charged: u64,
     pub(super) xattrs: Option<Box<Xattrs>>,
     pub(super) links: u32,
-    /// Lookups the kernel remembers, and other reasons to keep it.
+    /// Lookups the kernel remembers.
     pub(super) pins: u64,
     pub(super) opens: Opens,
+    /// Other reasons to keep it.
+    pub(super) kept: u32,
     /// Nothing keeps it; its blocks are going or gone.
     pub(super) evicted: bool,
 }
@@ -56,7 +58,7 @@ impl State {
     }
 
     fn is_held(&self) -> bool {
-        self.pins > 0 || self.opens.all > 0
+        self.pins > 0 || self.kept > 0 || self.opens.all > 0
     }
 
     /// Marks `inode`, whose state this is, as evicted if nothing keeps it. Gives its owner, and the bytes he was charged with.

@@ -187,7 +187,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let unused = unused.next().map(|(user, _)| *user);
             let words = unused.and_then(|user| all.remove(&user)).ok_or(Error::NoSpace)?;
             if let Some(inode) = self.table.find(words.ino) {
-                self.unpin(&inode, 1);
+                self.unkeep(&inode);
             }
         }
         let new = NewInode {
@@ -198,8 +198,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             rdev: 0,
         };
         let inode = self.tmpfile(&self.root(), new)?;
+        // The pin is the kernel's with other such files.
+        let kept = self.keep(&inode);
+        self.unpin(&inode, 1);
+        kept?;
         let made = self.hold_words(&inode, user);
-        let words = made.inspect_err(|_| self.unpin(&inode, 1))?;
+        let words = made.inspect_err(|_| self.unkeep(&inode))?;
         // It is not one of those whose blocks are about to be free.
         self.unlinked.moved(Standing::Closed, Standing::Named);
         let words = Arc::new(UserWords {

@@ -78,12 +78,6 @@ pub trait BackingFile: Debug + Send + Sync {
     /// ENOSPC when nothing could be written, EFBIG.
     fn append(&self, from: &[u8]) -> Result<(u64, usize)>;
 
-    /// Makes the file at least `bytes` bytes large, whatever others write meanwhile. Takes room for its last block.
-    ///
-    /// # Errors
-    /// As [`BackingFile::allocate`].
-    fn grow(&self, bytes: u64) -> Result<()>;
-
     /// Sets the size, in bytes.
     ///
     /// # Errors

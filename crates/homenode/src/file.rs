@@ -263,8 +263,7 @@ impl File {
         })
     }
 
-    /// Sets the size. What is added is a hole, what is cut off is free at once. In a pool whose files the kernel holds, it may cut off
-    /// what others append meanwhile, also where it makes the file longer; [`File::allocate`] never does.
+    /// Sets the size. What is added is a hole, what is cut off is free at once.
     ///
     /// # Errors
     /// EFBIG beyond the largest file, EBADF when the file was not opened for writing.

@@ -334,6 +334,14 @@ impl KernelFile {
         Ok((at < end).then_some(at))
     }
 
+    /// Makes the file at least `bytes` bytes large. As a cut, as it is one of what others write meanwhile besides the mount.
+    pub(super) fn grow_to(&self, bytes: u64) -> Result<()> {
+        self.lines.cut(|| match self.file.status()?.size {
+            size if size < bytes => self.file.set_size(bytes),
+            _ => Ok(()),
+        })
+    }
+
     /// The number by which the kernel knows the file on `connection`; `register` gets one where there is none.
     fn id(&self, connection: u64, register: impl FnOnce(OwnedFd) -> Result<Box<dyn Registration>>) -> Result<i32> {
         let mut registration = self.registration.lock();
@@ -491,7 +499,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     None
                 };
                 if next.is_none() && operation == Operation::Reserve {
-                    file.grow_to(&self.pool, range.end).inspect_err(take_back)?;
+                    file.grow_to(range.end).inspect_err(take_back)?;
                 }
                 inode.touch_changed(self.now_ns());
                 Ok(next)

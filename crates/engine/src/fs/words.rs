@@ -198,7 +198,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             rdev: 0,
         };
         let inode = self.tmpfile(&self.root(), new)?;
-        // The pin is the kernel's with other such files.
+        // Its pin would end with a mount.
         let kept = self.keep(&inode);
         self.unpin(&inode, 1);
         kept?;

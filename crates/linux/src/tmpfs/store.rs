@@ -248,13 +248,6 @@ impl BackingFile for TmpfsFile {
         Ok((end - written as u64, written))
     }
 
-    fn grow(&self, bytes: u64) -> Result<()> {
-        if Limits::of_this_process().room() < BLOCK_BYTES {
-            return Err(Error::NoSpace);
-        }
-        fallocate(self.open()?, FallocateFlags::empty(), bytes - 1, 1).map_err(error)
-    }
-
     fn set_size(&self, bytes: u64) -> Result<()> {
         ftruncate(self.open()?, bytes).map_err(error)
     }

@@ -1,6 +1,6 @@
 //! Room that fallocate promised to a kernel body, and that nobody has written yet.
 //!
-//! A promise places nothing but the last block of a file that it makes longer: the first writer of a page gives it its home. The kernel knows nothing of promises, so they are kept by
+//! A promise places nothing: the first writer of a page gives it its home. The kernel knows nothing of promises, so they are kept by
 //! bookkeeping: promised blocks count as reserved in the pool (`pool::lend`), and fallocate itself, or [`Fs::keep_promises`] later, has
 //! the kernel allocate them when little room is left, wherever the calling thread is. What writers take faster than that is looked at, they take
 //! from promises; so a promise is kept unless the room fills within a period of looking by more than the margin.
@@ -134,19 +134,6 @@ impl KernelFile {
         let (start, end) = (blocks.start * BLOCK, (blocks.end * BLOCK).min(FILE_BYTES_MAX));
         self.file.allocate(start, end - start)?;
         self.cut(pool, promise, &blocks);
-        self.forget_where();
-        Ok(())
-    }
-
-    /// Makes the file at least `bytes` bytes large, which are promised. Its last block is allocated: to set the size would cut off bytes that others
-    /// write meanwhile.
-    pub(super) fn grow_to<M: Memory>(&self, pool: &Pool<M>, bytes: u64) -> Result<()> {
-        if self.file.status()?.size >= bytes {
-            return Ok(());
-        }
-        let mut promise = self.promise.lock();
-        self.file.grow(bytes)?;
-        self.cut(pool, &mut promise, &((bytes - 1) / BLOCK..bytes.div_ceil(BLOCK)));
         self.forget_where();
         Ok(())
     }

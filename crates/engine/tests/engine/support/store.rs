@@ -237,15 +237,6 @@ impl BackingFile for TestFile {
         })
     }
 
-    fn grow(&self, bytes: u64) -> Result<()> {
-        self.with(|kernel, number| {
-            if kernel.refuses_allocating {
-                return Err(Error::NoSpace);
-            }
-            kernel.model.fallocate(number, 0, bytes - 1, 1)
-        })
-    }
-
     fn set_size(&self, bytes: u64) -> Result<()> {
         self.with(|kernel, number| {
             kernel.model.files[number].truncate(bytes);

@@ -51,17 +51,6 @@ fn appends_overwrite_nothing_that_others_append() {
 }
 
 #[test]
-fn a_file_that_grows_cuts_nothing_off() {
-    let Some(store) = store() else { return };
-    let file = store.create().unwrap();
-    file.grow(10_000).unwrap();
-    let status = file.status().unwrap();
-    assert_eq!((status.size, status.blocks), (10_000, 1));
-    file.grow(5000).unwrap();
-    assert_eq!(file.status().unwrap().size, 10_000);
-}
-
-#[test]
 fn holes_are_blocks_without_pages_at_any_file_end() {
     let Some(store) = store() else { return };
     let file = store.create().unwrap();

@@ -1,7 +1,7 @@
 //! The directory a pool is to be mounted on: is it fit, and is it ours alone?
 
 use crate::control;
-use crate::control::client::Connection;
+use crate::control::client::{ConnectError, Connection};
 use crate::failure::{Result, fail};
 use crate::mountinfo::{Located, MountEntry, absolute, locate, shown};
 use crate::pool::durable::RESERVED;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub(crate) struct MountDirectory {
     pub(crate) gid: u32,
     /// Permission bits.
     pub(crate) mode: u32,
+    /// Device and inode.
+    pub(crate) identity: (u64, u64),
     /// Locked: of two commands that want the directory at once, one is told no.
     _lock: OwnedFd,
 }
@@ -60,7 +62,9 @@ pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<
     }
     // Again: a mount made before the lock was ours is seen.
     refuse_mounted(&find(&path, "create it")?, &name)?;
-    let entries = fs::read_dir(&path).and_then(|mut entries| entries.next().transpose());
+    // Not by its path, in which its owner may change a part.
+    let held = format!("/proc/self/fd/{}", lock.as_raw_fd());
+    let entries = fs::read_dir(&held).and_then(|mut entries| entries.next().transpose());
     match entries {
         Ok(None) => {}
         Ok(Some(entry)) => fail!(
@@ -69,11 +73,12 @@ pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<
         ),
         Err(error) => fail!("cannot list {name}: {error}"),
     }
-    match fs::metadata(&path) {
+    match fs::metadata(&held) {
         Ok(found) => Ok(MountDirectory {
             uid: found.uid(),
             gid: found.gid(),
             mode: found.mode() & 0o7777,
+            identity: (found.dev(), found.ino()),
             path,
             _lock: lock,
         }),
@@ -147,9 +152,12 @@ pub(crate) fn is_dead(located: &Located) -> bool {
 /// Asks the mount, but not one whose server is there and does not answer (stopped, say): it would keep this process, which
 /// not even SIGKILL ends while its request is in a ring.
 fn is_gone(located: &Located) -> bool {
-    if let Ok(mut server) = Connection::open(located.mount.device)
-        && server.is_silent(ANSWER_TIMEOUT)
-    {
+    let may_answer = match Connection::open(located.mount.device) {
+        Ok(mut server) => !server.is_silent(ANSWER_TIMEOUT),
+        Err(ConnectError::Dead) => true,
+        Err(ConnectError::Other(_)) => false,
+    };
+    if !may_answer {
         return false;
     }
     // The last is what a ring says whose thread has just died.

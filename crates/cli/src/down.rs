@@ -116,7 +116,6 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, args: &Down
                     return told.map(|()| None);
                 }
             }
-            Err(RequestError::Refused(refusal)) if refusal.device_busy => fail!("{}", refusal.message),
             Err(RequestError::Refused(refusal)) if refusal.unmounted => {
                 return Ok(Some(Failure::new(format!(
                     "{} is unmounted, but its pool could not be closed: {}: unsynced data may be lost; `homenode fsck` \
@@ -126,7 +125,8 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, args: &Down
                 ))));
             }
             // Its own directory went by another way, this one is what is left: without it, the server ends too.
-            Err(RequestError::Refused(_)) => return unmount(located, lazy).map(|()| None),
+            Err(RequestError::Refused(refusal)) if refusal.not_mounted => return unmount(located, lazy).map(|()| None),
+            Err(RequestError::Refused(refusal)) => fail!("{}", refusal.message),
             Err(other) => return Err(other.into()),
         }
         attempts += 1;

@@ -53,7 +53,10 @@ impl PoolHandler {
     fn down(&self, lazy: bool) -> Result<Outcome, Refusal> {
         // Until it is unmounted nobody else begins to use them.
         let claims = self.exports.claim_all()?;
-        self.mount.unmount(lazy).map_err(|error| refusal(&error))?;
+        self.mount.unmount(lazy).map_err(|error| Refusal {
+            not_mounted: error.errno() == Errno::INVAL.raw_os_error(),
+            ..refusal(&error)
+        })?;
         self.exports.detach_all();
         drop(claims);
         // The command that asks sees the end of the server, and not what came of it.

@@ -29,6 +29,8 @@ pub(crate) struct MountEntry {
     pub(crate) filesystem_type: String,
     /// Source, as the filesystem says.
     pub(crate) source: OsString,
+    /// Whether root has mounted it, if it is a FUSE filesystem: what anybody else has mounted may tell anything.
+    is_of_root: bool,
 }
 
 /// A device number: one mounted filesystem.
@@ -48,7 +50,7 @@ pub(crate) struct Located {
 
 impl MountEntry {
     pub(crate) fn is_homenode(&self) -> bool {
-        self.filesystem_type == FILESYSTEM_TYPE
+        self.filesystem_type == FILESYSTEM_TYPE && self.is_of_root
     }
 }
 
@@ -135,6 +137,7 @@ fn entry(line: MountLine<'_>) -> Option<MountEntry> {
         mount_point: OsString::from_vec(unescaped(line.mount_point).collect()).into(),
         filesystem_type: std::str::from_utf8(line.filesystem_type).ok()?.to_owned(),
         source: OsString::from_vec(unescaped(line.source).collect()),
+        is_of_root: line.has_option("user_id=0"),
     })
 }
 

@@ -139,6 +139,7 @@ impl Serving {
         if let Some(name) = args.pool() {
             mounting.source = name.to_string();
         }
+        mounting.directory = Some(directory.identity);
         let mount = Mounted(Arc::new(pool.mount_with(&directory.path, &mounting)?));
         if mount.0.data().data == Data::Pool {
             pool.set_populate_ahead(None);
@@ -165,7 +166,6 @@ impl Serving {
             None => {}
         }
         let exports = Exported(Arc::default());
-        exports.0.take_up_all(&pool, &directory.path, notice);
         let kept = pool.clone();
         let handler = Arc::new(PoolHandler {
             pool,
@@ -188,6 +188,11 @@ impl Serving {
             pool: kept,
             signals,
         })
+    }
+
+    /// Takes up the block devices that a killed server of this pool left. Last, as they end with this server. Whether there are any.
+    pub(crate) fn take_up_devices(&self, notice: &mut dyn FnMut(&str)) -> bool {
+        self.exports.0.take_up_all(&self.pool, &self.directory, notice)
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -272,8 +277,17 @@ impl Serving {
         };
         socket.finish(LAST_REQUESTS_TIMEOUT);
         drop(socket);
+        if result.is_err()
+            && let Err(error) = mount.0.stop()
+        {
+            tracing::warn!("{error}");
+        }
         // Nobody writes any more.
-        let result = result.and_then(|()| Ok(pool.put_away()?));
+        let put_away = pool.put_away().map_err(Failure::from);
+        if let (Err(_), Err(failure)) = (&result, &put_away) {
+            tracing::error!("{failure}");
+        }
+        let result = result.and(put_away);
         if result.is_ok() {
             tracing::info!("{} is down", shown(&directory));
             // The log of a server that ended well tells nothing.

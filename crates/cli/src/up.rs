@@ -278,7 +278,9 @@ fn has_capability(number: u32) -> bool {
 }
 
 fn serve_in_foreground(args: &UpArgs) -> Result<()> {
-    let serving = Serving::start(args, &mut |notice| complain!("homenode: {notice}"))?;
+    let mut notice = |notice: &str| complain!("homenode: {notice}");
+    let serving = Serving::start(args, &mut notice)?;
+    serving.take_up_devices(&mut notice);
     for choice in serving.choices() {
         complain!("homenode: {choice}");
     }
@@ -359,7 +361,8 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
         let tied = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
         tied.map_err(|error| Failure::new(format!("cannot tie the server to the process that started it: {error}")))?;
     }
-    let started = Serving::start(args, &mut |notice| drop(tell(&Message::Notice(notice.to_owned()))));
+    let mut notice = |notice: &str| drop(tell(&Message::Notice(notice.to_owned())));
+    let started = Serving::start(args, &mut notice);
     let serving = match started {
         Ok(serving) => serving,
         Err(failure) => {
@@ -373,10 +376,14 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
     serve::leave_the_terminal(serving.device())?;
     let choices = serving.choices().into_iter().chain([serving.summary()]);
     let mut choices = choices.map(Message::Choice);
-    if let Err(error) = choices
-        .try_for_each(|choice| tell(&choice))
-        .and_then(|()| tell(&Message::Ready))
-    {
+    let told = choices.try_for_each(|choice| tell(&choice)).and_then(|()| {
+        match (serving.take_up_devices(&mut notice), tell(&Message::Ready)) {
+            // The users of its devices know of it.
+            (true, _) => Ok(()),
+            (false, told) => told,
+        }
+    });
+    if let Err(error) = told {
         let (name, log) = (shown(serving.directory()), control::log_path(serving.device()));
         // Unmounts. Nobody knows of the server, so nobody will look for its log.
         drop(serving);

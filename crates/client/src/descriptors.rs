@@ -130,14 +130,18 @@ replace_standard! {
     forkpty(terminal: *mut c_int, name: *mut c_char, termios: *const libc::termios, size: *const libc::winsize);
 }
 
-/// _Fork(3): fork(2) without what is to be done in a child.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _Fork() -> libc::pid_t {
-    let child = real!(_Fork() -> libc::pid_t);
-    if child == 0 {
+/// Result of a fork that has told the library nothing: 0 in the child.
+fn forked<T: PartialEq + From<u8>>(child: T) -> T {
+    if is_on() && child == T::from(0) {
         after_fork();
     }
     child
+}
+
+/// _Fork(3): fork(2) without what is to be done in a child.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Fork() -> libc::pid_t {
+    forked(real!(_Fork() -> libc::pid_t))
 }
 
 /// In a table of descriptors of its own, a thread has other files under the same numbers. In a new PID namespace, processes that this library makes end it.
@@ -297,6 +301,10 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
             forget_all();
             result
         }
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => forked(call()),
+        // Of memory of its own, and on the caller's stack.
+        libc::SYS_clone if fd(a) & libc::CLONE_VM == 0 && b == 0 => forked(call()),
         libc::SYS_dup3 => replaced(fd(b), fd(b), call),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => replaced(fd(b), fd(b), call),

@@ -157,7 +157,8 @@ fn threads_and_children_that_leave_something_get_system_calls() {
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 100_000]).unwrap();
     fs::write(mounted.path("file.other"), vec![b'b'; 10_000]).unwrap();
-    for (part, fast) in [("namespaces", 0), ("tables", 10), ("children", 9000)] {
+    let tables = ["unshare", "close_range", "unshare's number", "close_range's number"].map(|how| (how, 10));
+    for (part, fast) in [("namespaces", 0), ("children", 9000)].into_iter().chain(tables) {
         let mut client = Program::start(part, &path, true);
         assert_eq!(client.answer(), "done", "{part}");
         let copies = client.end().0;

@@ -52,7 +52,7 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     /// Whether files have labels (SELinux's): the kernel sets them, or somebody has set one.
     pub(crate) has_labels: AtomicBool,
     /// Maps of files under way, by their requests' numbers.
-    maps: Mutex<HashMap<u64, BTreeMap<NodeId, u64>>>,
+    maps: Mutex<HashMap<u64, FileMap>>,
     /// Threads that read the device.
     threads: usize,
     /// Number of these threads that wait, for room or for the disk.
@@ -60,6 +60,9 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     /// Whether it is worth to wait for room.
     hope: Mutex<Hope>,
 }
+
+/// A map of a file that is under way: the file's size when it began, and the bytes on each node that it has found.
+type FileMap = (u64, BTreeMap<NodeId, u64>);
 
 impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
     /// For a mount whose device `threads` threads read.
@@ -162,7 +165,7 @@ pub(crate) enum Origin {
 pub(crate) enum Later {
     /// There is no room yet.
     Room,
-    /// It waits for the disk: by another thread ([`crate::aside`]).
+    /// It waits for the disk, or takes long: by another thread ([`crate::aside`]).
     Disk(Way),
     /// When bytes were read from a disk.
     Fetch,
@@ -530,10 +533,14 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     /// Carries a long operation out by steps: `step` takes how far it came and gives how far it comes, `None` at the end. A ring's thread
-    /// does one step and then serves others.
+    /// does one step and then serves others. A reader of the device does all of them, unless it is the last one that reads: then another thread does.
     fn in_steps(&self, mut step: impl FnMut(u64) -> Result<Option<u64>, Errno>) -> Result<(), Errno> {
         let Origin::Ring { done, .. } = self.origin else {
-            let mut done = 0;
+            let Some(mut done) = step(0)? else { return Ok(()) };
+            let Some(_waiting) = self.wait_here() else {
+                self.later.set(Some(Later::Disk(Way::Long)));
+                return Err(Errno(libc::EAGAIN));
+            };
             while let Some(so_far) = step(done)? {
                 done = so_far;
             }

@@ -8,13 +8,14 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::options::Options;
 use homenode_shared::{MountLine, unescaped};
-use rustix::fs::{AtFlags, CWD, StatxFlags, major, makedev, minor};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, major, makedev, minor};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid};
 use std::ffi::CString;
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -32,8 +33,27 @@ pub(crate) enum Busy {
     Abort,
 }
 
-/// Mounts the connection of `device` on `dir`, an absolute path.
-pub(crate) fn mount(device: &Device, options: &Options, dir: &Path) -> Result<(), Error> {
+/// A directory to mount on, whatever becomes of its path.
+#[derive(Debug)]
+pub(crate) struct Place(OwnedFd);
+
+impl Place {
+    /// The directory at `dir`, which has no symbolic links.
+    pub(crate) fn open(dir: &Path, options: &Options) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(dir, flags, Mode::empty())?;
+        if let Some(expected) = options.directory {
+            let found = rustix::fs::fstat(&fd)?;
+            if (found.st_dev, found.st_ino) != expected {
+                return Err(io::Error::other("another directory has taken its place meanwhile"));
+            }
+        }
+        Ok(Self(fd))
+    }
+}
+
+/// Mounts the connection of `device` on `place`, the directory at `dir`.
+pub(crate) fn mount(device: &Device, options: &Options, dir: &Path, place: &Place) -> Result<(), Error> {
     let data = format!(
         "fd={},rootmode={:o},user_id={},group_id={},allow_other,default_permissions",
         device.raw(),
@@ -52,7 +72,9 @@ pub(crate) fn mount(device: &Device, options: &Options, dir: &Path) -> Result<()
     ];
     let given = flags.into_iter().filter(|(_, given)| *given);
     let flags = given.map(|(flag, _)| flag).collect::<MountFlags>();
-    rustix::mount::mount(&options.source, dir, FILESYSTEM_TYPE, flags, &*data).map_err(|errno| Error::Mount {
+    // Not by its path, in which somebody may have changed a part.
+    let target = format!("/proc/self/fd/{}", place.0.as_raw_fd());
+    rustix::mount::mount(&options.source, target, FILESYSTEM_TYPE, flags, &*data).map_err(|errno| Error::Mount {
         dir: dir.to_owned(),
         source: errno.into(),
     })

@@ -10,6 +10,8 @@ use std::time::Duration;
 pub struct Options {
     /// Name of the mounted thing in /proc/mounts.
     pub source: String,
+    /// Device and inode of the directory to mount on, if it was looked at before: another one in its place is refused.
+    pub directory: Option<(u64, u64)>,
     /// Nothing on the mount can be changed.
     pub read_only: bool,
     /// Set-uid and set-gid programs run with their caller's rights.
@@ -48,6 +50,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             source: "homenode".to_owned(),
+            directory: None,
             read_only: false,
             nosuid: false,
             nodev: false,

@@ -14,7 +14,7 @@ mod mounting;
 use crate::accesses::Accessed;
 use crate::error::Error;
 use crate::host::Host;
-use crate::mount::{self, Busy};
+use crate::mount::{self, Busy, Place};
 use crate::options::{Chosen, ChosenData, Data, Options, Transport};
 use crate::statistics::{Counters, Statistics};
 use crate::tasks::TaskCounts;
@@ -67,14 +67,16 @@ impl Server {
         dir: &Path,
         options: &Options,
     ) -> Result<Self, Error> {
-        let dir = fs::canonicalize(dir).map_err(|source| Error::Mount {
+        let failed = |source| Error::Mount {
             dir: dir.to_owned(),
             source,
-        })?;
+        };
+        let dir = fs::canonicalize(dir).map_err(failed)?;
         let mounting = Mounting {
             fs,
             host,
             dir: &dir,
+            place: Place::open(&dir, options).map_err(failed)?,
             options,
         };
         let (running, counters, chosen, data) = match mounting.mount(options.transport) {

@@ -249,9 +249,14 @@ impl Pool {
         let fs = Arc::new(fs);
         let slot = fs.slots().claim().expect("all slots of a new pool are free");
         let committed = Arc::clone(&fs);
+        let mut told = None;
         let committer = Periodic::start("commits", move || {
-            if let Err(error) = committed.tend_log(&slot) {
-                tracing::error!("the pool's changes cannot be made durable: {error}");
+            let failed = committed.tend_log(&slot).err();
+            if failed != told {
+                if let Some(error) = &failed {
+                    tracing::error!("the pool's changes cannot be made durable: {error}");
+                }
+                told = failed;
             }
             period
         })?;

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_millis(20);
 /// Time between two looks while something is promised: writers at 13 GB/s take less in it than the margin of promises.
 const PROMISED_PERIOD: Duration = Duration::from_millis(5);
+/// Time between two lines of the log about broken promises.
+const TOLD_PERIOD: Duration = Duration::from_secs(60);
 /// Looking where files lie takes at most one part in this many of a CPU, while they grow and a node may get fat.
 const STEERING_REST: u32 = 5;
 /// Rest between looks while no node may change, in multiples of a look's time.
@@ -31,12 +33,14 @@ const COLLAPSE_REST: u32 = 10;
 /// Starts the threads.
 pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 3], Error> {
     let promising = Arc::clone(fs);
+    let (mut broken, mut told) = (0, None::<Instant>);
     let promises = Periodic::start("promises", move || {
-        let broken = promising.keep_promises() * BLOCK_BYTES as u64;
-        if broken > 0 {
+        broken += promising.keep_promises() * BLOCK_BYTES as u64;
+        if broken > 0 && told.is_none_or(|told| told.elapsed() >= TOLD_PERIOD) {
             tracing::warn!(
                 "{broken} bytes that fallocate promised found no room: others filled the pool within {PROMISED_PERIOD:?}"
             );
+            (broken, told) = (0, Some(Instant::now()));
         }
         promising.settle_ahead();
         if promising.has_promises() {

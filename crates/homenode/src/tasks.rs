@@ -276,6 +276,8 @@ pub(crate) struct Reach {
     /// When the programs' counts were taken last, by [`now_ms`].
     counted_ms: u64,
     threads: Vec<TaskCount>,
+    /// Numbers in these.
+    numbers: usize,
     lost_bytes: u64,
     /// Where the busy files lay lately.
     places: Places,
@@ -284,8 +286,8 @@ pub(crate) struct Reach {
 /// Bytes of files by node.
 pub(crate) type Places = BTreeMap<u64, Vec<(NodeId, u64)>>;
 
-/// Counts that are kept until the next question.
-const REACHED_MAX: usize = 1 << 16;
+/// Numbers of bytes that are kept until the next question: 4 MiB.
+const REACHED_MAX: usize = 1 << 18;
 
 /// Divides what threads, or CPUs of nodes, reached of files among the nodes that each file lies on by `map`. Files of which little was reached are on no node.
 pub(crate) fn divide(
@@ -305,7 +307,12 @@ pub(crate) fn divide(
         count.thread = thread;
         let all: u64 = lies.iter().map(|(_, bytes)| bytes).sum();
         let part = |on: u64| u64::try_from(u128::from(bytes) * u128::from(on) / u128::from(all.max(1))).unwrap_or(0);
-        count.homes.extend(lies.iter().map(|(node, on)| (*node, part(*on))));
+        for (node, on) in lies {
+            match count.homes.iter_mut().find(|(home, _)| home == node) {
+                Some((_, bytes)) => *bytes += part(*on),
+                None => count.homes.push((*node, part(*on))),
+            }
+        }
         count.files.push((file, bytes));
     }
     (counts.into_values().collect(), places)
@@ -320,17 +327,20 @@ impl Reach {
     /// Adds what was reached since the last call and up to `counted_ms`.
     pub(crate) fn note(&mut self, counted_ms: u64, (threads, places): (Vec<TaskCount>, Places)) {
         self.counted_ms = counted_ms;
-        if self.threads.len() + threads.len() > REACHED_MAX {
+        let numbers: usize = threads.iter().map(|one| 1 + one.homes.len() + one.files.len()).sum();
+        if self.numbers + numbers > REACHED_MAX {
             let homes = threads.iter().flat_map(|count| &count.homes);
             self.lost_bytes += homes.map(|(_, bytes)| bytes).sum::<u64>();
         } else {
             self.threads.extend(threads);
+            self.numbers += numbers;
         }
         self.places = places;
     }
 
     /// Takes the counts.
     pub(crate) fn take(&mut self) -> (Vec<TaskCount>, u64) {
+        self.numbers = 0;
         (std::mem::take(&mut self.threads), std::mem::take(&mut self.lost_bytes))
     }
 

@@ -349,7 +349,11 @@ fn kill_servers(kind: Kind) {
     let files = kind.files("served");
     let (member, directory) = (files.member("a", MEMBER_BYTES), files.0.join("mount"));
     fs::create_dir(&directory).unwrap();
-    drop(Pool::create_on(std::slice::from_ref(&member), &kind.options()).unwrap());
+    let pool = Pool::create_on(std::slice::from_ref(&member), &kind.options()).unwrap();
+    // So that each rename replaces a file: a disk keeps what is not synced only then.
+    let kept = pool.create_file("kept").unwrap();
+    kept.write_all_at(&[record(0), record(0)].concat(), 0).unwrap();
+    drop((kept, pool));
     let (rounds, mut most, mut replaced) = (kills(), 0, 0);
     let mut synced = 0;
     for round in 0..rounds {

@@ -9,7 +9,7 @@ use crate::faults::{self, Quiet};
 use crate::mapped::Mapped;
 use crate::{pages, statistics, threads};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering, fence};
 
 /// Descriptors that can have a mapping: those below.
 const DESCRIPTORS: usize = 1 << 16;
@@ -106,10 +106,12 @@ pub fn learn_now(fd: c_int) {
     }
 }
 
-/// Unmaps everything, and maps nothing any more. Nothing in a child of vfork(2), which is another process.
+/// Unmaps everything when nobody copies through it, and maps nothing any more. Does nothing in a child of vfork(2), which is another process.
 pub fn stop() {
     if is_on() && statistics::is_own_process() {
         IS_ON.store(false, Ordering::SeqCst);
+        // Who learns a descriptor now sees that, or is seen.
+        fence(Ordering::SeqCst);
         forget_all();
     }
 }
@@ -195,9 +197,14 @@ fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
         };
         match (descriptor.change(LEARNING, state), mapped) {
             (true, None) if is_same => statistics::count_left(why),
-            // Stopped meanwhile.
-            (true, Some(_)) if !is_on() => descriptor.set(0),
-            (true, _) | (false, None) => {}
+            (true, Some(_)) => {
+                fence(Ordering::SeqCst);
+                if !is_on() {
+                    // Stopped meanwhile.
+                    descriptor.set(0);
+                }
+            }
+            (true, None) | (false, None) => {}
             // Closed meanwhile.
             (false, Some(mapped)) => leave(std::ptr::from_ref(mapped).cast_mut()),
         }
@@ -216,7 +223,10 @@ pub(crate) fn learn_again(descriptor: &Descriptor, mapped: usize, fd: c_int, off
 /// Runs `close`, which closes or replaces descriptors from `first` to `last`: they are unknown then.
 pub fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
     if !is_on() || first < 0 {
-        return close();
+        let result = close();
+        // What was in use when all was to be unmapped.
+        free_leaving_if_any();
+        return result;
     }
     // Of many, those that were ever used.
     let used = || {
@@ -326,6 +336,7 @@ pub fn after_fork() {
     let learned = usize::try_from(LEARNED.load(Ordering::Relaxed)).unwrap_or(0);
     for descriptor in ALL.iter().take(learned) {
         descriptor.change(LEARNING, 0);
+        descriptor.change(CLOSING, 0);
         if let Some(mapped) = descriptor.mapped() {
             mapped.after_fork();
         }

@@ -101,6 +101,10 @@ fn own_slot() -> Option<&'static Slot> {
 #[cold]
 fn take_slot() -> Option<&'static Slot> {
     let _errno = KeptErrno::new();
+    if !is_own_process() {
+        // The slot would stay behind in this process's thread, as that of one which has ended.
+        return None;
+    }
     // SAFETY: it has no conditions.
     let thread = unsafe { libc::gettid() };
     let take = |number: usize, before: i32| {

@@ -178,6 +178,9 @@ pub(crate) struct Refusal {
     /// It is unmounted all the same.
     #[serde(default)]
     pub(crate) unmounted: bool,
+    /// It is not mounted any more where the server has mounted it.
+    #[serde(default)]
+    pub(crate) not_mounted: bool,
 }
 
 impl Refusal {
@@ -188,6 +191,7 @@ impl Refusal {
             busy: false,
             device_busy: false,
             unmounted: false,
+            not_mounted: false,
         }
     }
 }
@@ -477,6 +481,7 @@ mod tests {
                 busy: true,
                 device_busy: false,
                 unmounted: false,
+                not_mounted: false,
             }),
         ];
         for reply in replies {

@@ -327,12 +327,13 @@ fn converse(
         if rights == Rights::Reading {
             // This thread alone waits, and holds no lock.
             thread::sleep(READER_PERIOD.saturating_sub(answered.elapsed()));
-            answered = Instant::now();
         }
         {
             let _request = Counted::new(activity, Thing::Request);
             answer(stream, &line, handler, rights)?;
         }
+        // Behind the answer, which may take long itself.
+        answered = Instant::now();
         input.get_mut().end = (rights == Rights::Reading).then(end).flatten();
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Exports(Mutex<Table>);
 struct Table {
     /// Exports by the volume's name.
     exports: BTreeMap<Box<str>, Export>,
+    /// Exports that are looked at, to be detached.
+    leaving: usize,
     /// The server ends: no more of them.
     is_over: bool,
 }
@@ -90,15 +92,20 @@ impl Exports {
     }
 
     /// Takes up the block devices that a killed server of this pool left: their users go on. Ends those whose volume is no more.
-    pub(crate) fn take_up_all(&self, pool: &Pool, directory: &Path, notice: &mut dyn FnMut(&str)) {
+    /// Returns whether there are any.
+    pub(crate) fn take_up_all(&self, pool: &Pool, directory: &Path, notice: &mut dyn FnMut(&str)) -> bool {
         let Some(uuid) = pool.uuid().filter(|_| !pool.is_read_only()) else {
             // Who writes the pool takes them up.
-            return;
+            return false;
         };
         for waiting in lasting_exports() {
             let Some(name) = waiting.volume().filter(|_| waiting.pool() == Some(uuid)) else {
                 continue;
             };
+            // Somebody has attached it already.
+            if self.table().exports.contains_key(name) {
+                continue;
+            }
             let (device, shown_name) = (waiting.device().display(), name.escape_debug());
             let volume = pool.volume(name).map_err(|_| "was removed".to_owned());
             let volume = match volume.and_then(|volume| may_go_on(&volume, &waiting).map(|()| volume)) {
@@ -123,6 +130,7 @@ impl Exports {
                 )),
             }
         }
+        !self.table().exports.is_empty()
     }
 
     /// Adds a device, or ends it when the server ends.
@@ -145,21 +153,28 @@ impl Exports {
     /// Ends a volume's block device: by `force` also under its users.
     pub(super) fn detach(&self, pool: &Pool, name: &str, force: bool) -> Result<Outcome, Refusal> {
         // Removed first: to see who uses it may take long, and nobody else waits for that.
-        let Some(export) = self.living().exports.remove(name) else {
+        let mut table = self.living();
+        let Some(export) = table.exports.remove(name) else {
+            drop(table);
             pool.volume(name).map_err(|error| refusal(&error))?;
             let name = name.escape_debug();
             return Err(Refusal::new(format!(
                 "the volume {name} is not attached; `homenode volume list` lists attached volumes"
             )));
         };
+        table.leaving += 1;
+        drop(table);
         // Until it has ended nobody else begins to use it.
-        let claim = match (!force).then(|| claim(&export, BY_OPTION)).transpose() {
+        let claimed = (!force).then(|| claim(&export, BY_OPTION)).transpose();
+        let claim = match claimed {
             Ok(claim) => claim.flatten(),
             Err(refusal) => {
                 self.add(name, export);
+                self.table().leaving -= 1;
                 return Err(refusal);
             }
         };
+        self.table().leaving -= 1;
         let detached = export.detach();
         drop(claim);
         detached.map_err(|error| refusal(&error))?;
@@ -170,6 +185,12 @@ impl Exports {
     /// Claims all devices, or says which is in use.
     pub(super) fn claim_all(&self) -> Result<Vec<Claim>, Refusal> {
         let table = self.living();
+        if table.leaving > 0 {
+            return Err(Refusal {
+                device_busy: true,
+                ..Refusal::new("a volume is being detached: try again")
+            });
+        }
         let claims = table.exports.values().map(|export| claim(export, BY_COMMAND));
         Ok(claims.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
@@ -266,7 +287,10 @@ fn may_go_on(volume: &Volume, device: &LastingExport) -> Result<(), String> {
 fn claim(export: &Export, forced: &str) -> Result<Option<Claim>, Refusal> {
     let name = export.name().escape_debug();
     device_use::claim(export.device(), &|| export.claim()).map_err(|usage| match usage {
-        Usage::Unknown(why) => Refusal::new(format!("cannot see whether the volume {name} is in use: {why}")),
+        Usage::Unknown(why) => Refusal {
+            device_busy: true,
+            ..Refusal::new(format!("cannot see whether the volume {name} is in use: {why}"))
+        },
         Usage::Known { users, remedy } => Refusal {
             device_busy: true,
             ..Refusal::new(format!(

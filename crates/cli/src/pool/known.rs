@@ -137,7 +137,8 @@ pub(crate) fn put(name: &PoolName, known: &Known) -> Result<()> {
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory)?;
-    let new = path.with_extension("new");
+    // Two processes may write it at once.
+    let new = path.with_extension(format!("{}.new", std::process::id()));
     let file = fs::File::create(&new)?;
     io::Write::write_all(&mut &file, text.as_bytes())?;
     file.sync_all()?;

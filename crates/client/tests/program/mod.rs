@@ -2,7 +2,7 @@
 
 use crate::support::calls::{commands, errno, open, pread, pwrite, say};
 use crate::support::{FILE, PART};
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, CString, c_int, c_long};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn program() {
         "reasons" => reasons(&path),
         "users" => users(&path),
         "namespaces" => namespaces(&path),
-        "tables" => tables(&path),
+        part if LEAVE.iter().any(|(how, _)| *how == part) => table(&path, part),
         "children" => children(&path),
         other => panic!("no part {other}"),
     }
@@ -471,33 +471,38 @@ fn wait_for(child: libc::pid_t, act: impl Fn() -> bool) {
     assert_eq!(status, 0);
 }
 
-/// Threads with tables of descriptors of their own, where a number is another file.
-fn tables(path: &Path) {
+/// A way by which a thread comes to a table of descriptors of its own, and its name.
+type Leave = (&'static str, fn() -> c_long);
+
+const LEAVE: [Leave; 4] = [
+    ("unshare", || c_long::from(unsafe { libc::unshare(libc::CLONE_FILES) })),
+    ("close_range", || {
+        c_long::from(unsafe { libc::close_range(900, 901, libc::CLOSE_RANGE_UNSHARE.cast_signed()) })
+    }),
+    ("unshare's number", || unsafe {
+        libc::syscall(libc::SYS_unshare, libc::CLONE_FILES)
+    }),
+    ("close_range's number", || unsafe {
+        libc::syscall(libc::SYS_close_range, 900, 901, libc::CLOSE_RANGE_UNSHARE)
+    }),
+];
+
+/// A thread with a table of descriptors of its own, where a number is another file.
+fn table(path: &Path, how: &str) {
     let file = open(path);
     let fd = file.as_raw_fd();
     use_as(fd, b'a');
-    let leave: [fn(); 3] = [
-        || assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0),
-        || {
-            assert_eq!(
-                unsafe { libc::close_range(900, 901, libc::CLOSE_RANGE_UNSHARE as i32) },
-                0
-            )
-        },
-        || assert_eq!(unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_FILES) }, 0),
-    ];
-    for leave in leave {
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                leave();
-                let other = open(&path.with_extension("other"));
-                // Not by a function of the C library.
-                assert_eq!(raw_dup(other.as_raw_fd(), fd), fd);
-                use_as(fd, b'b');
-            });
+    let (_, leave) = LEAVE.iter().find(|(name, _)| *name == how).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(leave(), 0);
+            let other = open(&path.with_extension("other"));
+            // Not by a function of the C library.
+            assert_eq!(raw_dup(other.as_raw_fd(), fd), fd);
+            use_as(fd, b'b');
         });
-        use_as(fd, b'a');
-    }
+    });
+    use_as(fd, b'a');
     say("done");
 }
 

@@ -40,6 +40,8 @@ pub(super) struct BlockFile {
     pub(super) publishing: RwLock<()>,
     /// Number of the log's last group about its blocks or size; 0 when all are settled.
     pub(super) changed: AtomicU64,
+    /// Number of the last group that has bytes of the file.
+    pub(super) inlined: AtomicU64,
     /// Somebody makes it durable by himself: what he writes is clean again soon.
     pub(super) is_synced: AtomicBool,
     /// Held by the thread that closes the gate.

@@ -278,7 +278,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let _one_at_a_time = journal.settling.lock();
         self.settle_all(journal, slot)?;
         journal.fill_spare(&self.pool);
-        if journal.is_long() || journal.is_short() {
+        // In a full pool segments are missing for long: a snapshot is written when it gives some back.
+        if journal.is_long() || journal.is_short() && journal.has_grown() && journal.can_be_shorter() {
             self.write_snapshot(journal, slot)?;
         }
         Ok(())
@@ -374,7 +375,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 self.settle_all(journal, &slot)?;
                 room = find();
             }
-            if room.is_none() && journal.has_grown() {
+            if room.is_none() && journal.has_grown() && journal.can_be_shorter() {
                 self.write_snapshot(journal, &slot)?;
                 room = find();
             }
@@ -445,6 +446,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             result = act();
         }
         if full(&result) && journal.can_be_shorter() {
+            // First: a snapshot that cannot be settled has taken a segment.
+            self.sync_all(slot)?;
             self.compact(slot)?;
             result = act();
         }
@@ -594,8 +597,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             blocks: place.end - place.start,
         };
         let times = Record::Change(times(inode));
+        let has_inline = !inline.is_empty();
         let inline = inline.iter().map(|(at, bytes)| Record::Bytes { ino, at: *at, bytes });
-        journal.append_records(&self.pool, self.now_ns(), [settled, times].into_iter().chain(inline));
+        let group = journal.append_records(&self.pool, self.now_ns(), [settled, times].into_iter().chain(inline));
+        if has_inline {
+            // Relaxed: a commit that took bytes since has had the syncing lock in between.
+            file.inlined.store(group, Ordering::Relaxed);
+        }
         // Saved now. No commit takes a range while this thread has the syncing lock.
         file.saving.store(0, Ordering::SeqCst);
         let settle = |changed: u64| (changed <= through).then_some(0);
@@ -746,7 +754,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let records = times.chain([Record::SettledAll { through }]);
         let now = self.now_ns();
         let settled = journal.append_records(&self.pool, now, records);
-        for (inode, file, _) in &taken {
+        for (inode, file, dirty) in &taken {
+            // A sync beside this commit has put older bytes into the log, which this commit leaves there: what is in the place now is saved once more.
+            if file.inlined.load(Ordering::Relaxed) > through && !dirty.is_empty() {
+                self.note_dirty(inode.ino, file, dirty.clone());
+            }
             // A sync that goes on has put its own range there. It does not wait here: it may want what this commit frees.
             if let Some(_none_goes_on) = journal.syncing(inode.ino).try_lock() {
                 file.saving.store(0, Ordering::SeqCst);

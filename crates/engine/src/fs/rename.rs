@@ -58,7 +58,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.rename_with(from, name, to, new_name, mode, None)
+        self.rename_with((from, name), (to, new_name), mode, None, None)
+    }
+
+    /// [`Fs::rename`] by a user.
+    ///
+    /// # Errors
+    /// Those of [`Fs::rename`].
+    pub fn rename_as(
+        &self,
+        user: u32,
+        from: &Arc<Inode>,
+        name: &[u8],
+        to: &Arc<Inode>,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.rename_with((from, name), (to, new_name), mode, Some(user), None)
     }
 
     /// [`Fs::rename`] that leaves a whiteout as `name`: the character device 0:0, of the owner and group given. An overlay hides
@@ -88,18 +104,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         // It gets its name with the rename. Its own memory is counted before: nothing is refused once the rename has begun.
         from.directory()?;
         let whiteout = self.make(from, None, new, Body::Special)?;
-        let renamed = self.rename_with(from, name, to, new_name, mode, Some(&whiteout));
+        let renamed = self.rename_with((from, name), (to, new_name), mode, Some(uid), Some(&whiteout));
         self.unpin(&whiteout, 1);
         renamed
     }
 
     fn rename_with(
         &self,
-        from: &Arc<Inode>,
-        name: &[u8],
-        to: &Arc<Inode>,
-        new_name: &[u8],
+        (from, name): (&Arc<Inode>, &[u8]),
+        (to, new_name): (&Arc<Inode>, &[u8]),
         mode: RenameMode,
+        user: Option<u32>,
         whiteout: Option<&Arc<Inode>>,
     ) -> Result<()> {
         let _room = self.admit(true)?;
@@ -137,6 +152,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
         }
         held.set_targets([Some(&inode), whiteout.or(met.as_ref())]);
+        if user.is_some() {
+            held.set_asker(inode.asker(user));
+        }
         // What replaces a file is there when the file is gone (as ext4's auto_da_alloc).
         if mode == RenameMode::Replace && met.is_some() && inode.blocks().is_some_and(|file| self.is_unsettled(file)) {
             held.set_needs(inode.ino);

@@ -13,6 +13,8 @@ use homenode_shared::BlockMap;
 const MAGIC: u32 = u32::from_le_bytes(*b"HNLG");
 /// Bytes of a group's header.
 pub(super) const HEADER_BYTES: usize = 40;
+/// Sequence numbers and generations lie below: no pool comes so far, and sums with them cannot overflow.
+pub(super) const NUMBERS_MAX: u64 = 1 << 62;
 /// Where the checksum lies in the header.
 const CRC_AT: usize = 36;
 /// Flag of a group that the next one continues: they count together or not at all.
@@ -501,7 +503,7 @@ pub(super) fn peek(bytes: &[u8]) -> Option<(Group, &[u8], u32)> {
     let (magic, count) = (header.u32()?, header.u32()?);
     let (sequence, nonce, time_ns) = (header.u64()?, header.u64()?, header.i64()?);
     let (flags, crc) = (header.u32()?, header.u32()?);
-    if magic != MAGIC {
+    if magic != MAGIC || sequence >= NUMBERS_MAX {
         return None;
     }
     let records = bytes.get(HEADER_BYTES..usize::try_from(count).ok()?)?;

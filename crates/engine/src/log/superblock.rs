@@ -1,5 +1,6 @@
 //! The first and the last block of a durable member: what pool the member belongs to, and where the log begins.
 
+use super::codec::NUMBERS_MAX;
 use crate::pool::MemberKind;
 use crate::{BLOCK_BYTES, Block, MemberId};
 
@@ -265,7 +266,10 @@ impl Superblock {
         let (snapshot, tail) = (head(8), head(12));
         let behind = 8 + 8 * 16;
         let count = usize::from(u16_at(behind + 2));
-        if count > MEMBERS_MAX || snapshot.sequence == 0 || tail.sequence == 0 {
+        let generation = word(5);
+        let is_counted = |number: u64| number < NUMBERS_MAX;
+        let has_sequence = |head: Head| head.sequence > 0 && is_counted(head.sequence);
+        if count > MEMBERS_MAX || !is_counted(generation) || !has_sequence(snapshot) || !has_sequence(tail) {
             return Err(UnusableSuperblock::Damaged);
         }
         let entries = bytes[MEMBERS_AT..].chunks_exact(MEMBER_BYTES).take(count);
@@ -299,7 +303,7 @@ impl Superblock {
             features,
             uuid: wide(3),
             name,
-            generation: word(5),
+            generation,
             witness: wide(6),
             end: word((END_AT - 8) / 8),
             snapshot,
@@ -438,6 +442,20 @@ mod tests {
     #[test]
     fn a_superblock_survives_encoding() {
         assert_eq!(Superblock::decode(&superblock().encode()), Ok(superblock()));
+    }
+
+    #[test]
+    fn numbers_that_no_pool_comes_to_are_refused() {
+        let changes: [fn(&mut Superblock); 3] = [
+            |one| one.generation = u64::MAX,
+            |one| one.snapshot.sequence = u64::MAX,
+            |one| one.tail.sequence = u64::MAX,
+        ];
+        for change in changes {
+            let mut changed = superblock();
+            change(&mut changed);
+            assert_eq!(Superblock::decode(&changed.encode()), Err(UnusableSuperblock::Damaged));
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@ use crate::sim::DISK;
 use crate::sim::Kind;
 use crate::workload::{Operation, Range, Run, SimFs, asking, format, open};
 use crate::{KINDS, any, states, survive};
-use homenode_engine::fs::RenameMode;
+use homenode_engine::fs::{Inode, RenameMode};
+use homenode_shared::Slot;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -176,6 +177,52 @@ fn a_name_taken_beside_a_sync() -> bool {
 #[test]
 fn a_sync_survives_concurrent_renames() {
     assert!(a_name_taken_beside_a_sync());
+}
+
+/// A commit has begun, and waits for the sync of another file, while a file is synced and then written once more: the log has its older bytes.
+#[test]
+fn a_sync_after_a_commit_that_began_before_an_earlier_one_keeps_the_bytes() {
+    let (fs, memory) = format(Kind::File, 1);
+    let fs = Arc::new(fs);
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let [other, inode] = ["b", "a"].map(|name| fs.create(&fs.root(), name.as_bytes(), file()).expect("there is room"));
+    let write = |fs: &SimFs, slot: &Slot, inode: &Inode, byte: u8| {
+        let written = fs.write(&asking(slot), inode, 0, &[byte; 4096], false);
+        assert_eq!(written, Ok(4096));
+    };
+    for byte in [1, 2] {
+        [&other, &inode]
+            .into_iter()
+            .for_each(|inode| write(&fs, &slot, inode, byte));
+        if byte == 1 {
+            fs.sync_all(&slot).expect("the disk works");
+        }
+    }
+    let (commit, begun) = std::sync::mpsc::channel();
+    let (beside, own) = (Arc::clone(&fs), Arc::clone(&inode));
+    memory.at_load(move || {
+        let slot = beside.slots().claim().expect("a slot is free");
+        let committed = Arc::clone(&beside);
+        let thread = std::thread::spawn(move || {
+            let slot = committed.slots().claim().expect("a slot is free");
+            committed.sync_all(&slot).expect("the disk works");
+        });
+        // By then it waits for the sync in the middle of which this is.
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!thread.is_finished());
+        beside.sync(&slot, &own).expect("the disk works");
+        write(&beside, &slot, &own, 3);
+        commit.send(thread).expect("the test waits for it");
+    });
+    fs.sync(&slot, &other).expect("the disk works");
+    let thread = begun.recv().expect("a sync copies bytes");
+    thread.join().expect("the commit does not panic");
+    fs.sync(&slot, &inode).expect("the disk works");
+    let (again, _) = open(Kind::File, memory.bytes(), 9).expect("the log is sound");
+    let inode = again.lookup(&again.root(), b"a").expect("it was synced");
+    let (slot, mut bytes) = (again.slots().claim().expect("the first slot is free"), [0; 4096]);
+    assert_eq!(again.read(&asking(&slot), &inode, 0, &mut bytes), Ok(4096));
+    assert!(bytes == [3; 4096], "the file has {}", bytes[0]);
 }
 
 #[test]

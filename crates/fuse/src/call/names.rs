@@ -49,9 +49,19 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let new = self.new_inode(libc::S_IFREG | input.mode & PERMISSION_BITS, input.umask, 0);
         let connection = self.service.passthrough.as_ref();
         let prepared = connection.and_then(|connection| connection.prepared.take(self.serving_node()));
-        let inode = self.fs().create_with(&self.inode()?, name, new, prepared)?;
+        let dir = self.inode()?;
+        let inode = self.fs().create_with(&dir, name, new, prepared)?;
         reply.put(self.lasting_entry(&inode)?)?;
         let opened = self.opened(&inode, input.flags, true, reply);
+        if opened.is_err()
+            && self
+                .fs()
+                .lookup(&dir, name)
+                .is_ok_and(|found| found.ino() == inode.ino())
+        {
+            // The kernel goes on to know that there is no such name. What fails here is told by the error that follows.
+            let _ = self.fs().unlink(&dir, name);
+        }
         self.unless_failed(&inode, opened)
     }
 
@@ -113,7 +123,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
                 .fs()
                 .rename_with_whiteout(&from, name, &to, new_name, mode, owner)?);
         }
-        Ok(self.fs().rename(&from, name, &to, new_name, mode)?)
+        Ok(self.fs().rename_as(self.header.uid, &from, name, &to, new_name, mode)?)
     }
 
     fn make(&self, name: &[u8], mode: u32, umask: u32, rdev: u32) -> Result<Arc<Inode>, Errno> {

@@ -1,12 +1,12 @@
 //! A mount being made: what holds the bytes, how requests travel, and the threads.
 
 use super::{Ending, NOTICE_TIMEOUT, Running};
-use crate::aside::{Aside, Errand, Lane};
+use crate::aside::{Aside, Errand, Lane, Way};
 use crate::call::Service;
 use crate::device::Device;
 use crate::error::{Error, RingError};
 use crate::host::Host;
-use crate::mount::{self, Busy};
+use crate::mount::{self, Busy, Place};
 use crate::negotiate::{Offer, TRANSFER_BYTES_MAX, Terms};
 use crate::options::{Chosen, ChosenData, Data, Options, Transport};
 use crate::passthrough::Connection;
@@ -34,6 +34,7 @@ pub(super) struct Mounting<'a, M: Memory, C: Clock, H> {
     pub(super) fs: Arc<Fs<M, C>>,
     pub(super) host: Arc<H>,
     pub(super) dir: &'a Path,
+    pub(super) place: Place,
     pub(super) options: &'a Options,
 }
 
@@ -58,7 +59,7 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
     /// Mounts and starts the threads of a transport.
     pub(super) fn mount(&self, transport: Transport) -> Result<Served, Error> {
         let first = Device::open().map_err(|source| Error::OpenDevice { source })?;
-        mount::mount(&first, self.options, self.dir)?;
+        mount::mount(&first, self.options, self.dir, &self.place)?;
         let mounted = Mounted {
             dir: Some(self.dir.to_owned()),
         };
@@ -104,11 +105,10 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
             }
             start_queues(&*self.host, queues, &running)?;
         }
-        let aside = (!is_beside_rings && self.fs.is_durable())
-            .then(Aside::new)
-            .map(Arc::new);
+        let aside = (!is_beside_rings).then(Aside::new).map(Arc::new);
         if let Some(aside) = &aside {
-            let lanes = aside.lanes();
+            // Nothing of a pool of memory waits for disks; but some of it takes long.
+            let lanes = &aside.lanes()[if self.fs.is_durable() { 0 } else { Way::Long as usize }..];
             counters.extend(start_lanes(&service, lanes, 0, &running)?);
             // The readers of the device wait for disks too, all but one: what that one sends aside would come last.
             let others = if self.fs.reads_disks() { 1..WAITERS } else { 0..0 };

@@ -227,6 +227,46 @@ fn a_map_of_several_steps_counts_all_bytes_beside_other_readers() {
 }
 
 #[test]
+fn long_maps_leave_a_reader_for_others() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("sparse");
+    let file = File::create(&path).unwrap();
+    for nth in 0..6000 {
+        file.write_all_at(b"x", nth << 26).unwrap();
+    }
+    let map = || drop(xattr(&path, "user.homenode.map").unwrap());
+    let start = Instant::now();
+    map();
+    let alone = start.elapsed();
+    let stop = AtomicBool::new(false);
+    let longest = std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    map();
+                }
+            });
+        }
+        let look = |number| {
+            std::thread::sleep(Duration::from_millis(10));
+            let start = Instant::now();
+            assert!(!mounted.path(&format!("none {number}")).exists());
+            start.elapsed()
+        };
+        let longest = (0..40).map(look).max();
+        stop.store(true, Ordering::Relaxed);
+        longest.unwrap()
+    });
+    // Where the pool has the bytes, a map takes no time.
+    assert!(
+        alone < Duration::from_millis(20) || longest < alone,
+        "a map takes {alone:?}, and another call {longest:?} beside some"
+    );
+    drop(file);
+    mounted.finish();
+}
+
+#[test]
 fn a_full_pool_returns_enospc_and_stays_usable() {
     let Some(mounted) = Mounted::new() else { return };
     fs::write(mounted.path("other"), b"other").unwrap();

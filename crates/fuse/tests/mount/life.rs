@@ -1,6 +1,6 @@
 //! How a mount begins and ends: busy, lazily, by force, by the death of its server; and what a panic does.
 
-use crate::support::{Mounted, PANIC, TestHost, options};
+use crate::support::{Mounted, PANIC, TestHost, filesystem, new_dir, options};
 use homenode_fuse::wire::Opcode;
 use homenode_fuse::{Error, Server, Transport};
 use std::fs::{self, File};
@@ -47,6 +47,28 @@ fn a_busy_mount_is_unmounted_only_by_force() {
     assert_eq!(file.metadata().unwrap().len(), 10);
     drop(file);
     mounted.server.wait().unwrap();
+}
+
+#[test]
+fn a_directory_that_another_has_replaced_is_not_mounted_on() {
+    let place = new_dir();
+    let (dir, moved) = (place.join("pool"), place.join("moved"));
+    fs::create_dir(&dir).unwrap();
+    let found = dir.metadata().unwrap();
+    let mut options = options();
+    options.directory = Some((found.dev(), found.ino()));
+    fs::rename(&dir, &moved).unwrap();
+    for replace in [
+        |dir: &Path| fs::create_dir(dir),
+        |dir: &Path| std::os::unix::fs::symlink("/etc", dir),
+    ] {
+        replace(&dir).unwrap();
+        let error = Server::mount(filesystem(), Arc::new(TestHost), &dir, &options).unwrap_err();
+        assert!(error.to_string().contains("has taken its place"), "{error}");
+        fs::remove_dir(&dir).or_else(|_| fs::remove_file(&dir)).unwrap();
+    }
+    assert!(mount_line(Path::new("/etc")).is_none());
+    [&moved, &place].iter().for_each(|dir| fs::remove_dir(dir).unwrap());
 }
 
 #[test]

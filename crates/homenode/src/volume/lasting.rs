@@ -41,9 +41,9 @@ impl LastingExport {
     #[must_use]
     pub fn is_of(&self, volume: &Volume) -> bool {
         let own = volume.origin("");
-        self.0
-            .origin()
-            .is_some_and(|origin| (origin.pool, &origin.volume, origin.number) == (own.pool, &own.volume, own.number))
+        self.0.origin().is_some_and(|origin| {
+            (origin.pool, &origin.volume) == (own.pool, &own.volume) && [None, own.number].contains(&origin.number)
+        })
     }
 
     /// Directory where the pool was mounted.
@@ -115,7 +115,7 @@ impl Volume {
         Origin {
             pool: self.pool.fs.uuid().expect("a durable pool"),
             volume: self.name().to_owned(),
-            number: self.volume.inode().ino().0,
+            number: Some(self.volume.inode().ino().0),
             directory: directory.to_owned(),
         }
     }

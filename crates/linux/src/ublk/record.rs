@@ -21,8 +21,8 @@ pub struct Origin {
     pub pool: u128,
     /// The volume's name.
     pub volume: String,
-    /// A number that no other volume of the pool has or had.
-    pub number: u64,
+    /// A number that no other volume of the pool has or had. Servers before this one noted none.
+    pub number: Option<u64>,
     /// The directory where the pool is mounted, for people.
     pub directory: String,
 }
@@ -35,7 +35,7 @@ struct Record {
     /// In hexadecimal digits.
     pool: String,
     volume: String,
-    number: u64,
+    number: Option<u64>,
     directory: String,
 }
 
@@ -104,7 +104,7 @@ mod tests {
         let origin = Origin {
             pool: 7 << 100,
             volume: "a \"disk\"".to_owned(),
-            number: 12,
+            number: Some(12),
             directory: "/srv/pool".to_owned(),
         };
         assert_eq!(read(&directory, 3, u64::MAX), None, "no record exists");

@@ -12,6 +12,7 @@ use io_uring::types::FsyncFlags;
 use io_uring::{opcode, squeue};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A hardware queue.
 #[derive(Debug)]
@@ -22,8 +23,6 @@ pub struct UringQueue {
     pushed: Vec<u64>,
     /// Requests pushed ever.
     sequence: u64,
-    /// A flush or a forced write has failed. The kernel tells only once that it could not write bytes of its page cache, so later ones fail too.
-    has_lost: bool,
     vectors: Vectors,
     limits: Limits,
     // Behind the rings: these are closed first.
@@ -57,7 +56,6 @@ impl UringQueue {
             rings,
             pushed: Vec::new(),
             sequence: 0,
-            has_lost: false,
             vectors: Vectors(Vec::with_capacity(depth * usize::from(limits.segments_max))),
             limits,
             target,
@@ -216,7 +214,7 @@ impl DriverQueue for UringQueue {
     }
 
     fn poll(&mut self, slots: &mut Slots, _now: u64, done: &mut Done) {
-        let (mut is_served, mut has_lost) = (true, self.has_lost);
+        let mut is_served = true;
         for ring in &mut self.rings {
             let pushed = &mut self.pushed;
             let taken = ring.take(|name, result| {
@@ -224,16 +222,21 @@ impl DriverQueue for UringQueue {
                 if name != CANCELLATION {
                     pushed[usize::from(tag.0)] = 0;
                     let mut outcome = outcome(result, tag, slots, self.limits.block_bytes);
-                    if self.target.is_cached && (slots.operation(tag) == Operation::Flush || slots.is_forced(tag)) {
-                        has_lost |= matches!(outcome, Err(Errno::IO | Errno::NO_SPACE));
-                        outcome = outcome.and_then(|bytes| if has_lost { Err(Errno::IO) } else { Ok(bytes) });
+                    if let Some(has_lost) = &self.target.has_lost
+                        && (slots.operation(tag) == Operation::Flush || slots.is_forced(tag))
+                    {
+                        // Of another queue, too, whose error came first. Relaxed: this queue's own file tells it by itself.
+                        if result < 0 && result != -libc::ECANCELED {
+                            has_lost.store(true, Ordering::Relaxed);
+                        } else if has_lost.load(Ordering::Relaxed) {
+                            outcome = Err(Errno::IO);
+                        }
                     }
                     done.push(tag, outcome);
                 }
             });
             is_served &= taken.is_ok();
         }
-        self.has_lost = has_lost;
         if !is_served {
             self.close();
         }

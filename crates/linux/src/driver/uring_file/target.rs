@@ -10,13 +10,15 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 /// An open file or disk.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) file: File,
-    /// Whether it is used by way of the page cache.
-    pub(super) is_cached: bool,
+    /// Whether a flush or a forced write has failed; `None` where there is no page cache in between. The kernel tells each open file only once that it
+    /// could not write what it had taken, so all later ones fail. That a forced write has failed before the page cache took it cannot be told apart.
+    pub(super) has_lost: Option<AtomicBool>,
     /// In whole blocks.
     pub(super) bytes: u64,
     pub(super) block_bytes: u32,
@@ -103,7 +105,7 @@ impl Target {
             modes(path, &metadata)
         };
         Ok(Self {
-            is_cached: !is_direct,
+            has_lost: (!is_direct).then(AtomicBool::default),
             bytes: bytes / u64::from(block_bytes) * u64::from(block_bytes),
             block_bytes,
             home: tree.home(&disk.path),

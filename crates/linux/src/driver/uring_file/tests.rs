@@ -31,7 +31,7 @@ impl Pipe {
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
         let target = Target {
             file,
-            is_cached: true,
+            has_lost: None,
             bytes: 1 << 20,
             block_bytes: 512,
             home: None,

@@ -34,7 +34,7 @@ pub use attr::{Attr, NewInode, RenameMode, SetAttr, SetTime, StatFs, Whence, Xat
 pub use block_file::{Advice, READS_MAX, ReadAt};
 pub use capability::{BodyKind, Operation};
 pub use error::{Error, Result};
-pub use file::fallocate_mode;
+pub use file::{FoundMap, fallocate_mode};
 pub use inode::Inode;
 pub use kernel_file::PreparedFile;
 pub use namespace::DirEntry;

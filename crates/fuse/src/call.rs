@@ -26,12 +26,12 @@ use crate::wire::flags::set_attr;
 use crate::wire::{Full, InHeader, Reply, Request};
 use crate::writers::Writers;
 use homenode_engine::cache::Fetch;
-use homenode_engine::fs::{self, Asking, Fs, Ino, Inode, MAP_XATTR, Unlinked};
+use homenode_engine::fs::{self, Asking, FoundMap, Fs, Ino, Inode, MAP_XATTR, Unlinked};
 use homenode_engine::{AccessKind, BLOCK_BYTES, Clock, CpuId, FileAccess, Memory, NodeId};
 use homenode_shared::Slot;
 use room::Hope;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -52,7 +52,7 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     /// Whether files have labels (SELinux's): the kernel sets them, or somebody has set one.
     pub(crate) has_labels: AtomicBool,
     /// Maps of files under way, by their requests' numbers.
-    maps: Mutex<HashMap<u64, FileMap>>,
+    maps: Mutex<HashMap<u64, FoundMap>>,
     /// Threads that read the device.
     threads: usize,
     /// Number of these threads that wait, for room or for the disk.
@@ -60,9 +60,6 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     /// Whether it is worth to wait for room.
     hope: Mutex<Hope>,
 }
-
-/// A map of a file that is under way: the file's size when it began, and the bytes on each node that it has found.
-type FileMap = (u64, BTreeMap<NodeId, u64>);
 
 impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
     /// For a mount whose device `threads` threads read.

@@ -33,6 +33,15 @@ pub mod fallocate_mode {
     pub const UNSHARE_RANGE: u32 = 0x40;
 }
 
+/// What [`Fs::map_step`] has found so far.
+#[derive(Debug, Default)]
+pub struct FoundMap {
+    /// Bytes on each node.
+    pub by_node: BTreeMap<NodeId, u64>,
+    /// Size of a kernel file when it began.
+    end: u64,
+}
+
 /// Storage of a body's bytes.
 enum Bytes<'a> {
     /// Blocks of the pool.
@@ -388,17 +397,25 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(done)
     }
 
-    /// Carries out one step of [`Fs::map`], some milliseconds long: adds to `by_node` what lies from the byte `from` on; gives where the next
-    /// step begins, `None` at the end. Where the map is kept it is one step.
+    /// Carries out one step of [`Fs::map`], some milliseconds long: adds to `found` what lies from `from` on, 0 at first; gives where the next
+    /// step begins, `None` at the end.
     ///
     /// # Errors
     /// [`Error::NotSupported`] where there are no bytes, and those of the backing file.
-    pub fn map_step(&self, inode: &Inode, from: u64, by_node: &mut BTreeMap<NodeId, u64>) -> Result<Option<u64>> {
-        if let Bytes::Kernel(file) = inode.bytes_for(Operation::Map)? {
-            return file.map_part(from, by_node);
+    pub fn map_step(&self, inode: &Inode, from: u64, found: &mut FoundMap) -> Result<Option<u64>> {
+        match inode.bytes_for(Operation::Map)? {
+            Bytes::Kernel(file) => {
+                if from == 0 {
+                    // As large as it is now: it may grow as fast as it is looked at.
+                    found.end = file.status().size;
+                }
+                let next = file.map_part(from, &mut found.by_node)?;
+                Ok(next.filter(|next| *next < found.end))
+            }
+            Bytes::Blocks(file) | Bytes::Volume(file) => {
+                Ok(self.map_some_blocks(inode, file, from, &mut found.by_node))
+            }
         }
-        by_node.extend(self.map(inode));
-        Ok(None)
     }
 
     /// Bytes of the body on each node, ascending by node; nodes with none left out.

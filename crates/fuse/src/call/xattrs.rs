@@ -4,9 +4,8 @@ use super::{Call, Errno};
 use crate::host::Host;
 use crate::wire::flags::set_xattr;
 use crate::wire::{GetXattrIn, GetXattrOut, Reply, SetXattrIn, Zeros};
-use homenode_engine::fs::{Error, MAP_XATTR, WORDS_XATTR, XattrMode, map_value};
+use homenode_engine::fs::{Error, FoundMap, MAP_XATTR, WORDS_XATTR, XattrMode, map_value};
 use homenode_engine::{Clock, Memory};
-use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -59,13 +58,12 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let lock = || maps.lock().unwrap_or_else(PoisonError::into_inner);
         self.in_steps(|from| {
             let kept = lock().remove(&self.header.unique).filter(|_| from > 0);
-            // As large as it is now: it may grow as fast as it is looked at.
-            let (end, mut by_node) = kept.unwrap_or_else(|| (self.fs().attr(&inode).size, BTreeMap::new()));
-            let next = self.fs().map_step(&inode, from, &mut by_node)?;
-            lock().insert(self.header.unique, (end, by_node));
-            Ok(next.filter(|from| *from < end))
+            let mut found = kept.unwrap_or_default();
+            let next = self.fs().map_step(&inode, from, &mut found)?;
+            lock().insert(self.header.unique, found);
+            Ok(next)
         })?;
-        let (_, by_node) = lock().remove(&self.header.unique).unwrap_or_default();
+        let FoundMap { by_node, .. } = lock().remove(&self.header.unique).unwrap_or_default();
         answer(
             input,
             &map_value(by_node.into_iter().filter(|(_, bytes)| *bytes > 0)),

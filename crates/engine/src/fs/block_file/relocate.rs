@@ -16,26 +16,38 @@ const RUNS_AT_ONCE: usize = 512;
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// See [`Fs::map`].
     pub(in crate::fs) fn map_blocks(&self, inode: &Inode, file: &BlockFile) -> Vec<(NodeId, u64)> {
-        let slot = self.slots.claim();
-        let (mut bytes, mut at) = (BTreeMap::<NodeId, u64>::new(), 0);
-        while at < BlockMap::LIMIT {
-            // Readers and writers go on meanwhile, unless so many threads have a slot that none is left for this. Who closes the gate waits for a few runs only.
-            let _inside = slot.as_ref().map(|slot| inode.enter(file, slot));
-            let _closed = slot.is_none().then(|| inode.close(file, &self.slots));
-            for _ in 0..RUNS_AT_ONCE {
-                at += match file.map.find(&self.nodes, at, BlockMap::LIMIT - at) {
-                    Found::Placed { block, blocks } => {
-                        *bytes.entry(self.pool.home(block.member())).or_default() += blocks * BLOCK_BYTES as u64;
-                        blocks
-                    }
-                    Found::Empty { blocks } => blocks,
-                };
-                if at >= BlockMap::LIMIT {
-                    break;
-                }
-            }
+        let (mut by_node, mut next) = (BTreeMap::new(), Some(0));
+        while let Some(from) = next {
+            next = self.map_some_blocks(inode, file, from, &mut by_node);
         }
-        bytes.into_iter().collect()
+        by_node.into_iter().collect()
+    }
+
+    /// Adds the bytes on each node of some runs from a file block on; gives the block where the next ones begin.
+    pub(in crate::fs) fn map_some_blocks(
+        &self,
+        inode: &Inode,
+        file: &BlockFile,
+        mut at: u64,
+        by_node: &mut BTreeMap<NodeId, u64>,
+    ) -> Option<u64> {
+        // Readers and writers go on meanwhile, unless so many threads have a slot that none is left for this. Who closes the gate waits for these runs.
+        let slot = self.slots.claim();
+        let _inside = slot.as_ref().map(|slot| inode.enter(file, slot));
+        let _closed = slot.is_none().then(|| inode.close(file, &self.slots));
+        for _ in 0..RUNS_AT_ONCE {
+            if at >= BlockMap::LIMIT {
+                return None;
+            }
+            at += match file.map.find(&self.nodes, at, BlockMap::LIMIT - at) {
+                Found::Placed { block, blocks } => {
+                    *by_node.entry(self.pool.home(block.member())).or_default() += blocks * BLOCK_BYTES as u64;
+                    blocks
+                }
+                Found::Empty { blocks } => blocks,
+            };
+        }
+        Some(at)
     }
 
     /// See [`Fs::move_to`].

@@ -362,6 +362,7 @@ impl Memory for NodeMemory {
     #[inline(always)]
     fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
         let from = self.table.range(from, offset, to.len());
+        there(from, to.len())?;
         // SAFETY: `range` answers for `to.len()` mapped bytes at `from`; `to` is ours and no part of the pool.
         unsafe { copy::load(to.as_mut_ptr(), from, to.len()) };
         there(from, to.len())
@@ -370,6 +371,7 @@ impl Memory for NodeMemory {
     #[inline(always)]
     fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         let to = self.table.range(to, offset, from.len());
+        there(to, from.len())?;
         // SAFETY: `range` answers for `from.len()` mapped bytes at `to`; `from` is a slice and no part of the pool.
         unsafe { copy::store(to, from.as_ptr(), from.len()) };
         there(to, from.len())
@@ -386,6 +388,7 @@ impl Memory for NodeMemory {
         let from = self.table.range(from, offset, to.len());
         announce(from, to.len(), false);
         meanwhile.act();
+        there(from, to.len())?;
         // SAFETY: as in `load`. The range was mapped before `meanwhile`, and is still: a member is only removed when nobody names its blocks any
         // more, which this copy does.
         unsafe { copy::load(to.as_mut_ptr(), from, to.len()) };
@@ -403,6 +406,7 @@ impl Memory for NodeMemory {
         let to = self.table.range(to, offset, from.len());
         announce(to, from.len(), true);
         meanwhile.act();
+        there(to, from.len())?;
         // SAFETY: as in `load_meanwhile` and `store`.
         unsafe { copy::store(to, from.as_ptr(), from.len()) };
         there(to, from.len())
@@ -428,6 +432,7 @@ impl Memory for NodeMemory {
     #[inline]
     fn zero(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
         let at = self.table.range(at, offset, bytes);
+        there(at, bytes)?;
         // SAFETY: `range` answers for `bytes` mapped bytes at `at`.
         unsafe { copy::zero(at, bytes) };
         there(at, bytes)
@@ -439,6 +444,7 @@ impl Memory for NodeMemory {
             .unwrap_or(usize::MAX)
             .saturating_mul(BLOCK_BYTES);
         let (from, to) = (self.table.range(from, 0, bytes), self.table.range(to, 0, bytes));
+        there(from, bytes).and(there(to, bytes))?;
         // SAFETY: `range` answers for `bytes` mapped bytes at both.
         unsafe { copy::within(to, from, bytes) };
         there(from, bytes).and(there(to, bytes))
@@ -569,7 +575,8 @@ fn announce(at: *const u8, bytes: usize, to_write: bool) {
     }
 }
 
-/// Whether bytes that were just copied are a member's, and not zeros in the place of what a file did not give.
+/// Whether bytes that were just copied are a member's, and not zeros in the place of what a file did not give. Asked before, too: each page that is touched
+/// once more takes memory, and a mapping.
 #[inline]
 fn there(start: *const u8, bytes: usize) -> Result<(), MemoryError> {
     if is_lost(start, bytes) {

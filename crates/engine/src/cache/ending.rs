@@ -162,7 +162,8 @@ impl<M: Disks> Cached<M> {
         ending.sleepers.fetch_add(1, Ordering::Relaxed);
         // See `tell`.
         fence(Ordering::SeqCst);
-        if disk.index.is_filling(at) && (state.is_taking || !self.below.has_reads(disk.member)) {
+        let is_kept = || ending.kept.lock().iter().any(|kept| kept.at == at);
+        if disk.index.is_filling(at) && (state.is_taking || !self.below.has_reads(disk.member)) && !is_kept() {
             ending.changed.wait(&mut state);
         }
         ending.sleepers.fetch_sub(1, Ordering::Relaxed);

@@ -278,6 +278,8 @@ impl Drop for Storing<'_> {
             self.disk.index.give_up(self.at, self.frame);
             self.cache.give_back(self.frame);
         }
+        // Others may wait for the block as for one that is being read.
+        self.disk.ending.tell();
     }
 }
 

@@ -73,7 +73,14 @@ impl BlockFile {
     /// Takes the dirty range, with what is being saved or could not be. It is in `saving` before it is no longer in `dirty`, and until it is saved:
     /// whoever looks at both, in that order, finds it. With the file's syncing lock. An end of [`BlockMap::LIMIT`] stands for all that follows.
     fn take_unsaved(&self) -> Range<u64> {
+        self.take_unsaved_with(|| ()).1
+    }
+
+    /// [`BlockFile::take_unsaved`] with what `look` returns at that moment: while no blocks are told to the log that are not yet to be taken, or the other
+    /// way round.
+    fn take_unsaved_with<T>(&self, look: impl FnOnce() -> T) -> (T, Range<u64>) {
         let _none_half_there = self.publishing.write();
+        let looked = look();
         let unsaved = self.saving.load(Ordering::SeqCst);
         loop {
             let dirty = self.dirty.load(Ordering::SeqCst);
@@ -83,7 +90,7 @@ impl BlockFile {
                 .dirty
                 .compare_exchange(dirty, 0, Ordering::SeqCst, Ordering::Relaxed);
             if taken.is_ok() {
-                return to_limit(unpack(word));
+                return (looked, to_limit(unpack(word)));
             }
         }
     }
@@ -455,13 +462,22 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Bytes of the groups that a write may append, and its effect: blocks that are there already need none.
-    pub(super) fn effect_of_write(&self, file: &BlockFile, offset: u64, bytes: usize) -> (Effect, u64) {
+    pub(super) fn effect_of_write(
+        &self,
+        asking: &super::Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        bytes: usize,
+    ) -> (Effect, u64) {
         if self.journal.is_none() {
             return (Effect::Adds, 0);
         }
         let end = offset.saturating_add(bytes as u64);
         let blocks = offset / BLOCK..end.div_ceil(BLOCK);
-        let is_there = end <= file.size.load(Ordering::Acquire) && {
+        // Where blocks are being taken away it is a guess.
+        let inside = asking.slot.enter(&file.gate, inode.ino.0);
+        let is_there = inside.is_some() && end <= file.size.load(Ordering::Acquire) && {
             let mut at = blocks.start;
             while at < blocks.end
                 && let Found::Placed { blocks: found, .. } = file.map.find(&self.nodes, at, blocks.end - at)
@@ -563,8 +579,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         always: bool,
     ) -> Result<()> {
         let ino = inode.ino;
-        let through = journal.end();
-        let dirty = file.take_unsaved();
+        let early = is_planted(Planted::EndBeforeTaking).then(|| {
+            let end = journal.end();
+            std::thread::sleep(std::time::Duration::from_micros(200));
+            end
+        });
+        // Blocks that are told behind this end are not among those that are taken: their bytes would go with an older settling.
+        let (end, dirty) = file.take_unsaved_with(|| journal.end());
+        let through = early.unwrap_or(end);
         self.after_taking(!dirty.is_empty());
         // Relaxed: it is written before the writer of a group that came before `through` returned, or that is not meant.
         let is_settled = file.changed.load(Ordering::Relaxed) <= journal.settled_all.load(Ordering::Relaxed);
@@ -691,18 +713,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         blocks: &Range<u64>,
         inside: Option<Pass<'_>>,
     ) -> std::result::Result<(), MemoryError> {
-        let (memory, mut cached) = (self.pool.memory(), Vec::new());
+        let mut on_disks = Vec::new();
         file.each_placed(&self.nodes, blocks.clone(), |block, blocks| {
             let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped, so its size fits a usize");
-            if memory.is_cached(block.member()) {
-                cached.push((block, bytes));
+            if !self.has_persistent_stores(block) {
+                on_disks.push((block, bytes));
                 return Ok(());
             }
             journal.persist_data(&self.pool, block, bytes)
         })?;
         // A disk may be slow, and frames are given back when all have left that are inside.
         drop(inside);
-        let persisted = cached
+        let persisted = on_disks
             .into_iter()
             .map(|(block, bytes)| journal.persist_data(&self.pool, block, bytes));
         // Also those behind one that fails.

@@ -86,6 +86,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.pool.remove(member)?;
         self.wipe(ends);
         self.clear(ends);
+        // Of files that had blocks there: a sync may be about to make those durable.
+        journal.await_syncs();
         Ok(())
     }
 

@@ -308,6 +308,11 @@ impl Journal {
         &self.syncing[usize::try_from(ino.0 % SYNCING as u64).expect("ino % SYNCING fits a usize")]
     }
 
+    /// Waits for the syncs that go on now.
+    pub(crate) fn await_syncs(&self) {
+        self.syncing.iter().for_each(|file| drop(file.lock()));
+    }
+
     /// Files that groups up to the log's end need settled, each with a mark for [`Journal::met`], and that end.
     pub(crate) fn needed(&self) -> (Vec<(Ino, u64)>, u64) {
         // Held for both: groups are appended with their needs.
@@ -414,7 +419,7 @@ impl Journal {
     /// lock held.
     pub(crate) fn forget_freed<M: Memory>(&self, pool: &Pool<M>, through: u64) {
         // Whoever makes a file durable and found them in its map before has ended then.
-        self.syncing.iter().for_each(|file| drop(file.lock()));
+        self.await_syncs();
         let kept = self.quarantine.lock().clone();
         let freed = kept.into_iter().filter(|(end, ..)| *end <= through);
         freed.for_each(|(_, first, blocks)| pool.memory().forget(first, blocks));

@@ -49,6 +49,8 @@ pub enum Planted {
     TailDropped,
     /// A sync does not wait for what others are writing.
     OthersNotAwaited,
+    /// A sync settles less than what its bytes were told with.
+    EndBeforeTaking,
 }
 
 #[cfg(feature = "planted")]

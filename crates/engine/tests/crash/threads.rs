@@ -5,13 +5,13 @@
 
 use crate::full::file;
 use crate::sim::DISK;
-use crate::sim::Kind;
-use crate::workload::{Operation, Range, Run, SimFs, asking, format, open};
+use crate::sim::{Disk, Kind};
+use crate::workload::{Operation, Range, Run, SimFs, asking, format, format_of, open};
 use crate::{KINDS, any, states, survive};
 use homenode_engine::fs::{Inode, RenameMode};
 use homenode_shared::Slot;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Directories of the workers, and one of the thread that commits, where it does nothing.
@@ -172,6 +172,54 @@ fn a_name_taken_beside_a_sync() -> bool {
     assert!(fs.lookup(&fs.root(), b"d").is_err(), "the name was not moved");
     let (again, _) = open(Kind::File, memory.bytes(), 9).expect("the log is sound");
     again.lookup(&again.root(), b"c").is_ok()
+}
+
+/// A thread fills holes of a file and syncs it, while another syncs it all the time; then the power goes. Whether all that was synced is there.
+fn synced_holes_survive(each: impl Fn() + Sync) -> bool {
+    const WRITES: u64 = 24;
+    let blocks = 1024;
+    let (fs, memory) = format_of(Kind::File, blocks, 32);
+    let mut disk = Disk::new(Kind::File, vec![0; blocks * 4096]);
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let inode = fs.create(&fs.root(), b"a", file()).expect("there is room");
+    fs.sync_all(&slot).expect("the disk works");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            each();
+            let slot = fs.slots().claim().expect("a slot is free");
+            while !is_over.load(Ordering::Relaxed) {
+                fs.sync(&slot, &inode).expect("the disk works");
+            }
+        });
+        for nth in 0..WRITES {
+            let written = fs.write(&asking(&slot), &inode, 2 * nth * 4096, &[7; 4096], false);
+            assert_eq!(written, Ok(4096));
+            fs.sync(&slot, &inode).expect("the disk works");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    memory.take_events().iter().for_each(|event| disk.play(event));
+    let (again, _) = open(Kind::File, disk.after_crash(|_, _| 0), 9).expect("the log is sound");
+    let inode = again.lookup(&again.root(), b"a").expect("it was synced");
+    let slot = again.slots().claim().expect("the first slot is free");
+    (0..WRITES).all(|nth| {
+        let mut bytes = [0; 4096];
+        assert_eq!(again.read(&asking(&slot), &inode, 2 * nth * 4096, &mut bytes), Ok(4096));
+        bytes == [7; 4096]
+    })
+}
+
+#[test]
+fn holes_that_were_synced_survive_beside_another_sync() {
+    assert!((0..30).all(|_| synced_holes_survive(|| ())));
+}
+
+#[test]
+fn the_planted_fault_in_ends_is_found() {
+    use homenode_engine::log::planted::{Planted, plant};
+    let each = || plant(Some(Planted::EndBeforeTaking));
+    assert!((0..300).any(|_| !synced_holes_survive(each)));
 }
 
 #[test]

@@ -625,13 +625,18 @@ impl DurableMember {
 
     /// Makes a range of bytes durable.
     pub(super) fn persist(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        let is_lost = || is_lost(self.mapping.base().wrapping_add(offset), bytes);
         if self.is_memory {
             self.mapping.write_back(offset, bytes);
-            return Ok(());
+            return if is_lost() {
+                Err(io::ErrorKind::Other.into())
+            } else {
+                Ok(())
+            };
         }
         let start = offset / PAGE_BYTES * PAGE_BYTES;
         // Zeros of this process lie there, and are synced without a word.
-        if self.told.has_failed() || is_lost(self.mapping.base().wrapping_add(offset), bytes) {
+        if self.told.has_failed() || is_lost() {
             return Err(io::ErrorKind::Other.into());
         }
         self.told.check(self.mapping.sync(start, offset + bytes - start))

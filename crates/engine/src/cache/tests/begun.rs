@@ -139,6 +139,46 @@ fn a_fetch_that_nobody_carries_out_fails_no_other_reader() {
 }
 
 #[test]
+fn a_reader_that_waits_for_a_store_is_told_of_its_end() {
+    let stage = Stage::new();
+    let memory = stage.fs.pool().memory();
+    let (cache, disk) = memory.disk(MemberId(0)).expect("the member is cached");
+    for fails in [false, true] {
+        let at = (0..6000)
+            .find(|at| !disk.index.has_frame(*at))
+            .expect("most blocks are away");
+        let (begin, begun) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let act = |_| {
+                    begin.send(()).expect("the test waits");
+                    ended.recv().expect("the test goes on");
+                    if fails { Err(MemoryError) } else { Ok(()) }
+                };
+                let filled = memory.fill_new((cache, disk), at, &act);
+                assert_eq!(filled, if fails { Err(MemoryError) } else { Ok(true) });
+            });
+            begun.recv().expect("the store begins");
+            let reader = scope.spawn(move || memory.wait_for_others((cache, disk), at));
+            // It sleeps by then.
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!reader.is_finished());
+            end.send(()).expect("the store waits");
+            let deadline = std::time::Instant::now() + Duration::from_secs(20);
+            while !reader.is_finished() {
+                if std::time::Instant::now() > deadline {
+                    // So that the test ends.
+                    disk.ending.tell();
+                    panic!("nobody tells the reader");
+                }
+                std::thread::yield_now();
+            }
+        });
+    }
+}
+
+#[test]
 fn frames_of_a_removed_disk_are_free() {
     let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, 16_384, Some(Mutex::default()));
     let (fs, _) = filesystem_on(disk, FRAMES_OF_CACHE, 16_384);

@@ -174,6 +174,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             Found::Placed { block, blocks } => {
                 let (place, blocks) = memory.locate(block, blocks).ok_or(Error::Away)?;
                 let bytes = bytes_of(blocks, in_block, most);
+                if !memory.is_there(place, in_block, bytes) {
+                    return Err(Error::Io);
+                }
                 self.pool
                     .count(asking.slot.index(), asking.cpu, place, Direction::Read, bytes);
                 let result = act(memory, Some((place, in_block)), bytes);

@@ -67,6 +67,7 @@ Description: filesystem in memory that keeps bytes on their NUMA node
  Contents are volatile, as those of a tmpfs.
 END
 echo /etc/default/homenode >"$root/DEBIAN/conffiles"
+install -m 755 packaging/postinst packaging/prerm "$root/DEBIAN"
 (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
 
 mkdir -p "$output"

@@ -13,12 +13,9 @@ use clap::error::ContextKind;
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
 use homenode::PoolName;
 use options::{Meaning, name_in};
-use rustix::fs::{Mode, OFlags};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::error::Error;
 use std::ffi::OsString;
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The name it is called by.
@@ -101,11 +98,11 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Does what was understood, in the namespace it is for, and tells the exit code that its failure has.
+/// Does what was understood, and tells the exit code that its failure has.
 fn carry_out<T>(args: &HelperArgs, understood: Result<T>, run: impl FnOnce(T) -> Result<()>) -> (Result<()>, u8) {
     match understood {
         Ok(_) if args.fake => (Ok(()), FAILED),
-        Ok(what) => (enter(args.namespace.as_deref()).and_then(|()| run(what)), FAILED),
+        Ok(what) => (run(what), FAILED),
         Err(failure) => (Err(failure), USAGE),
     }
 }
@@ -139,12 +136,18 @@ fn up_args(args: &HelperArgs) -> Result<UpArgs> {
                 args.source.escape_debug()
             );
         }
+        if args.namespace.is_some() {
+            fail!(
+                "a durable pool cannot be mounted in another namespace, where its members may have other names: mount it here, and bind it there"
+            );
+        }
         arguments.push(format!("--pool={}", args.source).into());
     }
     arguments.push("--".into());
     arguments.push(args.directory.clone().into());
-    let parsed = parse(arguments)?;
+    let mut parsed = parse(arguments)?;
     parsed.check(as_option)?;
+    parsed.namespace.clone_from(&args.namespace);
     Ok(parsed)
 }
 
@@ -247,17 +250,6 @@ fn names() -> Vec<String> {
     pool_options(&mut pool_command()).iter().map(shown).collect()
 }
 
-/// Moves this process, which has one thread yet, to another mount namespace.
-fn enter(namespace: Option<&Path>) -> Result<()> {
-    let Some(path) = namespace else { return Ok(()) };
-    let entered = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .and_then(|namespace| move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount)));
-    match entered {
-        Ok(()) => Ok(()),
-        Err(error) => fail!("cannot enter the mount namespace {}: {error}", path.display()),
-    }
-}
-
 /// The command for its manual, and each mount option with what it does.
 pub(crate) fn manual() -> (Command, Vec<(String, String)>) {
     let described = |arg: &Arg| {
@@ -288,7 +280,7 @@ mod tests {
             "noauto,size_per_node=1G,per_node",
         ])
         .unwrap();
-        assert_eq!(args.directory, Path::new("/mnt/pool"));
+        assert_eq!(args.directory, std::path::Path::new("/mnt/pool"));
         assert_eq!(args.size_per_node, Some(Size::Bytes(1 << 30)), "the later one counts");
         assert_eq!(args.nodes, [0, 3]);
         assert!(args.mounting.per_node && !args.foreground);

@@ -15,11 +15,14 @@ use crate::serve::{self, Serving};
 use clap::{Args, Parser};
 use homenode::{PoolName, Size};
 use mounting::MountingArgs;
+use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -80,6 +83,9 @@ pub(crate) struct UpArgs {
     /// Serve as the child that `up` starts.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     detached: bool,
+    /// Serve in this mount namespace.
+    #[arg(long, hide = true, requires = "detached", value_name = "FILE")]
+    pub(crate) namespace: Option<PathBuf>,
     /// End with the thread that started this process, however that ends.
     #[arg(long, hide = true, requires = "detached")]
     with_parent: bool,
@@ -299,6 +305,10 @@ fn serve_in_foreground(args: &UpArgs) -> Result<()> {
 fn start_server(args: &UpArgs, tells_choices: bool) -> Result<()> {
     let mut command = server();
     command.args(args.arguments());
+    if let Some(namespace) = &args.namespace {
+        // The server enters it: programs, and what they load, are to be this namespace's.
+        command.arg("--namespace").arg(namespace);
+    }
     let progress = Progress::new(format!("bringing {} up", shown(&args.directory)));
     start(command, &args.directory, tells_choices, &mut |line| progress.say(line)).map(drop)
 }
@@ -353,6 +363,13 @@ pub(crate) fn start(
 
 /// The server's `main`.
 fn serve_detached(args: &UpArgs) -> Result<()> {
+    if let Some(namespace) = &args.namespace
+        && let Err(failure) = enter(namespace)
+    {
+        // The command prints it.
+        let _ = tell(&Message::Failed(failure.to_string()));
+        std::process::exit(1);
+    }
     // The process was started by the name /proc/self/exe. A name of less than 16 bytes is always taken.
     let _ = rustix::thread::set_name(c"homenode");
     // Fails only for the leader of a process group, which a process just started is not.
@@ -392,6 +409,13 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
     }
     serve::close_the_pipe()?;
     serving.run()
+}
+
+/// Moves this process, which has one thread yet, to another mount namespace.
+fn enter(path: &Path) -> Result<()> {
+    let entered = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|namespace| move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount)));
+    entered.map_err(|error| Failure::new(format!("cannot enter the mount namespace {}: {error}", path.display())))
 }
 
 fn tell(message: &Message) -> io::Result<()> {

@@ -74,6 +74,8 @@ impl Pool {
         files
             .iter()
             .try_for_each(|file| file.prepare(options.unwritten, &is_over, takes))?;
+        // Last: who is interrupted before, or has no room, finds the files as they were.
+        files.iter().try_for_each(MemberFile::take_over)?;
         let log = LogOptions {
             uuid: u128::from(random()?) << 64 | u128::from(random()?),
             name: options.name,
@@ -182,6 +184,7 @@ impl Pool {
         let [file] = files;
         let was_left = |found: &Superblock| found.uuid == uuid && !is_member(found.own);
         file.prepare(new.unwritten, &AtomicBool::new(false), was_left)?;
+        file.take_over()?;
         let home = home_of(&inner.machine, &file)?;
         // One member at a time.
         let _alone = inner.populators.lock();

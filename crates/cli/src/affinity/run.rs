@@ -52,13 +52,14 @@ impl RunArgs {
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     // From here on a signal is a message, so that none of them leaves a change behind.
     let signals = signals::listen(&[SIGINT, SIGTERM, SIGHUP])?;
-    let settings = args.settings()?;
     let mut actor = args.journal.open().map_err(unopened)?;
     if !actor.is_clean() {
         tracing::info!("an earlier run has left changes: taking them back");
         // What fails stays in the journal, with what was there first, and is tried again at the end.
         take_back(&mut actor).unwrap_or_else(|failure| tracing::error!("{failure}"));
     }
+    // After that: with a mistake in the configuration an earlier run's changes do not stay in force.
+    let settings = args.settings()?;
     let metrics = Metrics::default();
     let server = serve(&settings, &metrics)?;
     let daemon = Daemon::new(settings, actor, metrics.clone())?;

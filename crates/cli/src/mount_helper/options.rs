@@ -83,7 +83,8 @@ const REFUSED: [(&str, &str); 18] = [
 ];
 
 const ACCESS_TIMES: &str = "access times move as with relatime, or not at all (noatime): leave it out";
-const SYNC: &str = "a volatile pool has nothing to be in step with: leave it out";
+const SYNC: &str =
+    "not supported: fsync makes a durable pool's bytes durable, and commit=SECONDS all of them in time; leave it out";
 const NO_BIND: &str = "that needs no helper: leave out `-t homenode`";
 const OWNER_AND_MODE: &str = "the mount's root gets owner and mode of the directory: chown and chmod that";
 

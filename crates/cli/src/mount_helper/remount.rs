@@ -9,7 +9,7 @@ use crate::control::To;
 use crate::control::client::Connection;
 use crate::failure::{Result, fail};
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::Command;
 
@@ -98,6 +98,12 @@ pub(super) fn check(args: &HelperArgs) -> Result<Wanted> {
 
 /// Has mount(8) do it itself, without a helper. Options of the pool may be those that it has already, as those of a line of /etc/fstab are.
 pub(super) fn run(args: &HelperArgs, wanted: &Wanted) -> Result<()> {
+    if !wanted.options.is_empty() && args.namespace.is_some() {
+        fail!(
+            "option {}: give no options of the pool for a mount of another namespace",
+            wanted.options.join(",")
+        );
+    }
     if !wanted.options.is_empty() {
         let (mut server, _) = Connection::to_server_of(&args.directory, To::Look)?;
         if let Some(name) = wanted.differs_from(&server.status()?.options) {
@@ -111,7 +117,13 @@ pub(super) fn run(args: &HelperArgs, wanted: &Wanted) -> Result<()> {
     }
     let of_kernel = args.written().filter(|option| !is_of_pool(option));
     let options = of_kernel.collect::<Vec<_>>().join(",");
+    // It enters the namespace itself: a program of that one's would have the rights of this one.
+    let namespace = args
+        .namespace
+        .iter()
+        .flat_map(|path| [OsStr::new("-N"), path.as_os_str()]);
     let done = Command::new("mount")
+        .args(namespace)
         .args(["-i", "-o", &options, "--"])
         .args([Path::new(&args.source), &args.directory])
         .status();

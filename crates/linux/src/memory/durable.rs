@@ -385,8 +385,8 @@ impl MemberFile {
 
     /// Makes it ready to become a member: refuses one that belongs to a pool, unless it `may_go`, and takes all of a file's room on
     /// the disk. Unless `unwritten`, zeros are written where nothing was yet: a filesystem notes the first write to each place, and an fsync would
-    /// wait for that. It ends with [`io::ErrorKind::Interrupted`] soon after `is_over` was set. Of a disk only the ends are written, over what other
-    /// programs would know it by.
+    /// wait for that. It ends with [`io::ErrorKind::Interrupted`] soon after `is_over` was set. Changes nothing that is in the file:
+    /// [`MemberFile::take_over`] does.
     ///
     /// # Errors
     /// [`MemberFileError::Taken`], or why there is no room.
@@ -397,11 +397,6 @@ impl MemberFile {
         may_go: impl Fn(&Superblock) -> bool,
     ) -> Result<(), MemberFileError> {
         self.check_free(may_go)?;
-        let is_member = self.superblock().is_ok();
-        if self.device.is_none() && (self.is_disk() || is_member) {
-            let wiped = self.wipe_ends();
-            wiped.map_err(|error| self.failed("write zeros to the ends of", error))?;
-        }
         if self.device.is_some() || self.is_disk() {
             return Ok(());
         }
@@ -419,6 +414,18 @@ impl MemberFile {
         }
         self.write_holes(is_over)
             .map_err(|error| self.failed("write zeros to all of", error))
+    }
+
+    /// Takes away what other programs, or another pool, would know it by. What was in the file before is damaged from here on.
+    ///
+    /// # Errors
+    /// Why the ends cannot be written.
+    pub fn take_over(&self) -> Result<(), MemberFileError> {
+        if self.device.is_none() && (self.is_disk() || self.superblock().is_ok()) {
+            self.wipe_ends()
+                .map_err(|error| self.failed("write zeros to the ends of", error))?;
+        }
+        Ok(())
     }
 
     /// Writes zeros where nothing was written yet, and leaves none of them in the page cache.

@@ -143,7 +143,7 @@ impl Store for Disk {
             {
                 return Err(error);
             }
-            let mut file = File::create_new(&new)?;
+            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
             file.write_all(bytes)?;
             file.sync_all()?;
             fs::rename(&new, &self.path)?;

@@ -130,6 +130,8 @@ fn a_new_member_loses_foreign_signatures() {
     let member = [open(&disk.device)];
     TakenRoom::begin(&member).unwrap().keep();
     prepare(&member[0]).unwrap();
+    assert_eq!(look(), Some("a btrfs filesystem"), "nothing is lost yet");
+    member[0].take_over().unwrap();
     assert_eq!(look(), None);
     reader.read_exact_at(&mut page, 0x1_0000).unwrap();
     assert_eq!(page, [0; 4096]);

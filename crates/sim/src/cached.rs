@@ -264,6 +264,7 @@ impl<'a> Run<'a> {
         Snapshot {
             topology: topology.clone(),
             online,
+            isolated: Vec::new(),
             period_ns,
             interrupts: Vec::new(),
             queues: Vec::new(),

@@ -229,6 +229,7 @@ mod tests {
             threads: (1..).zip(homes).map(thread).collect(),
             topology,
             online,
+            isolated: Vec::new(),
             period_ns: 2_000_000_000,
             interrupts: Vec::new(),
             queues: Vec::new(),

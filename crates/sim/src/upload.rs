@@ -444,6 +444,7 @@ impl<'a> Run<'a> {
         Snapshot {
             topology: topology.clone(),
             online,
+            isolated: Vec::new(),
             period_ns,
             interrupts: told,
             queues: all,

@@ -33,7 +33,7 @@ pub mod fallocate_mode {
     pub const UNSHARE_RANGE: u32 = 0x40;
 }
 
-/// What [`Fs::map_step`] has found so far.
+/// Progress of [`Fs::map_step`].
 #[derive(Debug, Default)]
 pub struct FoundMap {
     /// Bytes on each node.

@@ -47,7 +47,7 @@ pub use pools::{Ask, ByNode, FilePlace, PoolTasks, TaskBytes};
 pub(crate) use record::recorded_whole;
 pub use record::{record, recorded};
 use settings::Settings;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use threads::{Pass, TICKS_PER_SECOND, Threads};
@@ -55,6 +55,7 @@ use threads::{Pass, TICKS_PER_SECOND, Threads};
 pub(super) const INTERRUPTS: &str = "proc/interrupts";
 pub(super) const UPTIME: &str = "proc/uptime";
 pub(super) const ONLINE: &str = "sys/devices/system/cpu/online";
+const ISOLATED: [&str; 2] = ["sys/devices/system/cpu/isolated", "sys/devices/system/cpu/nohz_full"];
 
 /// Settings are read anew after so many periods, in case somebody else has changed them.
 const SETTINGS_PERIODS: u32 = 8;
@@ -90,6 +91,7 @@ struct Reading {
     /// Since boot.
     ticks: u64,
     online: Vec<CpuId>,
+    isolated: Vec<CpuId>,
     counts: Counts,
 }
 
@@ -168,6 +170,7 @@ impl Sensor {
         let snapshot = Snapshot {
             topology: topology.clone(),
             online: now.online.clone(),
+            isolated: now.isolated.clone(),
             period_ns,
             interrupts: interrupts(settings, &now.counts, &self.last.counts),
             queues: settings.queues.clone(),
@@ -217,10 +220,14 @@ impl Reading {
         let unclear = |path: &str| Error::Unclear { path: tree.path(path) };
         let ticks = uptime_ticks(&text(UPTIME)?).ok_or_else(|| unclear(UPTIME))?;
         let online = topology::sysfs::parse_list(&text(ONLINE)?).ok_or_else(|| unclear(ONLINE))?;
+        // Kernels without such a list isolate nothing; `(null)` is one of no CPUs.
+        let list = |path| topology::sysfs::parse_list(&tree.try_text(path).ok()?);
+        let isolated: BTreeSet<u32> = ISOLATED.iter().filter_map(list).flatten().collect();
         let counts = Counts::parse(&text(INTERRUPTS)?).ok_or_else(|| unclear(INTERRUPTS))?;
         Ok(Self {
             ticks,
             online: online.into_iter().map(CpuId).collect(),
+            isolated: isolated.into_iter().map(CpuId).collect(),
             counts,
         })
     }

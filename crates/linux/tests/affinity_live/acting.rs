@@ -135,6 +135,7 @@ fn snapshot(kernel: &Live) -> Snapshot {
         topology: Topology::new(parts).unwrap(),
         interrupts: interrupts.collect(),
         online,
+        isolated: Vec::new(),
         period_ns: 1_000_000_000,
         queues: Vec::new(),
         threads: Vec::new(),

@@ -17,6 +17,8 @@ pub(super) struct Domain {
     pub(super) node: NodeId,
     /// Indices of its CPUs, ascending.
     pub(super) cpus: Vec<usize>,
+    /// Indices of the CPUs that interrupts may come to.
+    pub(super) open: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -30,6 +32,13 @@ pub(super) struct Domains {
     pub(super) apart: Vec<Vec<u64>>,
 }
 
+impl Domain {
+    fn new(node: NodeId, cpus: Vec<usize>) -> Self {
+        let open = cpus.clone();
+        Self { node, cpus, open }
+    }
+}
+
 impl Domains {
     pub(super) fn new(snapshot: &Snapshot) -> Self {
         let known = snapshot.online.iter().filter(|cpu| snapshot.node(**cpu).is_some());
@@ -39,6 +48,9 @@ impl Domains {
         for node in snapshot.topology.node_ids() {
             let members = (0..cpus.len()).filter(|index| snapshot.node(cpus[*index]) == Some(node));
             split(&snapshot.topology, &cpus, node, members.collect(), &mut domains);
+        }
+        for domain in &mut domains {
+            domain.open.retain(|index| !snapshot.isolated.contains(&cpus[*index]));
         }
         let mut domain_of = vec![0; cpus.len()];
         for (index, domain) in domains.iter().enumerate() {
@@ -68,6 +80,13 @@ impl Domains {
 
     pub(super) fn cpu_count(&self) -> usize {
         self.cpus.len()
+    }
+
+    /// Indices of the CPUs that interrupts may come to, ascending.
+    pub(super) fn open(&self) -> Vec<usize> {
+        let mut open: Vec<usize> = self.domains.iter().flat_map(|domain| &domain.open).copied().collect();
+        open.sort_unstable();
+        open
     }
 
     pub(super) fn domain(&self, cpu: usize) -> usize {
@@ -129,12 +148,12 @@ fn split(topology: &Topology, cpus: &[CpuId], node: NodeId, mut left: Vec<usize>
             .iter()
             .partition(|cpu| cache.cpus.binary_search(&cpus[**cpu]).is_ok());
         if cores(topology, cpus, &inside) > 1 {
-            domains.push(Domain { node, cpus: inside });
+            domains.push(Domain::new(node, inside));
             left = outside;
         }
     }
     if !left.is_empty() {
-        domains.push(Domain { node, cpus: left });
+        domains.push(Domain::new(node, left));
     }
     domains[first..].sort_by(|a, b| a.cpus.cmp(&b.cpus));
 }

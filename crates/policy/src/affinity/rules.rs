@@ -67,14 +67,14 @@ fn of_device(model: &Model<'_>, device: &str, policy: Policy) -> Vec<Item> {
     channels.chain(tasks).collect()
 }
 
-/// All CPUs, the nearest to the device first, those of one cache together.
+/// All CPUs that interrupts may come to, the nearest to the device first, those of one cache together.
 fn near(model: &Model<'_>, device: &str) -> Vec<usize> {
     let home: Option<NodeId> = model
         .channels
         .iter()
         .find(|channel| channel.device == device)
         .and_then(|it| it.home);
-    let mut cpus: Vec<usize> = (0..model.domains.cpu_count()).collect();
+    let mut cpus = model.domains.open();
     cpus.sort_by_key(|cpu| {
         let apart = model.domains.distances.device_percent(model.domains.node(*cpu), home);
         (apart, model.domains.domain(*cpu), *cpu)
@@ -193,7 +193,7 @@ fn single(model: &Model<'_>, item: Item) -> Option<usize> {
 /// The CPUs it may be put on alone.
 fn allowed(model: &Model<'_>, item: Item) -> Vec<usize> {
     match item {
-        Item::Channel(_) => (0..model.domains.cpu_count()).collect(),
+        Item::Channel(_) => model.domains.open(),
         Item::Task(task) => {
             let places = model.tasks[task]
                 .candidates

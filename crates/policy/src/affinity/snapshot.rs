@@ -12,6 +12,8 @@ pub struct Snapshot {
     pub topology: Topology,
     /// The CPUs that run.
     pub online: Vec<CpuId>,
+    /// CPUs that are kept free of other work (isolcpus=, nohz_full=): no interrupt is moved to them.
+    pub isolated: Vec<CpuId>,
     /// How long the period was. Counts below are of the period, not since boot.
     pub period_ns: u64,
     /// Interrupts that belong to a device.

@@ -103,6 +103,38 @@ fn an_oscillating_load_moves_no_target_twice_in_the_dwell_time() {
 }
 
 #[test]
+fn no_interrupt_moves_to_an_isolated_cpu() {
+    seeded::check(
+        300,
+        (prop_oneof![small(), middle()], policies(), any::<u64>()),
+        |(mut world, policy, chosen)| {
+            let config = Config {
+                policy,
+                ..Config::default()
+            };
+            let online = world.snapshot.online.iter();
+            let isolated = online.filter(|cpu| chosen >> (cpu.0 % 64) & 1 == 1);
+            world.snapshot.isolated = isolated.copied().collect();
+            let found = world.snapshot.interrupts.iter();
+            let found: BTreeMap<u32, Vec<_>> = found.map(|it| (it.number, it.affinity.clone())).collect();
+            let mut previous = Previous::default();
+            for _ in 0..8 {
+                let plan = period(&mut world, &config, &mut previous);
+                for action in &plan.actions {
+                    let Target::Interrupt(number) = action.target else {
+                        continue;
+                    };
+                    // It may go back to where it was found.
+                    let may_have = |cpu| !world.snapshot.isolated.contains(cpu) || found[&number].contains(cpu);
+                    prop_assert!(action.to.iter().all(may_have), "{action:?}");
+                }
+            }
+            Ok(())
+        },
+    );
+}
+
+#[test]
 fn plans_do_not_depend_on_the_snapshots_order() {
     seeded::check(
         100,

@@ -146,6 +146,7 @@ impl World {
             snapshot: Snapshot {
                 online: online.collect(),
                 topology,
+                isolated: Vec::new(),
                 period_ns: 1_000_000_000,
                 interrupts: Vec::new(),
                 queues: Vec::new(),

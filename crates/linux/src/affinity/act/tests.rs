@@ -72,6 +72,7 @@ fn snapshot(machine: &Machine) -> Snapshot {
     Snapshot {
         topology: Topology::new(parts).unwrap(),
         online: cpus(machine.online),
+        isolated: Vec::new(),
         period_ns: 1_000_000_000,
         interrupts: interrupts.collect(),
         queues: Vec::new(),

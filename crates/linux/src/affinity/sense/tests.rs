@@ -108,6 +108,20 @@ fn cpus(numbers: &[u32]) -> Vec<CpuId> {
 }
 
 #[test]
+fn isolated_cpus_are_those_of_both_lists() {
+    let machine = Machine::new();
+    assert_eq!(machine.sensor().sense(&topology(&[])).unwrap().snapshot.isolated, []);
+    machine
+        .file("sys/devices/system/cpu/isolated", "2\n")
+        .file("sys/devices/system/cpu/nohz_full", "1-2\n");
+    let isolated = machine.sensor().sense(&topology(&[])).unwrap().snapshot.isolated;
+    assert_eq!(isolated, cpus(&[1, 2]));
+    machine.file("sys/devices/system/cpu/nohz_full", "(null)\n");
+    let isolated = machine.sensor().sense(&topology(&[])).unwrap().snapshot.isolated;
+    assert_eq!(isolated, cpus(&[2]));
+}
+
+#[test]
 fn a_period_is_the_difference_of_two_readings() {
     let machine = Machine::new();
     machine

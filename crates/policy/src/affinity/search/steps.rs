@@ -62,7 +62,7 @@ pub(super) fn options(state: &State<'_>, item: Item) -> Vec<Option<usize>> {
     let now = where_is(state, item);
     let all: Vec<Option<usize>> = match item {
         Item::Task(task) => model.tasks[task].candidates.iter().copied().map(Some).collect(),
-        Item::Channel(_) => (0..model.domains.cpu_count()).map(Some).chain([None]).collect(),
+        Item::Channel(_) => model.domains.open().into_iter().map(Some).chain([None]).collect(),
     };
     all.into_iter().filter(|at| *at != now).collect()
 }
@@ -109,8 +109,9 @@ fn step_channel(state: &mut State<'_>, channel: usize) -> Delta {
     let cost = state.lift_channel(channel);
     let mut best = (cost, now);
     for domain in 0..model.domains.len() {
-        let cpus = &model.domains.domains[domain].cpus;
-        let bytes = state.channel_at(channel, cpus[0]);
+        let cpus = &model.domains.domains[domain].open;
+        let Some(first) = cpus.first() else { continue };
+        let bytes = state.channel_at(channel, *first);
         if bytes >= best.0 {
             continue;
         }
@@ -159,10 +160,13 @@ fn force_channel(state: &mut State<'_>, channel: usize, domain: usize) -> Delta 
     if already {
         return 0;
     }
+    let cpus = &model.domains.domains[domain].open;
+    if cpus.is_empty() {
+        return 0;
+    }
     let cost = state.lift_channel(channel);
-    let cpus = &model.domains.domains[domain].cpus;
     let overload = |cpu: &usize| (state.channel_overload(channel, *cpu), state.load.bound[*cpu], *cpu);
-    let (more, _, cpu) = cpus.iter().map(overload).min().expect("a domain has at least one CPU");
+    let (more, _, cpu) = cpus.iter().map(overload).min().expect("looked at above");
     let found = state.channel_at(channel, cpu) + more;
     state.put_channel(channel, Some(cpu));
     cost - found

@@ -5,6 +5,7 @@
 use crate::failure::plain;
 use homenode_shared::{MountLine, unescaped};
 use rustix::fs::{Mode, OFlags};
+use rustix::process::geteuid;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -29,8 +30,8 @@ pub(crate) struct MountEntry {
     pub(crate) filesystem_type: String,
     /// Source, as the filesystem says.
     pub(crate) source: OsString,
-    /// Whether root has mounted it, if it is a FUSE filesystem: what anybody else has mounted may tell anything.
-    is_of_root: bool,
+    /// Whether root or this user has mounted it, if it is a FUSE filesystem: what anybody else has mounted may tell anything.
+    is_trusted: bool,
 }
 
 /// A device number: one mounted filesystem.
@@ -50,7 +51,7 @@ pub(crate) struct Located {
 
 impl MountEntry {
     pub(crate) fn is_homenode(&self) -> bool {
-        self.filesystem_type == FILESYSTEM_TYPE && self.is_of_root
+        self.filesystem_type == FILESYSTEM_TYPE && self.is_trusted
     }
 }
 
@@ -137,7 +138,7 @@ fn entry(line: MountLine<'_>) -> Option<MountEntry> {
         mount_point: OsString::from_vec(unescaped(line.mount_point).collect()).into(),
         filesystem_type: std::str::from_utf8(line.filesystem_type).ok()?.to_owned(),
         source: OsString::from_vec(unescaped(line.source).collect()),
-        is_of_root: line.has_option("user_id=0"),
+        is_trusted: line.has_option("user_id=0") || line.has_option(&format!("user_id={}", geteuid().as_raw())),
     })
 }
 

@@ -34,6 +34,8 @@ use std::time::Duration;
 
 /// Longest wait for commands' requests under way when the server ends.
 const LAST_REQUESTS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time that requests get to end after the mount was taken away from under its users.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long memory that was freed may stay in the heap.
 const HEAP_PERIOD: Duration = Duration::from_secs(5);
@@ -282,8 +284,14 @@ impl Serving {
         {
             tracing::warn!("{error}");
         }
-        // Nobody writes any more.
-        let put_away = pool.put_away().map_err(Failure::from);
+        // Nobody writes any more, or the pool stays as after a crash.
+        let put_away = if result.is_ok() || mount.0.ends_within(END_TIMEOUT) {
+            pool.put_away().map_err(Failure::from)
+        } else {
+            Err(Failure::new(
+                "the pool is not put away, as some requests have not ended: it is as after a crash",
+            ))
+        };
         if let (Err(_), Err(failure)) = (&result, &put_away) {
             tracing::error!("{failure}");
         }

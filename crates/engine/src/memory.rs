@@ -357,6 +357,11 @@ pub trait Disks: Memory {
         let _ = (member, waits, ended);
     }
 
+    /// Begins no more reads of `member`, waits until those that were begun have ended, and calls `ended` with them, whatever became of them.
+    fn close_reads(&self, member: MemberId, ended: &mut dyn FnMut(Fetch)) {
+        let _ = (member, ended);
+    }
+
     /// Writes `frames` to the blocks from `first` on.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! Threads beside those that take requests. What waits for the disk of a durable pool is carried out here, and those go on with what does not.
+//! Threads beside those that take requests. What waits for the disk of a durable pool is carried out here, and those go on with what does not; by the
+//! classic transport also what takes long, in any pool, where else nobody would read the device.
 //!
 //! There are three lanes: for fsyncs of few bytes, for reads that wait for frames or for others' reads, and for all that may take long, so that the
 //! first do not wait for the others. Each has a thread; by the classic transport the last two have several. An fsync takes along all

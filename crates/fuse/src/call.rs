@@ -448,8 +448,12 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     /// Notes that bytes of a file are about to give their memory back; those up to its end with the rest of their block.
     fn note_freed(&self, freed: impl FnOnce() -> Option<(u64, Range<u64>)>) {
-        if let Origin::Ring { done: 1.., .. } = self.origin {
-            // It was noted with the first step.
+        // It was noted with the first step. What waits for no disk comes aside behind that.
+        let is_later = match self.origin {
+            Origin::Ring { done, .. } => done > 0,
+            Origin::Device { is_aside } => is_aside && !self.fs().is_durable(),
+        };
+        if is_later {
             return;
         }
         self.counters.accesses.note(|| {

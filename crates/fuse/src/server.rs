@@ -205,7 +205,7 @@ impl Server {
     }
 
     /// Waits until no thread serves any more, at most `timeout`. Whether it came to that.
-    fn ends_within(&self, timeout: Duration) -> bool {
+    pub fn ends_within(&self, timeout: Duration) -> bool {
         let serving = |state: &mut State| state.threads > 0;
         let waited = self
             .running

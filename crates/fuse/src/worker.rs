@@ -26,11 +26,11 @@ pub(crate) struct Worker<M: Memory, C: Clock, H> {
     pub(crate) responder: Responder<M, C, H>,
     /// Whether others answer all requests that somebody waits for: rings.
     pub(crate) is_beside_rings: bool,
-    /// Who carries out what waits for the disk, in a durable pool.
+    /// Who carries out what waits for the disk of a durable pool, or takes long.
     pub(crate) aside: Option<Arc<Aside<Asked>>>,
 }
 
-/// A request that was read from a device, and waits for the disk.
+/// A request that was read from a device, and waits for the disk or takes long.
 #[derive(Debug)]
 pub(crate) struct Asked {
     /// The request, and room for the answer behind it.

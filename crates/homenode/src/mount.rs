@@ -264,6 +264,12 @@ impl Mount {
         Ok(self.server.wait()?)
     }
 
+    /// Waits until no thread serves it any more, at most `timeout`; whether it came to that.
+    #[must_use]
+    pub fn ends_within(&self, timeout: Duration) -> bool {
+        self.server.ends_within(timeout)
+    }
+
     /// Unmounts. `lazy` takes the name away also when files are open there; they are served until they are closed, or this
     /// process ends.
     ///

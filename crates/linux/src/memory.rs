@@ -296,7 +296,7 @@ impl NodeMemory {
         if let Some(removed) = members.disks.remove(&member) {
             // As above.
             drop(members);
-            removed.close();
+            removed.close(&mut drop);
             drop(alone(removed));
             return Ok(());
         }
@@ -549,6 +549,12 @@ impl Disks for NodeMemory {
         }
     }
 
+    fn close_reads(&self, member: MemberId, ended: &mut dyn FnMut(Fetch)) {
+        if let Ok(disk) = self.disk(member) {
+            disk.close(ended);
+        }
+    }
+
     fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
         let disk = self.disk(first.member())?;
         let written = disk.write(first.index(), Frames::of(&self.table, frames));
@@ -563,7 +569,11 @@ impl Disks for NodeMemory {
 impl Drop for NodeMemory {
     fn drop(&mut self) {
         // Reads under way store into members, and keep their disk.
-        self.members.get_mut().disks.values().for_each(|disk| disk.close());
+        self.members
+            .get_mut()
+            .disks
+            .values()
+            .for_each(|disk| disk.close(&mut drop));
     }
 }
 

@@ -224,6 +224,7 @@ pub(crate) fn learn_again(descriptor: &Descriptor, mapped: usize, fd: c_int, off
 pub fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
     if !is_on() || first < 0 {
         let result = close();
+        let _errno = KeptErrno::new();
         // What was in use when all was to be unmapped.
         free_leaving_if_any();
         return result;

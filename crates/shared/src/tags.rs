@@ -61,7 +61,8 @@ impl TagSpace {
         let share = match cores {
             0 => 0,
             1 if guests == 0 => count,
-            _ if cores > count => 0,
+            // A guest needs a tag that is common.
+            _ if cores + usize::from(guests > 0) > count => 0,
             _ => (count / 2 / cores).max(1),
         };
         let common = count - share * cores;

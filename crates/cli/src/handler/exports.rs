@@ -27,10 +27,19 @@ pub(crate) struct Exports(Mutex<Table>);
 struct Table {
     /// Exports by the volume's name.
     exports: BTreeMap<Box<str>, Export>,
-    /// Exports that are looked at, to be detached.
+    /// Exports that are being detached.
     leaving: usize,
     /// The server ends: no more of them.
     is_over: bool,
+}
+
+/// An export is being detached.
+struct Leaving<'a>(&'a Exports);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.table().leaving -= 1;
+    }
 }
 
 impl Exports {
@@ -164,17 +173,16 @@ impl Exports {
         };
         table.leaving += 1;
         drop(table);
+        let _leaving = Leaving(self);
         // Until it has ended nobody else begins to use it.
         let claimed = (!force).then(|| claim(&export, BY_OPTION)).transpose();
         let claim = match claimed {
             Ok(claim) => claim.flatten(),
             Err(refusal) => {
                 self.add(name, export);
-                self.table().leaving -= 1;
                 return Err(refusal);
             }
         };
-        self.table().leaving -= 1;
         let detached = export.detach();
         drop(claim);
         detached.map_err(|error| refusal(&error))?;

@@ -139,10 +139,14 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     // Two processes may write it at once.
     let new = path.with_extension(format!("{}.new", std::process::id()));
-    let file = fs::File::create(&new)?;
-    io::Write::write_all(&mut &file, text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
+    let written = fs::File::create(&new).and_then(|file| {
+        io::Write::write_all(&mut &file, text.as_bytes())?;
+        file.sync_all()
+    });
+    written.and_then(|()| fs::rename(&new, path)).inspect_err(|_| {
+        // As far as that is possible.
+        let _ = fs::remove_file(&new);
+    })?;
     fs::File::open(directory)?.sync_all()
 }
 

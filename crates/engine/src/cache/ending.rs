@@ -116,7 +116,7 @@ impl<M: Disks> Cached<M> {
         }
     }
 
-    /// Waits until all reads of a disk have ended that were begun for those who went on, and shows what is kept back. Nobody begins more.
+    /// Waits until all reads of a disk have ended that were begun for those who went on, and shows what is kept back. None is begun any more.
     pub fn end_all_reads_of(&self, member: MemberId) {
         let Some((cache, disk)) = self.disk(member) else { return };
         while self.below.has_reads(member) {
@@ -124,6 +124,8 @@ impl<M: Disks> Cached<M> {
                 std::thread::yield_now();
             }
         }
+        // Who found blocks away a while ago may have begun one just now.
+        self.below.close_reads(member, &mut |fetch| cache.give_up(disk, &fetch));
         let kept = std::mem::take(&mut *disk.ending.kept.lock());
         kept.into_iter().for_each(|kept| cache.show(disk, kept));
     }

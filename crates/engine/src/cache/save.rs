@@ -12,6 +12,7 @@ use crate::{Block, Disks, MemoryError};
 use parking_lot::{Condvar, Mutex};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Divisor of the number of frames: write-back begins when more frames than the quotient are dirty. A commit writes all dirty blocks.
 const DIRTY_SHARE: u64 = 10;
@@ -25,6 +26,9 @@ const RUN_BLOCKS: usize = 256;
 const SAVERS_MAX: usize = 4;
 /// Writes that fail in a row, by any threads, after which a sync and a thread that waits for room give up.
 const FAILURES_MAX: u32 = 16;
+/// Looks at a block that somebody evicts, before a sync sleeps between them.
+const YIELDS: u32 = 100;
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// Writes to a disk, and whether all are durable that ended.
 #[derive(Debug)]
@@ -148,6 +152,7 @@ impl Saving {
 impl<M: Disks> Cached<M> {
     /// Makes all bytes of blocks durable that were stored before the call, but for those in the tail of the log.
     pub(super) fn save_range(&self, (cache, disk): (&Cache, &Disk), range: Range<u64>) -> Result<(), MemoryError> {
+        let mut looks = 0;
         let before = disk.saving.failures();
         let (mut at, mut failures) = (range.start, 0);
         while let Some(first) = disk.index.next_dirty(at, range.end) {
@@ -166,7 +171,12 @@ impl<M: Disks> Cached<M> {
             }
             // It is dirty, and being written: or looked at just now by one who evicts.
             if at == first && !disk.saving.wait(&(first..first + 1)) {
-                std::thread::yield_now();
+                looks += 1;
+                match looks {
+                    ..YIELDS => std::thread::yield_now(),
+                    // That thread may be one to which this one's priority leaves no time.
+                    _ => std::thread::sleep(PAUSE),
+                }
             }
         }
         if !is_planted(Planted::OthersNotAwaited) {

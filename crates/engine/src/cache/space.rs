@@ -444,6 +444,8 @@ impl<M: Disks> Cached<M> {
         while pauses < PAUSES_MAX {
             // What was made cool just now is out of use when nobody is inside.
             (0..3).for_each(|_| cache.epochs.advance(&cache.slots));
+            // Frames may be of reads that are over, and who takes ends may be stuck in a write.
+            self.end_all_reads(cache);
             let saved = match what_for {
                 // A disk that is slow keeps those back who store into it.
                 Use::Store(disk) => self.save_some_of((cache, disk)),

@@ -27,6 +27,8 @@ struct Inner {
     writes: Mutex<Vec<(u64, usize)>>,
     /// Reads that were begun, where the disk has a way for that.
     begun: Option<Mutex<Vec<Fetch>>>,
+    /// No read is begun any more.
+    is_closed: AtomicBool,
     /// Turns of that disk.
     turns: AtomicU64,
     /// Whether some of those reads fail.
@@ -75,6 +77,7 @@ impl TestDisk {
     fn with_way(frames: usize, blocks: usize, begun: Option<Mutex<Vec<Fetch>>>) -> Self {
         Self(Arc::new(Inner {
             begun,
+            is_closed: AtomicBool::new(false),
             turns: AtomicU64::new(0),
             fails: AtomicBool::new(false),
             at_write: Mutex::default(),
@@ -154,7 +157,9 @@ impl Disks for TestDisk {
     }
 
     fn begin_reads(&self, _: MemberId, mut fetches: Vec<Fetch>) -> Vec<Fetch> {
-        if let Some(begun) = &self.0.begun {
+        if let Some(begun) = &self.0.begun
+            && !self.0.is_closed.load(Ordering::Relaxed)
+        {
             begun.lock().append(&mut fetches);
         }
         fetches
@@ -190,6 +195,12 @@ impl Disks for TestDisk {
                 .expect("the disk is sound");
         }
         ended(fetch, !fails);
+    }
+
+    fn close_reads(&self, _: MemberId, ended: &mut dyn FnMut(Fetch)) {
+        let Some(begun) = &self.0.begun else { return };
+        self.0.is_closed.store(true, Ordering::Relaxed);
+        std::mem::take(&mut *begun.lock()).into_iter().for_each(ended);
     }
 
     fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {

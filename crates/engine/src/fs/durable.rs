@@ -160,10 +160,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Whether bytes, blocks or the size of a file may not be durable.
     pub(super) fn is_unsettled(&self, file: &BlockFile) -> bool {
-        // In this order: what a commit takes is in `saving` before it leaves `dirty`.
+        // In this order: what a commit takes is in `saving` before it leaves `dirty`; and may be in `dirty` again before it leaves `saving`.
         self.journal.is_some()
             && (file.dirty.load(Ordering::SeqCst) != 0
                 || file.saving.load(Ordering::SeqCst) != 0
+                || file.dirty.load(Ordering::SeqCst) != 0
                 || file.changed.load(Ordering::Relaxed) != 0)
     }
 
@@ -286,7 +287,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.settle_all(journal, slot)?;
         journal.fill_spare(&self.pool);
         // In a full pool segments are missing for long: a snapshot is written when it gives some back.
-        if journal.is_long() || journal.is_short() && journal.has_grown() && journal.can_be_shorter() {
+        if journal.is_long() || journal.is_short() && journal.may_be_shorter(self.now_ns()) {
             self.write_snapshot(journal, slot)?;
         }
         Ok(())
@@ -382,7 +383,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 self.settle_all(journal, &slot)?;
                 room = find();
             }
-            if room.is_none() && journal.has_grown() && journal.can_be_shorter() {
+            if room.is_none() && journal.may_be_shorter(self.now_ns()) {
                 self.write_snapshot(journal, &slot)?;
                 room = find();
             }
@@ -462,6 +463,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Bytes of the groups that a write may append, and its effect: blocks that are there already need none.
+    ///
+    /// # Errors
+    /// [`Error::Away`] where it would wait and the asking thread may not.
     pub(super) fn effect_of_write(
         &self,
         asking: &super::Asking<'_>,
@@ -469,15 +473,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         offset: u64,
         bytes: usize,
-    ) -> (Effect, u64) {
+    ) -> Result<(Effect, u64)> {
         if self.journal.is_none() {
-            return (Effect::Adds, 0);
+            return Ok((Effect::Adds, 0));
         }
         let end = offset.saturating_add(bytes as u64);
         let blocks = offset / BLOCK..end.div_ceil(BLOCK);
-        // Where blocks are being taken away it is a guess.
-        let inside = asking.slot.enter(&file.gate, inode.ino.0);
-        let is_there = inside.is_some() && end <= file.size.load(Ordering::Acquire) && {
+        let is_there = end <= file.size.load(Ordering::Acquire) && {
+            let _inside = inode.enter_as(file, asking)?;
             let mut at = blocks.start;
             while at < blocks.end
                 && let Found::Placed { blocks: found, .. } = file.map.find(&self.nodes, at, blocks.end - at)
@@ -487,7 +490,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             at == blocks.end
         };
         let effect = if is_there { Effect::Frees } else { Effect::Adds };
-        (effect, (blocks.end - blocks.start) * EXTENT_GROUP_BYTES_MAX)
+        Ok((effect, (blocks.end - blocks.start) * EXTENT_GROUP_BYTES_MAX))
     }
 
     /// Makes the groups durable that were appended so far, and first the bytes that these need.
@@ -776,10 +779,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let records = times.chain([Record::SettledAll { through }]);
         let now = self.now_ns();
         let settled = journal.append_records(&self.pool, now, records);
+        let mut again = Vec::new();
         for (inode, file, dirty) in &taken {
-            // A sync beside this commit has put older bytes into the log, which this commit leaves there: what is in the place now is saved once more.
+            // A sync beside this commit has put older bytes into the log, which this commit leaves there: what is in the place now is saved once more,
+            // as who asked for this commit may have written it.
             if file.inlined.load(Ordering::Relaxed) > through && !dirty.is_empty() {
                 self.note_dirty(inode.ino, file, dirty.clone());
+                again.push((*inode, *file));
             }
             // A sync that goes on has put its own range there. It does not wait here: it may want what this commit frees.
             if let Some(_none_goes_on) = journal.syncing(inode.ino).try_lock() {
@@ -793,6 +799,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             if file.changed.load(Ordering::Relaxed) != 0 || file.saving.load(Ordering::SeqCst) != 0 {
                 journal.dirty.lock().push(inode.ino);
             }
+        }
+        for (inode, file) in again {
+            self.settle_file(journal, slot, inode, file, false)?;
         }
         self.force(journal, slot, None)?;
         // Nothing but what this appended, when nobody did meanwhile.

@@ -214,7 +214,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         match inode.bytes_for(Operation::Write)? {
             Bytes::Blocks(file) => {
-                let (effect, bytes) = self.effect_of_write(asking, inode, file, offset, from.len());
+                let (effect, bytes) = self.effect_of_write(asking, inode, file, offset, from.len())?;
                 in_parts(offset, from, |offset, from| {
                     self.with_freed((asking.slot, asking.waits), effect, bytes, || {
                         self.write_blocks(asking, inode, file, offset, from, kill_priv)
@@ -222,7 +222,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 })
             }
             Bytes::Volume(file) => {
-                let (effect, bytes) = self.effect_of_write(asking, inode, file, offset, from.len());
+                let (effect, bytes) = self.effect_of_write(asking, inode, file, offset, from.len())?;
                 in_parts(offset, from, |offset, from| {
                     self.with_freed((asking.slot, asking.waits), effect, bytes, || {
                         self.write_blocks_within(asking, inode, file, offset, from)
@@ -240,7 +240,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub fn append(&self, asking: &Asking<'_>, inode: &Inode, from: &[u8], kill_priv: bool) -> Result<(u64, usize)> {
         match inode.bytes_for(Operation::Append)? {
             Bytes::Blocks(file) | Bytes::Volume(file) => {
-                let (effect, bytes) = self.effect_of_write(asking, inode, file, FILE_BYTES_MAX, from.len());
+                let (effect, bytes) = self.effect_of_write(asking, inode, file, FILE_BYTES_MAX, from.len())?;
                 self.with_freed((asking.slot, asking.waits), effect, bytes, || {
                     self.append_blocks(asking, inode, file, from, kill_priv)
                 })

@@ -4,6 +4,7 @@ use super::attr::CHARACTER_DEVICE;
 use super::commit::Held;
 use super::directory::{Entries, Place, check_new_name};
 use super::inode::Body;
+use super::metadata::ROOT;
 use super::namespace::mark_removed;
 use super::{Error, Fs, Inode, NewInode, RenameMode, Result};
 use crate::log::Change;
@@ -152,7 +153,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
         }
         held.set_targets([Some(&inode), whiteout.or(met.as_ref())]);
-        if user.is_some() {
+        // Others than root count as the owner: a name is longer by little.
+        if user == Some(ROOT) {
             held.set_asker(inode.asker(user));
         }
         // What replaces a file is there when the file is gone (as ext4's auto_da_alloc).

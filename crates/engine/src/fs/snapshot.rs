@@ -40,7 +40,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             journal.drop_snapshot(snapshot);
             return Err(error);
         }
-        Ok(journal.publish_snapshot(&self.pool, snapshot, tail)?)
+        journal.publish_snapshot(&self.pool, snapshot, tail)?;
+        journal.note_snapshot(self.now_ns());
+        Ok(())
     }
 
     /// Shows the names of a directory.

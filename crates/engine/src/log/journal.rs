@@ -25,10 +25,12 @@ use crate::pool::{MemberKind, Pool};
 use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Empty segments beyond one for each in use, as long as there is room: what adds something, and half a segment of promises with it.
 const SPARE_SEGMENTS: usize = 7;
+/// Time after which a full pool has another snapshot written, though the log is short.
+const SNAPSHOT_PERIOD_NS: i64 = 30_000_000_000;
 
 /// Effect of an operation on the size of the log's next snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +149,8 @@ pub(crate) struct Journal {
     /// Bytes of the log, and those of its last snapshot.
     bytes: AtomicU64,
     snapshot_bytes: AtomicU64,
+    /// When the last snapshot was written; 0 for none since the pool was opened.
+    snapshot_ns: AtomicI64,
     /// Sequence number of the log's end when the last snapshot was put in place.
     snapshot_end: AtomicU64,
 }
@@ -185,6 +189,7 @@ impl Journal {
             options,
             bytes: AtomicU64::new(bytes_of(&segments)),
             snapshot_bytes: AtomicU64::new(bytes_of(&segments[..snapshot_segments])),
+            snapshot_ns: AtomicI64::new(0),
             snapshot_end: AtomicU64::new(0),
             writer: Mutex::new(Writer {
                 group: Vec::new(),
@@ -359,7 +364,8 @@ impl Journal {
         }
         // Under the lock: nobody forces the group without it, and no settling before the group counts.
         if let Some(ino) = needs {
-            *self.needed.lock().entry(ino).or_default() += 1;
+            // The group's number, which no other need has.
+            self.needed.lock().insert(ino, writer.sequence);
         }
         writer.sequence
     }
@@ -575,6 +581,17 @@ impl Journal {
     /// Whether a snapshot gives blocks back, if there are to be any.
     pub(crate) fn can_be_shorter(&self) -> bool {
         self.is_longer_than(1, 2 * u64::from(self.options.segment_blocks) * BLOCK_BYTES as u64)
+    }
+
+    /// Whether a snapshot may give blocks back in a full pool: now and then also where the log is short, as the snapshot may be shorter than the last one.
+    pub(crate) fn may_be_shorter(&self, now_ns: i64) -> bool {
+        let is_old = now_ns.saturating_sub(self.snapshot_ns.load(Ordering::Relaxed)) >= SNAPSHOT_PERIOD_NS;
+        self.has_grown() && (is_old || self.can_be_shorter())
+    }
+
+    /// A snapshot was written at that time.
+    pub(crate) fn note_snapshot(&self, now_ns: i64) {
+        self.snapshot_ns.store(now_ns, Ordering::Relaxed);
     }
 
     fn is_longer_than(&self, snapshots: u64, bytes: u64) -> bool {

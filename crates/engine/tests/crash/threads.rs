@@ -174,6 +174,107 @@ fn a_name_taken_beside_a_sync() -> bool {
     again.lookup(&again.root(), b"c").is_ok()
 }
 
+/// Reads a block of a file of the root in a pool that was opened after a crash.
+fn read_block(fs: &SimFs, name: &[u8], at: u64) -> Option<u8> {
+    let inode = fs.lookup(&fs.root(), name).ok()?;
+    let (slot, mut bytes) = (fs.slots().claim().expect("a slot is free"), [0; 4096]);
+    let read = fs.read(&asking(&slot), &inode, at * 4096, &mut bytes);
+    (read == Ok(4096) && bytes.iter().all(|byte| *byte == bytes[0])).then_some(bytes[0])
+}
+
+/// A commit has begun while a sync has copied a block for the log, and somebody has written it once more: the commit's caller is told that it is durable.
+#[test]
+fn a_commit_keeps_bytes_that_were_written_before_it_beside_a_sync() {
+    let (fs, memory) = format(Kind::File, 1);
+    let fs = Arc::new(fs);
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let inode = fs.create(&fs.root(), b"a", file()).expect("there is room");
+    let write = |fs: &SimFs, inode: &Inode, at: u64, byte: u8| {
+        let slot = fs.slots().claim().expect("a slot is free");
+        let written = fs.write(&asking(&slot), inode, at * 4096, &[byte; 4096], false);
+        assert_eq!(written, Ok(4096));
+    };
+    for byte in [1, 2] {
+        (0..2).for_each(|at| write(&fs, &inode, at, byte));
+        if byte == 1 {
+            fs.sync_all(&slot).expect("the disk works");
+        }
+    }
+    let (commit, begun) = std::sync::mpsc::channel();
+    let (beside, own, hooked) = (Arc::clone(&fs), Arc::clone(&inode), memory.clone());
+    // The first block is being copied; with the second one it has been.
+    memory.at_load(move || {
+        hooked.at_load(move || {
+            write(&beside, &own, 0, 3);
+            let committed = Arc::clone(&beside);
+            let thread = std::thread::spawn(move || {
+                let slot = committed.slots().claim().expect("a slot is free");
+                committed.sync_all(&slot).expect("the disk works");
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!thread.is_finished());
+            commit.send(thread).expect("the test waits for it");
+        });
+    });
+    fs.sync(&slot, &inode).expect("the disk works");
+    let thread = begun.recv().expect("a sync copies bytes");
+    thread.join().expect("the commit does not panic");
+    let (again, _) = open(Kind::File, memory.bytes(), 9).expect("the log is sound");
+    assert_eq!([0, 1].map(|at| read_block(&again, b"a", at)), [Some(3), Some(2)]);
+}
+
+/// A file takes a second name while two syncs settle it for the first one.
+#[test]
+fn a_need_that_comes_anew_beside_two_syncs_is_met() {
+    let (fs, memory) = format(Kind::File, 1);
+    let fs = Arc::new(fs);
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let create = |name: &str| fs.create(&fs.root(), name.as_bytes(), file()).expect("there is room");
+    let [_, _, moved, one, other, last] = ["a", "b", "x", "p", "q", "r"].map(create);
+    fs.sync_all(&slot).expect("the disk works");
+    let write = |fs: &SimFs, inode: &Inode, byte: u8| {
+        let slot = fs.slots().claim().expect("a slot is free");
+        let written = fs.write(&asking(&slot), inode, 0, &[byte; 4096], false);
+        assert_eq!(written, Ok(4096));
+    };
+    let replace = |from: &[u8], to: &[u8]| {
+        let renamed = fs.rename(&fs.root(), from, &fs.root(), to, RenameMode::Replace);
+        renamed.expect("both names exist");
+    };
+    write(&fs, &moved, 1);
+    replace(b"x", b"a");
+    let (begin, begun) = std::sync::mpsc::channel();
+    let (arrive, arrived) = std::sync::mpsc::channel();
+    let (go_on, waits) = std::sync::mpsc::channel();
+    let (beside, own, hooked) = (Arc::clone(&fs), Arc::clone(&moved), memory.clone());
+    memory.at_load(move || {
+        hooked.at_load(move || {
+            arrive.send(()).expect("the test waits for it");
+            waits.recv().expect("the test tells it");
+        });
+        write(&beside, &own, 2);
+        let synced = Arc::clone(&beside);
+        let thread = std::thread::spawn(move || {
+            let slot = synced.slots().claim().expect("a slot is free");
+            synced.sync(&slot, &other).expect("the disk works");
+        });
+        // It waits for the settling in the middle of which this is.
+        std::thread::sleep(Duration::from_millis(100));
+        begin.send(thread).expect("the test waits for it");
+    });
+    fs.sync(&slot, &one).expect("the disk works");
+    let thread = begun.recv().expect("the file is settled first");
+    arrived.recv().expect("the other sync settles it, too");
+    write(&fs, &moved, 3);
+    replace(b"a", b"b");
+    go_on.send(()).expect("the other sync waits");
+    thread.join().expect("the sync does not panic");
+    write(&fs, &last, 4);
+    fs.sync(&slot, &last).expect("the disk works");
+    let (again, _) = open(Kind::File, memory.bytes(), 9).expect("the log is sound");
+    assert_eq!(read_block(&again, b"r", 0), Some(4));
+}
+
 /// A thread fills holes of a file and syncs it, while another syncs it all the time; then the power goes. Whether all that was synced is there.
 fn synced_holes_survive(each: impl Fn() + Sync) -> bool {
     const WRITES: u64 = 24;

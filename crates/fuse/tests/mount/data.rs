@@ -2,7 +2,7 @@
 
 use crate::support::{Mounted, TestHost, eventually, options, xattr};
 use homenode_engine::CpuId;
-use homenode_fuse::Host;
+use homenode_fuse::{Data, Host, Transport};
 use rustix::fs::{Advice, FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -228,7 +228,13 @@ fn a_map_of_several_steps_counts_all_bytes_beside_other_readers() {
 
 #[test]
 fn long_maps_leave_a_reader_for_others() {
-    let Some(mounted) = Mounted::new() else { return };
+    let mut options = options();
+    (options.transport, options.data) = (Transport::Classic, Data::Auto);
+    let Some(mounted) = Mounted::with(&options) else { return };
+    if !mounted.is_kernel() {
+        eprintln!("SKIPPED: only files of the kernel have long maps");
+        return;
+    }
     let path = mounted.path("sparse");
     let file = File::create(&path).unwrap();
     for nth in 0..4000 {
@@ -257,9 +263,8 @@ fn long_maps_leave_a_reader_for_others() {
         stop.store(true, Ordering::Relaxed);
         longest.unwrap()
     });
-    // Where the pool has the bytes, a map takes no time.
     assert!(
-        alone < Duration::from_millis(200) || longest < alone,
+        longest < alone,
         "a map takes {alone:?}, and another call {longest:?} beside some"
     );
     drop(file);

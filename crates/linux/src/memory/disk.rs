@@ -127,12 +127,12 @@ impl DiskMember {
         all
     }
 
-    /// Waits until the kernel has ended all reads, whose ends are not told; none is begun any more.
-    pub(super) fn close(&self) {
+    /// Waits until the kernel has ended all reads, and calls `ended` with those whose ends were not told; none is begun any more.
+    pub(super) fn close(&self, ended: &mut dyn FnMut(Fetch)) {
         let begun = std::mem::replace(&mut *self.begun.lock(), Begun::Never);
         if let Begun::Reads(mut reads) = begun {
             reads.close();
-            reads.take(|_, _| {});
+            reads.take(|fetch, _| ended(fetch));
         }
     }
 

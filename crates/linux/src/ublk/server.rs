@@ -220,14 +220,18 @@ impl Server {
     fn flush(&self) -> Result<(), Error> {
         /// `BLKFLSBUF` of linux/fs.h.
         const FLUSH_BUFFERS: libc::Ioctl = 0x1261;
-        // Without its name nobody has it open by that.
-        let Ok(disk) = File::open(&self.disk) else {
-            return Ok(());
+        let failed = failed("write what the kernel keeps of", self.device);
+        let disk = match File::open(&self.disk) {
+            Ok(disk) => disk,
+            // It has ended, or has no name here.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENXIO | libc::ENODEV)) => {
+                return Ok(());
+            }
+            Err(error) => return Err(failed(error)),
         };
         // SAFETY: takes a number and no memory.
         unsafe { libc::ioctl(disk.as_raw_fd(), FLUSH_BUFFERS, 0) };
-        disk.sync_all()
-            .map_err(failed("write what the kernel keeps of", self.device))
+        disk.sync_all().map_err(failed)
     }
 
     fn join(&mut self) -> Result<(), Error> {

@@ -5,6 +5,12 @@ fn take_all(tags: &mut Tags) -> Vec<u16> {
 }
 
 #[test]
+fn a_guest_has_a_tag_where_there_are_as_many_as_cores() {
+    let space = TagSpace::new(4, 4, 1);
+    assert!(space.share().take().is_some());
+}
+
+#[test]
 fn one_core_has_all_tags() {
     let space = TagSpace::new(100, 1, 0);
     let mut tags = space.share();

@@ -179,6 +179,29 @@ fn a_reader_that_waits_for_a_store_is_told_of_its_end() {
 }
 
 #[test]
+fn a_read_that_is_begun_while_its_disk_goes_keeps_no_frame_and_no_reader() {
+    let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, 16_384, Some(Mutex::default()));
+    let (fs, disk) = filesystem_on(disk, FRAMES_OF_CACHE, 16_384);
+    let memory = fs.pool().memory();
+    let free = || memory.cache_status().slices[0].free_bytes;
+    let before = free();
+    let block = |nth: u64| Block::new(MemberId(0), 6400 + 8 * nth);
+    let begin = |nth| memory.fetch_soon(&[(NodeId(0), block(nth), 8)], false);
+    begin(0);
+    memory.end_all_reads_of(MemberId(0));
+    // Somebody had found these away before.
+    begin(1);
+    memory.remove_disk(MemberId(0));
+    begin(2);
+    assert!(!disk.has_reads(MemberId(0)));
+    assert_eq!(free(), before);
+    let (cache, removed) = memory.disk(MemberId(0)).expect("it was cached");
+    for nth in 0..3 {
+        assert_eq!(memory.wait_for_others((cache, removed), block(nth).index()), Ok(()));
+    }
+}
+
+#[test]
 fn frames_of_a_removed_disk_are_free() {
     let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, 16_384, Some(Mutex::default()));
     let (fs, _) = filesystem_on(disk, FRAMES_OF_CACHE, 16_384);

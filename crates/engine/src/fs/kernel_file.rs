@@ -363,6 +363,7 @@ impl KernelFile {
         while let Ok(Some(next)) = self.truncate_step(pool, 0, done) {
             done = next;
         }
+        self.promise_nothing(pool);
         self.file.discard();
         drop(self.registration.lock().take());
         // Last: until then its blocks are not free.

@@ -208,6 +208,9 @@ impl KernelFile {
     }
 
     fn recount<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise) {
+        if promise.ranges.is_empty() {
+            return self.set_missing(pool, promise, 0);
+        }
         let counted = match self.missing(&promise.ranges) {
             Err(Error::Stale) => (Vec::new(), 0),
             // Cannot be asked just now.
@@ -230,6 +233,18 @@ impl KernelFile {
         self.promised.store(missing, Ordering::Relaxed);
     }
 
+    /// Promises nothing any more; gives the blocks that were promised and not written.
+    pub(super) fn promise_nothing<M: Memory>(&self, pool: &Pool<M>) -> u64 {
+        self.break_held(pool, &mut self.promise.lock())
+    }
+
+    fn break_held<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise) -> u64 {
+        let broken = promise.missing;
+        promise.ranges.clear();
+        self.set_missing(pool, promise, 0);
+        broken
+    }
+
     /// Has the kernel allocate the next step of what is promised. A promise that finds no room is given up: asking again and again
     /// would take the room from others for a moment each time.
     fn allocate_promised_step<M: Memory>(&self, pool: &Pool<M>) -> Step {
@@ -238,13 +253,12 @@ impl KernelFile {
             return Step::Done;
         };
         let blocks = range.start..range.end.min(range.start + STEP_BLOCKS);
-        if self.allocate_held(pool, &mut promise, blocks).is_ok() {
-            return Step::More;
+        match self.allocate_held(pool, &mut promise, blocks) {
+            Ok(()) => Step::More,
+            Err(Error::NoSpace | Error::NoMemory) => Step::Broken(self.break_held(pool, &mut promise)),
+            // Cannot be asked just now.
+            Err(_) => Step::Done,
         }
-        let broken = promise.missing;
-        promise.ranges.clear();
-        self.set_missing(pool, &mut promise, 0);
-        Step::Broken(broken)
     }
 
     /// Counts blocks of `ranges` that take no room; gives the parts with such blocks, too.

@@ -23,6 +23,37 @@ fn a_promise_without_room_is_dropped() {
 }
 
 #[test]
+fn a_process_without_descriptors_breaks_no_promise() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
+    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, 1000 * BLOCK)
+        .unwrap();
+    store
+        .write_unasked(1, 0, &vec![1; ((MEMBER_BLOCKS - 1500) * BLOCK) as usize], 0)
+        .unwrap();
+    store.fail(Some(Error::NoDescriptor));
+    assert_eq!((fs.keep_promises(), fs.pool().status().reserved), (0, 1000));
+    store.fail(None);
+    assert_eq!((fs.keep_promises(), fs.pool().status().reserved), (0, 0));
+    assert_eq!(store.used_blocks(), MEMBER_BLOCKS - 500);
+    fs.check_invariants();
+}
+
+#[test]
+fn a_removed_file_is_promised_nothing_even_if_it_cannot_be_cut() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let inode = new_file(&fs, "file");
+    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, 1000 * BLOCK)
+        .unwrap();
+    store.fail(Some(Error::NoDescriptor));
+    remove(&fs, "file", &inode);
+    drop(inode);
+    assert_eq!(fs.pool().status().reserved, 0);
+}
+
+#[test]
 fn fallocate_promises_room_and_places_nothing() {
     const BLOCKS: u64 = 4 * MEMBER_BLOCKS;
     let (fs, _, store) = kernel_filesystem(1, BLOCKS);

@@ -27,6 +27,8 @@ struct Kernel {
     puts_back: bool,
     has_leaving: bool,
     refuses_allocating: bool,
+    /// What freeing, allocating and asking for holes fail with.
+    failure: Option<Error>,
     /// Ranges of which the holes were asked for.
     asked: usize,
 }
@@ -86,6 +88,11 @@ impl TestStore {
     /// Sets whether there is no room when a range is to be allocated.
     pub(crate) fn refuse_allocating(&self, refuses: bool) {
         self.0.lock().refuses_allocating = refuses;
+    }
+
+    /// Sets what freeing, allocating and asking for holes fail with.
+    pub(crate) fn fail(&self, failure: Option<Error>) {
+        self.0.lock().failure = failure;
     }
 
     /// Sets whether a process has the file open or mapped for writing.
@@ -202,6 +209,10 @@ impl TestFile {
         );
         operate(&mut kernel, self.number)
     }
+
+    fn unless_failing<T>(&self, operate: impl FnOnce(&mut Kernel, usize) -> Result<T>) -> Result<T> {
+        self.with(|kernel, number| kernel.failure.map_or_else(|| operate(kernel, number), Err))
+    }
 }
 
 impl BackingFile for TestFile {
@@ -238,7 +249,7 @@ impl BackingFile for TestFile {
     }
 
     fn set_size(&self, bytes: u64) -> Result<()> {
-        self.with(|kernel, number| {
+        self.unless_failing(|kernel, number| {
             kernel.model.files[number].truncate(bytes);
             Ok(())
         })
@@ -246,7 +257,7 @@ impl BackingFile for TestFile {
 
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
         let mode = fallocate_mode::KEEP_SIZE;
-        self.with(|kernel, number| {
+        self.unless_failing(|kernel, number| {
             if kernel.refuses_allocating {
                 return Err(Error::NoSpace);
             }
@@ -256,11 +267,11 @@ impl BackingFile for TestFile {
 
     fn punch(&self, offset: u64, bytes: u64) -> Result<()> {
         let mode = fallocate_mode::KEEP_SIZE | fallocate_mode::PUNCH_HOLE;
-        self.with(|kernel, number| kernel.model.fallocate(number, mode, offset, bytes))
+        self.unless_failing(|kernel, number| kernel.model.fallocate(number, mode, offset, bytes))
     }
 
     fn holes(&self, ranges: &[Range<u64>]) -> Result<Vec<u64>> {
-        self.with(|kernel, number| {
+        self.unless_failing(|kernel, number| {
             kernel.asked += ranges.len();
             let file = &kernel.model.files[number];
             let holes = |range: &Range<u64>| range.end - range.start - file.blocks_within(range);

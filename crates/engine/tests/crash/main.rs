@@ -7,6 +7,7 @@ mod full;
 mod golden;
 mod planted;
 mod repair;
+mod shared;
 mod sim;
 mod threads;
 mod tree;

@@ -27,7 +27,7 @@ struct Kernel {
     puts_back: bool,
     has_leaving: bool,
     refuses_allocating: bool,
-    /// What freeing, allocating and asking for holes fail with.
+    /// Error of all that frees, allocates or asks for holes.
     failure: Option<Error>,
     /// Ranges of which the holes were asked for.
     asked: usize,
@@ -90,7 +90,7 @@ impl TestStore {
         self.0.lock().refuses_allocating = refuses;
     }
 
-    /// Sets what freeing, allocating and asking for holes fail with.
+    /// Sets the error of all that frees, allocates or asks for holes.
     pub(crate) fn fail(&self, failure: Option<Error>) {
         self.0.lock().failure = failure;
     }

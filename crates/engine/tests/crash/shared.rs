@@ -22,7 +22,7 @@ const POINTS: usize = 24;
 /// Numbers of all blocks of all files.
 type Numbers = [[usize; BLOCKS]; FILES.len()];
 
-/// By step of a thread, the change of each block that it knows to be durable.
+/// Steps of a thread that made something durable, each with the newest change of every block that it knows to be so.
 type Told = Vec<(usize, Numbers)>;
 
 struct Stage {

@@ -736,6 +736,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Makes all bytes durable, appends that everything is settled, and makes the log durable.
     pub(super) fn settle_all(&self, journal: &Journal, slot: &Slot) -> Result<()> {
+        let _in_hand = journal.in_hand();
         let through = journal.end();
         let listed = std::mem::take(&mut *journal.dirty.lock());
         let is_settled = through <= journal.settled_all.load(Ordering::Relaxed);

@@ -175,6 +175,17 @@ pub(crate) struct Snapshot {
     writer: Writer,
 }
 
+/// Ends the log when it is dropped by a panic.
+pub(crate) struct InHand<'a>(&'a Journal);
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail();
+        }
+    }
+}
+
 impl Journal {
     pub(crate) fn uuid(&self) -> u128 {
         self.options.uuid
@@ -252,6 +263,11 @@ impl Journal {
     pub(crate) fn fail(&self) {
         // Relaxed: whoever acknowledges something looks behind a lock that orders it, or has seen the failure himself.
         self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the log if the thread panics before this is dropped: what it had in hand is on no list.
+    pub(crate) fn in_hand(&self) -> InHand<'_> {
+        InHand(self)
     }
 
     /// Ends the log because stores may be lost.
@@ -378,6 +394,7 @@ impl Journal {
         // Acquire pairs with the release below: what was made durable is.
         while self.forced.load(Ordering::Acquire) < through {
             self.forcing.lead_or_wait(|| {
+                let _in_hand = self.in_hand();
                 let (unforced, end) = {
                     let mut writer = self.writer.lock();
                     (std::mem::take(&mut writer.unforced), writer.sequence)

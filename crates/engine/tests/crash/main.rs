@@ -509,6 +509,46 @@ fn pools_on_a_failing_disk_keep_acknowledged_data() {
     survives(failing);
 }
 
+/// A thread that panics in the middle of a sync has bytes in hand that no other one makes durable any more.
+#[test]
+fn a_panic_in_a_sync_acknowledges_nothing() {
+    for (kind, sync, calls) in KINDS
+        .iter()
+        .flat_map(|kind| [Operation::Sync("a"), Operation::SyncAll].map(|sync| (*kind, sync)))
+        .flat_map(|(kind, sync)| (0..12).map(move |calls| (kind, sync, calls)))
+    {
+        let mut run = Run::new(kind);
+        assert!(run.step(Operation::Create("a")) && run.step(Operation::Write("a", 0, 70_000)));
+        run.memory.panic_after(calls);
+        let step = std::panic::AssertUnwindSafe(|| run.step(sync));
+        let is_done = std::panic::catch_unwind(step).is_ok();
+        run.memory.fail_after(0, 0);
+        let events = run.memory.take_events();
+        let is_acknowledged = run.step(Operation::SyncAll);
+        let events = [events, run.memory.take_events()].concat();
+        let mut disk = Disk::new(kind, vec![0; run.memory.bytes().len()]);
+        events.iter().for_each(|event| disk.play(event));
+        let state = disk.after_crash(|_, _| 0);
+        let (fs, _) = workload::open(kind, state, 9).expect("the log is whole");
+        let is_there = bytes_of_a(&fs) == bytes_of_a(&run.fs);
+        assert!(!is_acknowledged || is_there, "{kind:?}, {sync:?}, {calls}");
+        assert!(
+            is_acknowledged || !is_done,
+            "{kind:?}, {sync:?}, {calls}: it fails without a panic"
+        );
+    }
+}
+
+/// Bytes of the file `a`.
+fn bytes_of_a(fs: &workload::SimFs) -> Option<Vec<u8>> {
+    let inode = fs.lookup(&fs.root(), b"a").ok()?;
+    let mut bytes = vec![0; 70_000];
+    let slot = fs.slots().claim().expect("a slot is free");
+    let read = fs.read(&workload::asking(&slot), &inode, 0, &mut bytes);
+    bytes.truncate(read.expect("its blocks can be read"));
+    Some(bytes)
+}
+
 /// Writes of a disk fail now and then, but those of the log. Nothing is lost that was acknowledged, the pool goes on, and in the end all is made durable.
 fn unsteady(kind: Kind, random: &mut fastrand::Rng) -> Run {
     let mut run = begun(kind, random);

@@ -149,6 +149,8 @@ struct State {
     until_fault: Option<u64>,
     /// Calls of persist that fail then.
     faults: u64,
+    /// Whether they panic instead.
+    panics: bool,
     /// Writes that fail of 256 writes of a disk outside the log, on average.
     failing: u8,
     /// Whether events are kept.
@@ -164,6 +166,7 @@ impl SimMemory {
             events: Vec::new(),
             until_fault: None,
             faults: 0,
+            panics: false,
             failing: 0,
             records: true,
         };
@@ -232,6 +235,12 @@ impl SimMemory {
         (state.until_fault, state.faults) = (Some(calls), faults);
     }
 
+    /// Has a call of persist panic after so many more.
+    pub(crate) fn panic_after(&self, calls: u64) {
+        self.fail_after(calls, 1);
+        self.0.state.lock().panics = true;
+    }
+
     /// Has so many of 256 writes of a disk fail from now on: but not those of the log's end.
     pub(crate) fn fail_often(&self, of_256: u8) {
         self.0.state.lock().failing = of_256;
@@ -254,6 +263,9 @@ impl SimMemory {
         if state.until_fault == Some(0) && state.faults > 0 {
             state.faults -= 1;
             state.events.push(Event::Fault);
+            let panics = state.panics;
+            drop(state);
+            assert!(!panics, "planned panic");
             return Err(MemoryError);
         }
         state.until_fault = state.until_fault.map(|calls| calls.saturating_sub(1));

@@ -50,6 +50,22 @@ fn small_maps_agree_with_the_model() {
     }
 }
 
+/// Where a large reservation cannot be split, all behind it goes nevertheless.
+#[test]
+fn a_removal_that_splits_nothing_takes_out_all_else() {
+    const LARGE: u64 = RUN_BLOCKS * RUN_BLOCKS;
+    let (nodes, map) = (Nodes::new(HOMES), BlockMap::default());
+    let mut reserved = 0;
+    map.reserve(&nodes, 0, 0..2 * LARGE, &mut reserved).unwrap();
+    map.reserve(&nodes, 0, 2 * LARGE..2 * LARGE + 1, &mut reserved).unwrap();
+    nodes.set_limit(nodes.used());
+    let mut taken = Vec::new();
+    let removed = map.remove(&nodes, 0, LARGE / 2..BlockMap::LIMIT, &mut |at, _| taken.push(at));
+    assert_eq!((removed, taken), (Err(NodesExhausted), vec![LARGE, 2 * LARGE]));
+    map.remove(&nodes, 0, 0..BlockMap::LIMIT, &mut |_, _| ()).unwrap();
+    assert!(map.is_blank());
+}
+
 struct Run {
     nodes: Arc<Nodes>,
     is_small: bool,

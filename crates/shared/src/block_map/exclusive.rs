@@ -24,7 +24,7 @@ impl BlockMap {
     /// taken for where a run must be split. *Exclusive.*
     ///
     /// # Errors
-    /// When a run must be split and no map node may be taken: what was shown is out, the rest is untouched. Ranges of whole aligned
+    /// When a run must be split and no map node may be taken: that run stays, and all else is out. Ranges of whole aligned
     /// runs, or up to [`BlockMap::LIMIT`] from one on, split nothing that is placed.
     pub fn remove(
         &self,
@@ -41,13 +41,14 @@ impl BlockMap {
             // The highest tree covers more than that: the whole of it goes, or its root would be left.
             inside.end = self.covered();
         }
+        let mut removed = Ok(());
         for (entry, level, base) in self.tops(&inside) {
-            remove(nodes, taker, entry, level, base, &inside, taken)?;
+            removed = remove(nodes, taker, entry, level, base, &inside, taken).and(removed);
         }
         if has_tree && self.root().load(Ordering::Relaxed) == Entry::HOLE.0 {
             self.return_inline();
         }
-        Ok(())
+        removed
     }
 
     /// Whether nothing is placed or reserved, and no node is used or waits. Says nothing while others fill holes.
@@ -196,8 +197,9 @@ fn remove(
         Kind::Hole => return Ok(()),
         Kind::Moved => unreachable!("{NOT_MOVED}"),
         Kind::Node => {
+            let mut removed = Ok(());
             for (child, base) in children(nodes, value, level, base, range) {
-                remove(nodes, taker, child, level - 1, base, range, taken)?;
+                removed = remove(nodes, taker, child, level - 1, base, range, taken).and(removed);
             }
             let entries = &nodes.node(value.to_node()).entries;
             let is_empty = |entry: &AtomicU64| entry.load(Ordering::Relaxed) == Entry::HOLE.0;
@@ -205,7 +207,7 @@ fn remove(
                 entry.store(Entry::HOLE.0, Ordering::Relaxed);
                 nodes.give_back(value.to_node());
             }
-            return Ok(());
+            return removed;
         }
         Kind::Run | Kind::Reserved if !covers(range, base, level) => {
             split(nodes, taker, Room::Usual, entry, value)?;

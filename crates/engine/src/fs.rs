@@ -484,7 +484,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             "blocks used by the pool and mapped by files differ"
         );
         assert_eq!(
-            status.reserved, reserved,
+            status.reserved,
+            reserved
+                + self
+                    .journal
+                    .as_ref()
+                    .map_or(0, |journal| journal.quarantined_blocks().1),
             "blocks reserved in the pool and in files differ"
         );
         self.metadata.check_invariants(charged);

@@ -242,15 +242,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Frees blocks that a file's map recorded until now: the one place where such blocks go back to the pool.
     pub(super) fn free_blocks(&self, first: Block, blocks: u64) {
         match &self.journal {
-            Some(journal) if !is_planted(Planted::EarlyReuse) => journal.quarantine(first, blocks),
+            Some(journal) if !is_planted(Planted::EarlyReuse) => journal.quarantine(Some(first), blocks),
             _ => self.pool.free(first, blocks),
+        }
+    }
+
+    /// Gives room back that was reserved for a file until now.
+    pub(super) fn unreserve(&self, blocks: u64) {
+        match &self.journal {
+            Some(journal) if blocks > 0 && !is_planted(Planted::EarlyReuse) => journal.quarantine(None, blocks),
+            _ => self.pool.unreserve(blocks),
         }
     }
 
     /// Blocks of the pool that are no file's: the log's, superblocks, and those that wait until they may be used again.
     pub(super) fn log_blocks(&self) -> u64 {
         self.journal.as_ref().map_or(0, |journal| {
-            journal.segment_blocks() + journal.quarantined_blocks() + self.pool.superblock_blocks()
+            journal.segment_blocks() + journal.quarantined_blocks().0 + self.pool.superblock_blocks()
         })
     }
 
@@ -387,7 +395,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 self.write_snapshot(journal, &slot)?;
                 room = find();
             }
-            if room.is_some() || journal.quarantined_blocks() == 0 {
+            if room.is_some() || !journal.has_quarantined() {
                 break;
             }
         }
@@ -443,11 +451,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         };
         let full = |result: &Result<T>| matches!(result, Err(Error::NoSpace));
         let mut result = act();
-        if !waits && full(&result) && (journal.quarantined_blocks() > 0 || journal.can_be_shorter()) {
+        if !waits && full(&result) && (journal.has_quarantined() || journal.can_be_shorter()) {
             return Err(Error::Away);
         }
         for _ in 0..COMMITS_MAX {
-            if !full(&result) || journal.quarantined_blocks() == 0 {
+            if !full(&result) || !journal.has_quarantined() {
                 break;
             }
             self.sync_all(slot)?;
@@ -740,7 +748,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let through = journal.end();
         let listed = std::mem::take(&mut *journal.dirty.lock());
         let is_settled = through <= journal.settled_all.load(Ordering::Relaxed);
-        if listed.is_empty() && is_settled && journal.quarantined_blocks() == 0 {
+        if listed.is_empty() && is_settled && !journal.has_quarantined() {
             // An error is told to everybody, whatever there is to do.
             return Ok(journal.force(&self.pool, 0)?);
         }

@@ -122,7 +122,7 @@ impl Repair {
         let damage = replayed.check(superblock);
         let extents = replayed.tables.inodes().flat_map(|(_, node)| node.data.extents.iter());
         let placed = extents.filter(|extent| extent.first().is_some());
-        let placed_blocks = placed.map(|extent| extent.blocks).sum();
+        let placed_blocks = placed.map(|extent| extent.blocks).fold(0, u64::saturating_add);
         let inodes = replayed.tables.inodes().count() as u64;
         let is_log_whole = mended.iter().all(|one| one.remedy == Remedy::Rewritten);
         let new = if damage.is_empty() && is_log_whole {

@@ -200,12 +200,19 @@ impl Replayed {
             is_inside && segment.is_none_or(|(at, count)| at.plus(count.into()) <= first)
         };
         let mut overview = self.tables.look_over(&is_for_files, show);
-        let placed: u64 = overview.claims.iter().map(|(_, blocks, _)| blocks).sum();
-        let all: u64 = superblock.members.iter().map(|member| member.blocks).sum();
-        if overview.promised > 0 && overview.promised + placed > all {
+        let placed = overview.claims.iter().map(|(_, blocks, _)| *blocks);
+        let needed = placed.fold(overview.promised, u64::saturating_add);
+        if overview.promised > 0 && needed > self.blocks_for_files(superblock) {
             overview.damage.push(Damage::Promised(overview.promised));
         }
         overview
+    }
+
+    /// Blocks that are neither superblocks nor the log's.
+    pub(super) fn blocks_for_files(&self, superblock: &Superblock) -> u64 {
+        let members = superblock.members.iter().map(|member| member.blocks.saturating_sub(2));
+        let log: u64 = self.segments().map(|(_, blocks)| u64::from(blocks)).sum();
+        members.sum::<u64>().saturating_sub(log)
     }
 
     /// Segments of the log.

@@ -131,7 +131,7 @@ pub(crate) struct Journal {
     /// Superblock as it was written last.
     superblock: Mutex<Superblock>,
     /// Blocks that were freed, by the log's end at that time.
-    quarantine: Mutex<Vec<(u64, Block, u64)>>,
+    quarantine: Mutex<Vec<(u64, Option<Block>, u64)>>,
     /// Held while a file is made durable, by its number.
     syncing: [Mutex<()>; SYNCING],
     /// Held while a file's blocks move to other places of it.
@@ -432,8 +432,8 @@ impl Journal {
         }
     }
 
-    /// Keeps blocks back that a file had until now: a crash may bring back the record that gave them to it.
-    pub(crate) fn quarantine(&self, first: Block, blocks: u64) {
+    /// Keeps blocks back that a file had until now, or room that was reserved for it: a crash may bring back the record that gave them to it.
+    pub(crate) fn quarantine(&self, first: Option<Block>, blocks: u64) {
         let end = self.end();
         self.quarantine.lock().push((end, first, blocks));
     }
@@ -445,12 +445,24 @@ impl Journal {
         self.await_syncs();
         let kept = self.quarantine.lock().clone();
         let freed = kept.into_iter().filter(|(end, ..)| *end <= through);
-        freed.for_each(|(_, first, blocks)| pool.memory().forget(first, blocks));
+        let placed = freed.filter_map(|(_, first, blocks)| Some((first?, blocks)));
+        placed.for_each(|(first, blocks)| pool.memory().forget(first, blocks));
     }
 
-    /// Blocks that are kept back.
-    pub(crate) fn quarantined_blocks(&self) -> u64 {
-        self.quarantine.lock().iter().map(|(.., blocks)| blocks).sum()
+    /// Whether blocks or room are kept back.
+    pub(crate) fn has_quarantined(&self) -> bool {
+        !self.quarantine.lock().is_empty()
+    }
+
+    /// Blocks that are kept back, and room that was reserved, in blocks.
+    pub(crate) fn quarantined_blocks(&self) -> (u64, u64) {
+        self.quarantine
+            .lock()
+            .iter()
+            .fold((0, 0), |(placed, reserved), (_, first, blocks)| match first {
+                Some(_) => (placed + blocks, reserved),
+                None => (placed, reserved + blocks),
+            })
     }
 
     /// Gives back blocks that were freed before the group `through`, which is durable as all before it.
@@ -459,7 +471,12 @@ impl Journal {
         let (free, still): (Vec<_>, Vec<_>) = kept.drain(..).partition(|(end, ..)| *end <= through);
         *kept = still;
         drop(kept);
-        free.into_iter().for_each(|(_, first, blocks)| pool.free(first, blocks));
+        for (_, first, blocks) in free {
+            match first {
+                Some(first) => pool.free(first, blocks),
+                None => pool.unreserve(blocks),
+            }
+        }
     }
 
     /// Blocks of the log, used and empty.
@@ -779,9 +796,10 @@ pub(crate) fn revoke<M: Memory>(memory: &M, superblock: &mut Superblock, ends_fi
     superblock.witness = NO_WITNESS;
     // A change that failed may have left the number in between.
     superblock.generation += 2;
-    // Where not even that can be made durable, the page cache shows the copy that was stored first.
-    let members = superblock.members.clone();
-    let _ = write_superblocks(memory, superblock, &members, ends_first);
+    for member in superblock.members.clone() {
+        // Where not even that can be made durable, the page cache shows the copy that was stored first. Other members may be on other disks.
+        let _ = write_superblocks(memory, superblock, &[member], ends_first);
+    }
 }
 
 /// Writes each copy of the newest superblock anew that a crash left damaged or old, so that no member is ever two changes behind, and none has
@@ -791,8 +809,10 @@ pub(crate) fn repair_superblocks<M: Memory>(memory: &M, newest: &Superblock) -> 
         let mut copies = Vec::new();
         for index in [0, member.blocks - 1] {
             let (place, mut copy) = (Block::new(member.id, index), [0; BLOCK_BYTES]);
-            memory.load(place, 0, &mut copy)?;
-            copies.push((Superblock::decode(&copy).ok().map(|found| found.generation), place));
+            let loaded = memory.load(place, 0, &mut copy).ok();
+            // One that cannot be read is as a damaged one: a disk may put it elsewhere when it is written.
+            let found = loaded.and_then(|()| Superblock::decode(&copy).ok());
+            copies.push((found.map(|found| found.generation), place));
         }
         // A damaged one first: the other one is whole meanwhile.
         copies.sort_unstable();

@@ -81,6 +81,9 @@ impl Rewrite {
                 store(segment, &mut at, leads_on)?;
                 memory.persist(segment.0, 0, at)?;
                 (segment, at) = (next, 0);
+                if codec::padded(group.len()) + NEXT_BYTES > blocks as usize * BLOCK_BYTES {
+                    return Err(MemoryError);
+                }
             }
             store(segment, &mut at, group)?;
         }

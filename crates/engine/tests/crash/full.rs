@@ -1,6 +1,6 @@
 //! Many threads in a pool that is full: some are refused, and the log goes on.
 
-use crate::sim::Kind;
+use crate::sim::{DISK, Disk, Kind};
 use crate::tree::Tree;
 use crate::workload::{Operation, Range, Run, SimFs, asking, format_of, open};
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, KEEP_SIZE, PUNCH_HOLE};
@@ -188,4 +188,34 @@ fn a_truncation_undone_by_a_power_cut_keeps_the_old_bytes_without_map_nodes() {
         .expect("growing takes nothing");
     let grown = read(&fs, RUN_BYTES);
     assert!(grown[..LEFT_BYTES] == old[..LEFT_BYTES] && grown[LEFT_BYTES..].iter().all(|byte| *byte == 0));
+}
+
+/// Room of a file that was cut is nobody's before the cut is settled: a power cut gives it back to the file.
+#[test]
+fn reserved_room_goes_to_others_only_for_good() {
+    const BYTES: u64 = 4096;
+    for kind in [Kind::File, Kind::Pmem, DISK] {
+        let (fs, memory) = format_of(kind, 4096, 64);
+        let slot = fs.slots().claim().expect("the first slot is free");
+        let new = |name: &[u8]| fs.create(&fs.root(), name, file()).expect("the pool has room");
+        let (cut, other) = (new(b"cut"), new(b"other"));
+        let free = fs.statfs().free;
+        let reserve = |blocks: u64| fs.fallocate(&asking(&slot), &cut, KEEP_SIZE, 0, blocks * BYTES);
+        let blocks = (0..free).rev().find(|blocks| reserve(*blocks).is_ok());
+        assert!(blocks > Some(free / 2), "{blocks:?} of {free}");
+        fs.sync_all(&slot).expect("the disk works");
+        fs.truncate_step(&cut, 0, 0).expect("cutting takes nothing");
+        let mut at = 0;
+        while let Ok(written @ 1..) = fs.write(&asking(&slot), &other, at, &[1; 1 << 16], false) {
+            at += written as u64;
+        }
+        fs.sync(&slot, &other).expect("the disk works");
+        fs.check_invariants();
+        let mut disk = Disk::new(kind, vec![0; memory.bytes().len()]);
+        memory.take_events().iter().for_each(|event| disk.play(event));
+        let (fs, _) = open(kind, disk.after_crash(|_, _| 0), 9).expect("there is room for all");
+        let found = fs.lookup(&fs.root(), b"other").expect("it is durable");
+        assert_eq!(fs.attr(&found).size, at, "{kind:?}");
+        fs.check_invariants();
+    }
 }

@@ -344,13 +344,15 @@ impl MemberFile {
         if self.blocks() < 2 {
             return Err(unusable(UnusableSuperblock::NotOne));
         }
-        let copy = |at: u64| -> Result<_, MemberFileError> {
-            let mut block = [0; BLOCK_BYTES];
-            self.read_exact_at(&mut block, at)
-                .map_err(|source| self.failed("read the superblock of", source))?;
-            Ok(block)
-        };
-        Superblock::newer(&copy(0)?, &copy(self.bytes - BLOCK_BYTES as u64)?).map_err(unusable)
+        let (mut copies, mut unread) = ([[0; BLOCK_BYTES]; 2], None);
+        for (copy, at) in copies.iter_mut().zip([0, self.bytes - BLOCK_BYTES as u64]) {
+            if let Err(source) = self.read_exact_at(copy, at) {
+                // The other one will do, if it is whole.
+                *copy = [0; BLOCK_BYTES];
+                unread = Some(self.failed("read the superblock of", source));
+            }
+        }
+        Superblock::newer(&copies[0], &copies[1]).map_err(|source| unread.unwrap_or_else(|| unusable(source)))
     }
 
     /// The home of the disk that the file lies on, or of the device that it is; `None` where there is no disk, or the machine does not tell.

@@ -237,6 +237,34 @@ fn a_pool_on_disks_is_repaired_renamed_and_moved() {
     assert_eq!(pools.listed().len(), 2);
 }
 
+/// A bad sector under one of a member's two superblocks.
+#[test]
+fn a_superblock_that_cannot_be_read_is_written_again() {
+    need_mounts!();
+    let pools = Pools::new("disks-superblock");
+    let mount = pools.0.dir("mount");
+    let disk = Disk::new(&pools, "disk", 64 * MIB, &[]);
+    succeed(&mut create(&pools, &[&disk.0], ""));
+    succeed(&mut pools.homenode("up tank mount --cache 16M"));
+    synced(&mount.join("kept"), b"content");
+    succeed(&mut pools.homenode("down mount"));
+    let backing = File::options().write(true).open(pools.path("disk")).unwrap();
+    let lose_last_block = || {
+        backing.set_len(64 * MIB - 4096).unwrap();
+        succeed(Command::new("blockdev").arg("--flushbufs").arg(&disk.0));
+    };
+    lose_last_block();
+    succeed(&mut pools.homenode("up tank mount --cache 16M"));
+    assert_eq!(fs::read(mount.join("kept")).unwrap(), b"content");
+    succeed(&mut pools.homenode("down mount"));
+    assert_eq!(backing.metadata().unwrap().len(), 64 * MIB, "it was not written");
+    lose_last_block();
+    let told = describe(&pools.homenode("fsck --repair tank").output().unwrap());
+    let damaged = "superblock at the end of member 0";
+    assert!(told.contains(damaged) && told.contains("1 fault repaired"), "{told}");
+    succeed(&mut pools.homenode("fsck tank"));
+}
+
 #[test]
 fn unreadable_bytes_are_errors_and_status_counts_them() {
     need_mounts!();

@@ -688,7 +688,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .pending
             .into_iter()
             .for_each(|(first, count)| self.free_blocks(first, count));
-        self.pool.unreserve(freed.reserved);
+        self.unreserve(freed.reserved);
         file.blocks.subtract(freed.placed + freed.reserved);
     }
 }

@@ -51,7 +51,7 @@ impl Ranges {
 #[derive(Debug)]
 pub(super) struct Claims {
     taken: Ranges,
-    /// Blocks of all members.
+    /// Blocks that are neither superblocks nor the log's.
     blocks: u64,
     /// When the log made a claim, by the file and the difference between a file block and its place.
     order: HashMap<(Ino, u64), u64>,
@@ -80,7 +80,7 @@ impl Claims {
         }
         Self {
             taken,
-            blocks: superblock.members.iter().map(|member| member.blocks).sum(),
+            blocks: replayed.blocks_for_files(superblock),
             order: HashMap::new(),
         }
     }
@@ -124,7 +124,7 @@ impl Claims {
     /// Gives each block to one file, and takes it from the others; then drops promises when there is no room for them.
     pub(super) fn mend(&mut self, tree: &mut Tree<'_>) {
         let mut claims = Vec::new();
-        let mut promised = 0;
+        let mut promised = 0_u64;
         for (ino, node) in &tree.inodes {
             for (at, (blocks, first)) in &node.extents {
                 match first {
@@ -132,7 +132,7 @@ impl Claims {
                         let order = self.order.get(&key(*ino, *at, *first)).copied().unwrap_or(0);
                         claims.push((std::cmp::Reverse(order), *ino, *at, *first, *blocks));
                     }
-                    None => promised += blocks,
+                    None => promised = promised.saturating_add(*blocks),
                 }
             }
         }
@@ -156,7 +156,7 @@ impl Claims {
             };
             tree.tell(damage, Remedy::Hole(lost));
         }
-        if promised + in_use > self.blocks {
+        if promised.saturating_add(in_use) > self.blocks {
             for node in tree.inodes.values_mut() {
                 node.extents.retain(|_, (_, first)| first.is_some());
             }

@@ -152,7 +152,7 @@ impl Tables {
             for extent in node.data.extents.iter() {
                 match extent.first() {
                     Some(first) => overview.claims.push((first, extent.blocks, *ino)),
-                    None => overview.promised += extent.blocks,
+                    None => overview.promised = overview.promised.saturating_add(extent.blocks),
                 }
             }
         }

@@ -9,8 +9,8 @@ mod tree;
 use super::restore::{last_met, persist_life, require_writable, within};
 use super::{Ino, OpenError, Replayed};
 use crate::log::{
-    Change, Damage, GENERATIONS_BEHIND_MAX, Record, Rewrite, Salvaged, Segment, Shown, Superblock, Tables, Tail,
-    repair_superblocks, salvage, scan, write_superblocks,
+    Change, Claim, Damage, GENERATIONS_BEHIND_MAX, Record, Rewrite, Salvaged, Segment, Shown, Superblock, Tables, Tail,
+    given_behind, given_by, repair_superblocks, salvage, scan, write_superblocks,
 };
 use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 use blocks::Claims;
@@ -109,7 +109,7 @@ impl Repair {
         now_ns: i64,
     ) -> Result<Self, OpenError> {
         let mut mended = superblocks(memory, superblock);
-        let (replayed, lost) = match Replayed::read(memory, superblock, witness) {
+        let (replayed, mut lost) = match Replayed::read(memory, superblock, witness) {
             Ok(replayed) => (replayed, Lost::default()),
             Err(error) => salvaged(memory, superblock, witness, error, &mut mended)?,
         };
@@ -118,6 +118,8 @@ impl Repair {
                 damage: Damage::Log(fault),
                 remedy: Remedy::Kept,
             });
+            let is_within = |segment| within(superblock, segment);
+            lost.given = given_behind(memory, &replayed.tail, superblock.tail.nonce, &is_within);
         }
         let damage = replayed.check(superblock);
         let extents = replayed.tables.inodes().flat_map(|(_, node)| node.data.extents.iter());
@@ -136,7 +138,7 @@ impl Repair {
             let mut tree = Tree::of(replayed.tables, now_ns, &mut mended);
             let old = claims.all(&tree);
             tree.mend(&lost);
-            claims.mend(&mut tree);
+            claims.mend(&mut tree, lost.given);
             let snapshot = tree.snapshot(segment_blocks);
             let left = snapshot.tables().map_err(|error| OpenError::Log(error.to_string()))?;
             let left = left.check(&|first, blocks| claims.is_for_files(first, blocks));
@@ -247,6 +249,8 @@ struct Lost {
     names: bool,
     /// Inodes of which a part may be lost.
     torn: BTreeSet<Ino>,
+    /// Blocks that changes gave to files, in their order.
+    given: Vec<Claim>,
     /// The inode whose records the last group has begun with and not ended.
     open: Option<Ino>,
 }
@@ -340,7 +344,14 @@ fn salvaged<M: Memory>(
     if !lost.names {
         tables.drop_nameless();
     }
-    let segments = salvage(memory, superblock.tail, &is_within, &mut |_, _| Ok(())).segments;
+    let segments = salvage(memory, superblock.tail, &is_within, &mut |group, _| {
+        if group.sequence > sequence {
+            lost.given
+                .extend(group.records.map_while(Result::ok).filter_map(given_by));
+        }
+        Ok(())
+    })
+    .segments;
     let tail = Tail {
         segments,
         at: 0,

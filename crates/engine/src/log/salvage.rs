@@ -73,7 +73,7 @@ pub(crate) fn salvage<M: Memory>(
 }
 
 /// Bytes of a segment; zeros for blocks that cannot be read.
-fn load<M: Memory>(memory: &M, (first, blocks): Segment) -> Vec<u8> {
+pub(super) fn load<M: Memory>(memory: &M, (first, blocks): Segment) -> Vec<u8> {
     let mut bytes = vec![0; blocks as usize * BLOCK_BYTES];
     if memory.load(first, 0, &mut bytes).is_err() {
         for (nth, block) in (0..).zip(bytes.chunks_mut(BLOCK_BYTES)) {

@@ -1,7 +1,8 @@
 //! Reading the log back: segment after segment, up to the last group that is whole.
 
 use super::codec::{self, HEADER_BYTES, Record, Records, padded};
-use super::{Head, Malformed};
+use super::salvage::load;
+use super::{Change, Claim, Head, Malformed};
 use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 
 /// A stretch of blocks that holds a part of the log.
@@ -121,14 +122,50 @@ pub(crate) fn claimed_behind<M: Memory>(
     nonce: u64,
     is_within: &dyn Fn(Segment) -> bool,
 ) -> u64 {
+    let mut claimed = 0;
+    each_behind(memory, end, nonce, is_within, &mut |_, durable| {
+        claimed = durable.filter(|durable| *durable > end.sequence).unwrap_or(0);
+        claimed > 0
+    });
+    claimed
+}
+
+/// Blocks that groups behind the log's end give to files, in their order; also such as a crash may have torn.
+pub(crate) fn given_behind<M: Memory>(
+    memory: &M,
+    end: &Tail,
+    nonce: u64,
+    is_within: &dyn Fn(Segment) -> bool,
+) -> Vec<Claim> {
+    let mut given = Vec::new();
+    each_behind(memory, end, nonce, is_within, &mut |records, _| {
+        given.extend(Records::new(records).map_while(Result::ok).filter_map(given_by));
+        false
+    });
+    given
+}
+
+/// Blocks that a record gives to a file.
+pub(crate) fn given_by(record: Record<'_>) -> Option<Claim> {
+    match record {
+        Record::Change(Change::Extent { ino, first, blocks, .. }) => Some((first?, blocks, ino)),
+        _ => None,
+    }
+}
+
+/// Shows the records of each group behind the log's end, and what is durable by the group that continues its checksum, until `see` returns true.
+fn each_behind<M: Memory>(
+    memory: &M,
+    end: &Tail,
+    nonce: u64,
+    is_within: &dyn Fn(Segment) -> bool,
+    see: &mut dyn FnMut(&[u8], Option<u64>) -> bool,
+) {
     let mut places: Vec<(Segment, usize)> = end.segments.last().map(|last| (*last, end.at)).into_iter().collect();
     let mut nth = 0;
-    while let Some(&((first, blocks), from)) = places.get(nth) {
+    while let Some(&(segment, from)) = places.get(nth) {
         nth += 1;
-        let mut bytes = vec![0; blocks as usize * BLOCK_BYTES];
-        if memory.load(first, 0, &mut bytes).is_err() {
-            continue;
-        }
+        let bytes = load(memory, segment);
         // A segment is looked at once: groups of a crash, or made up, may lead in a circle.
         let mut lead_on = |records| {
             let segment = next_segment(records).filter(|next| is_within(*next));
@@ -147,15 +184,15 @@ pub(crate) fn claimed_behind<M: Memory>(
                 lead_on(records);
             }
             let behind = bytes.get(at + padded(HEADER_BYTES + records.len())..);
-            if let Some((follows, records, _)) = behind.and_then(|behind| codec::open(behind, crc)) {
-                if follows.durable > end.sequence {
-                    return follows.durable;
-                }
+            let follows = behind.and_then(|behind| codec::open(behind, crc));
+            if see(records, follows.as_ref().map(|(follows, ..)| follows.durable)) {
+                return;
+            }
+            if let Some((_, records, _)) = follows {
                 lead_on(records);
             }
         }
     }
-    0
 }
 
 struct Reader<'a, M: Memory> {

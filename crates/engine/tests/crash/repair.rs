@@ -581,6 +581,46 @@ fn segments_that_no_log_has_take_no_memory() {
     assert!(matches!(refused, OpenError::Log(_)), "{refused}");
 }
 
+/// A group in the middle of the log is damaged, and one behind it gave a block to another user's file, which has written there.
+#[test]
+fn bytes_of_lost_changes_show_in_no_other_file() {
+    let snapshot = [
+        vec![inode(1, DIRECTORY), named(1, 4, "old"), inode(4, FILE)],
+        vec![extent(4, 0, 3, 20), size(4, 3 * 4096), end()],
+    ];
+    let tail = [
+        vec![inode(5, FILE), named(1, 5, "mine"), extent(5, 0, 1, 30), size(5, 4096)],
+        vec![named(1, 6, "damaged"), inode(6, FILE)],
+        // The same place once more is no news.
+        vec![inode(7, FILE), extent(7, 0, 1, 21), extent(5, 0, 1, 30)],
+        vec![named(1, 7, "new")],
+    ];
+    let mut bytes = pool(&snapshot, &tail);
+    let mut superblock = newest_superblock(&bytes).expect("it was made above");
+    superblock.end = 4;
+    for block in [0, BLOCKS as u64 - 1] {
+        put(&mut bytes, block, 0, &superblock.encode()[..]);
+    }
+    let name = bytes
+        .windows(7)
+        .position(|word| word == b"damaged")
+        .expect("it is there");
+    bytes[name] ^= 1;
+    let (told, memory) = mend(bytes).expect("most of the log can be read");
+    let hole = "file 4 had 3 blocks from block 20 of member 0 on, which changes that are lost gave to another file: \
+                1 of them read as zeros from now on";
+    assert_eq!(told[1..], [hole], "{told:?}");
+    let (fs, _) = open(Kind::File, memory.bytes(), 2).expect("it was mended");
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let blocks = |name: &[u8]| {
+        let (inode, mut read) = (fs.lookup(&fs.root(), name).expect("it is kept"), vec![1; 3 * 4096]);
+        let count = fs.read(&crate::workload::asking(&slot), &inode, 0, &mut read);
+        read.truncate(count.expect("it can be read"));
+        read.chunks(4096).map(|block| block[0]).collect::<Vec<_>>()
+    };
+    assert_eq!((blocks(b"old"), blocks(b"mine")), (vec![20, 0, 22], vec![30]));
+}
+
 #[test]
 fn a_log_ends_at_a_wrong_link() {
     let mut bytes = grouped();

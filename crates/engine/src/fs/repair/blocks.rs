@@ -7,7 +7,7 @@ use super::{Damage, Remedy};
 use crate::Block;
 use crate::fs::restore::within;
 use crate::fs::{Ino, OpenError, Replayed};
-use crate::log::{Change, Record, Segment, Superblock, salvage};
+use crate::log::{Change, Claim, Record, Segment, Superblock, salvage};
 use crate::{MemberId, Memory};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -17,16 +17,20 @@ use std::ops::Range;
 pub(super) struct Ranges(BTreeMap<u64, (u64, Option<Ino>)>);
 
 impl Ranges {
-    /// Takes what is free of a range, and returns what is not, with who has it.
-    fn take(&mut self, range: Range<u64>, owner: Option<Ino>) -> Vec<(Range<u64>, Option<Ino>)> {
+    /// Parts of a range that are taken, with who has them.
+    fn met(&self, range: &Range<u64>) -> Vec<(Range<u64>, Option<Ino>)> {
         let before = self.0.range(..range.start).next_back();
         let first = before
             .filter(|(_, (end, _))| *end > range.start)
             .map(|(start, _)| *start);
         let met = self.0.range(first.unwrap_or(range.start)..range.end);
-        let met: Vec<_> = met
-            .map(|(start, (end, owner))| ((*start).max(range.start)..(*end).min(range.end), *owner))
-            .collect();
+        met.map(|(start, (end, owner))| ((*start).max(range.start)..(*end).min(range.end), *owner))
+            .collect()
+    }
+
+    /// Takes what is free of a range, and returns what is not, with who has it.
+    fn take(&mut self, range: Range<u64>, owner: Option<Ino>) -> Vec<(Range<u64>, Option<Ino>)> {
+        let met = self.met(&range);
         let mut at = range.start;
         for (taken, _) in &met {
             if at < taken.start {
@@ -121,8 +125,10 @@ impl Claims {
         used
     }
 
-    /// Gives each block to one file, and takes it from the others; then drops promises when there is no room for them.
-    pub(super) fn mend(&mut self, tree: &mut Tree<'_>) {
+    /// Takes blocks from files that changes which are lost have `given` to others, whose bytes may be there by now. Gives each other block to one
+    /// file, and takes it from the others; then drops promises when there is no room for them.
+    pub(super) fn mend(&mut self, tree: &mut Tree<'_>, given: Vec<Claim>) {
+        take_given(tree, given);
         let mut claims = Vec::new();
         let mut promised = 0_u64;
         for (ino, node) in &tree.inodes {
@@ -218,5 +224,33 @@ impl Claims {
             return Err(OpenError::NoRoom(wanted as u64 * step * crate::BLOCK_BYTES as u64));
         }
         Ok(free)
+    }
+}
+
+fn take_given(tree: &mut Tree<'_>, given: Vec<Claim>) {
+    // The last one counts.
+    let mut last = Ranges::default();
+    for (first, blocks, ino) in given.into_iter().rev() {
+        last.take(addresses(first, blocks), Some(ino));
+    }
+    let (mut damage, inodes) = (Vec::new(), &mut tree.inodes);
+    for (ino, node) in inodes {
+        let extents: Vec<_> = node.extents.iter().map(|(at, extent)| (*at, *extent)).collect();
+        for (at, (blocks, first)) in extents {
+            let Some(first) = first else { continue };
+            let mut met = last.met(&addresses(first, blocks));
+            met.retain(|(_, owner)| *owner != Some(*ino));
+            for (range, _) in &met {
+                node.cut(at, at + (range.start - first.to_raw()), range.end - range.start);
+            }
+            let lost = met.iter().map(|(range, _)| range.end - range.start).sum();
+            if lost > 0 {
+                let ino = *ino;
+                damage.push((Damage::GivenOn { ino, first, blocks }, Remedy::Hole(lost)));
+            }
+        }
+    }
+    for (damage, remedy) in damage {
+        tree.tell(damage, remedy);
     }
 }

@@ -67,6 +67,16 @@ pub enum Damage {
         /// How many.
         blocks: u64,
     },
+    /// Blocks of a file that another one got by changes which are lost.
+    #[error("file {ino} had {blocks} blocks from block {} of {} on, which changes that are lost gave to another file", .first.index(), .first.member(), ino = .ino.0)]
+    GivenOn {
+        /// The file.
+        ino: Ino,
+        /// The first.
+        first: Block,
+        /// How many.
+        blocks: u64,
+    },
     /// More blocks are promised to files than the pool has.
     #[error("{0} blocks are promised to files, more than the pool has room for")]
     Promised(u64),

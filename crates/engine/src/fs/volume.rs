@@ -219,6 +219,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         *state = State::Removed;
         volumes.remove(&*volume.name);
         self.tell(self.now_ns(), &[Change::NoVolume { name: &volume.name }]);
+        // What follows takes long where there is much to free.
+        drop(state);
+        drop(volumes);
         let mut inode = volume.inode.state.lock();
         inode.links = 0;
         let gone = inode.evict(&volume.inode);

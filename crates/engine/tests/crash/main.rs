@@ -539,6 +539,33 @@ fn a_panic_in_a_sync_acknowledges_nothing() {
     }
 }
 
+/// The witness that all is there that was stored goes from all disks when one has lost bytes, as that one may show old bytes later.
+#[test]
+fn a_failed_disk_leaves_no_witness_on_the_others() {
+    use homenode_engine::BLOCK_BYTES;
+    use homenode_engine::log::Superblock;
+    let mut run = Run::with_places(Kind::File, 2);
+    assert!(run.step(Operation::AddMember) && run.step(Operation::Create("a")));
+    assert!(run.step(Operation::SyncAll));
+    let witnesses = |run: &Run| {
+        let bytes = run.memory.bytes();
+        let copies = bytes.chunks(sim::MEMBER_BYTES).map(|member| {
+            let first = member[..BLOCK_BYTES].try_into().expect("a block");
+            Superblock::decode(first).expect("it is whole").witness
+        });
+        copies.collect::<Vec<_>>()
+    };
+    assert_eq!(witnesses(&run), [1, 1]);
+    run.memory.fail_place(0);
+    assert!(run.step(Operation::Write("a", 0, 70_000)));
+    assert!(!run.step(Operation::SyncAll));
+    assert!(
+        witnesses(&run).iter().all(|witness| *witness != 1),
+        "{:?}",
+        witnesses(&run)
+    );
+}
+
 /// Bytes of the file `a`.
 fn bytes_of_a(fs: &workload::SimFs) -> Option<Vec<u8>> {
     let inode = fs.lookup(&fs.root(), b"a").ok()?;

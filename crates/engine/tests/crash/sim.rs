@@ -151,6 +151,8 @@ struct State {
     faults: u64,
     /// Whether they panic instead.
     panics: bool,
+    /// The place of a member that takes nothing any more.
+    failed_place: Option<usize>,
     /// Writes that fail of 256 writes of a disk outside the log, on average.
     failing: u8,
     /// Whether events are kept.
@@ -167,6 +169,7 @@ impl SimMemory {
             until_fault: None,
             faults: 0,
             panics: false,
+            failed_place: None,
             failing: 0,
             records: true,
         };
@@ -241,6 +244,11 @@ impl SimMemory {
         self.0.state.lock().panics = true;
     }
 
+    /// Has the member at a place take nothing any more.
+    pub(crate) fn fail_place(&self, place: usize) {
+        self.0.state.lock().failed_place = Some(place);
+    }
+
     /// Has so many of 256 writes of a disk fail from now on: but not those of the log's end.
     pub(crate) fn fail_often(&self, of_256: u8) {
         self.0.state.lock().failing = of_256;
@@ -274,6 +282,9 @@ impl SimMemory {
 
     fn note_persist(&self, start: usize, bytes: usize) -> Result<(), MemoryError> {
         self.fail_if_due()?;
+        if self.0.state.lock().failed_place == Some(start / self.0.member_bytes) {
+            return Err(MemoryError);
+        }
         self.note_durable(start, bytes);
         Ok(())
     }

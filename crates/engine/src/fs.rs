@@ -38,6 +38,7 @@ pub use file::{FoundMap, fallocate_mode};
 pub use inode::Inode;
 pub use kernel_file::PreparedFile;
 pub use namespace::DirEntry;
+pub(crate) use namespace::TARGET_BYTES_MAX;
 pub use open::{Access, Opens};
 pub use placement::{Placement, UnknownPlacement};
 pub use repair::{Mended, Remedy, Repair};
@@ -46,6 +47,7 @@ pub use unlinked::{Unlinked, UnlinkedCount};
 pub use volume::{Stretch, VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
 pub(crate) use volume::{check_name as check_volume_name, check_size as check_volume_size};
 pub use words::{WORDS_NAME, WORDS_XATTR};
+pub(crate) use xattr::VALUE_BYTES_MAX;
 pub use xattr::{MAP_XATTR, POLICY_XATTR, RESERVE_VALUE, RESERVE_XATTR, map_value};
 
 use crate::log::{Attributes, Change, Journal};

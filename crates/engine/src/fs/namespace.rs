@@ -26,7 +26,7 @@ pub struct DirEntry<'a> {
 }
 
 /// Longest target of a symbolic link, in bytes (PATH_MAX less the NUL).
-const TARGET_BYTES_MAX: usize = 4095;
+pub(crate) const TARGET_BYTES_MAX: usize = 4095;
 /// Links an inode can have.
 const LINKS_MAX: u32 = i32::MAX.unsigned_abs();
 

@@ -22,7 +22,7 @@ pub const RESERVE_VALUE: &[u8] = b"extend";
 pub const MAP_XATTR: &[u8] = b"user.homenode.map";
 
 /// Longest value (XATTR_SIZE_MAX).
-const VALUE_BYTES_MAX: usize = 64 << 10;
+pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
 /// All names and values of one inode.
 const TOTAL_BYTES_MAX: usize = 1 << 20;
 pub(super) const CAPABILITY: &[u8] = b"security.capability";

@@ -5,7 +5,7 @@
 
 use super::planted::{Planted, is_planted};
 use super::{Attributes, Change};
-use crate::fs::{Ino, Placement};
+use crate::fs::{Ino, Placement, TARGET_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::{BLOCK_BYTES, Block};
 use homenode_shared::BlockMap;
 
@@ -309,9 +309,10 @@ impl<'a> Records<'a> {
         self.bytes(count.into())
     }
 
-    fn long(&mut self) -> Option<&'a [u8]> {
-        let count = self.u32()?;
-        self.bytes(usize::try_from(count).ok()?)
+    /// At most so many bytes: a segment has room for no more.
+    fn long(&mut self, most: usize) -> Option<&'a [u8]> {
+        let count = usize::try_from(self.u32()?).ok()?;
+        (count <= most).then(|| self.bytes(count))?
     }
 
     /// The first of some file blocks, and how many they are: at least 1, and within what a map can name.
@@ -340,7 +341,7 @@ impl<'a> Records<'a> {
             },
             kind::SETTLED_ALL => Record::SettledAll { through: self.u64()? },
             kind::BYTES => {
-                let (ino, at, bytes) = (self.ino()?, self.u64()?, self.long()?);
+                let (ino, at, bytes) = (self.ino()?, self.u64()?, self.long(usize::MAX)?);
                 let end = at.checked_add((bytes.len() / BLOCK_BYTES) as u64)?;
                 if end > BlockMap::LIMIT || !bytes.len().is_multiple_of(BLOCK_BYTES) {
                     return None;
@@ -375,7 +376,7 @@ impl<'a> Records<'a> {
             },
             kind::TARGET => Change::Target {
                 ino: self.ino()?,
-                target: self.long()?,
+                target: self.long(TARGET_BYTES_MAX)?,
             },
             kind::TIMES => {
                 let (ino, bits) = (self.ino()?, self.u8()?);
@@ -405,7 +406,7 @@ impl<'a> Records<'a> {
             kind::XATTR => Change::Xattr {
                 ino: self.ino()?,
                 name: self.short()?,
-                value: self.long()?,
+                value: self.long(VALUE_BYTES_MAX)?,
             },
             kind::NO_XATTR => Change::NoXattr {
                 ino: self.ino()?,
@@ -651,6 +652,24 @@ mod tests {
         }
         for end in 0..sealed {
             assert!(open(&group[..end], 9).is_none(), "{end} bytes of it");
+        }
+    }
+
+    #[test]
+    fn values_are_as_long_as_files_may_have_them() {
+        let value = vec![7; VALUE_BYTES_MAX + 1];
+        for (bytes, is_read) in [(VALUE_BYTES_MAX, true), (VALUE_BYTES_MAX + 1, false)] {
+            let (ino, value) = (INO, &value[..bytes]);
+            let mut record = Vec::new();
+            encode(
+                &mut record,
+                &Record::Change(Change::Xattr {
+                    ino,
+                    name: b"user.a",
+                    value,
+                }),
+            );
+            assert_eq!(Records::new(&record).all(|record| record.is_ok()), is_read, "{bytes}");
         }
     }
 

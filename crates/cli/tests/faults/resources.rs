@@ -134,38 +134,6 @@ fn few_descriptors() {
     );
 }
 
-/// Whoever opens a file to cut it, and is refused, sees it as it is.
-#[test]
-fn a_file_that_cannot_be_opened_is_not_cut() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    let mut refusals = 0;
-    for transport in transports() {
-        let scratch = Scratch::new("not-cut");
-        let dir = scratch.dir("pool");
-        up_by(transport, &dir);
-        let pid = server_pid(&dir).unwrap().as_raw_nonzero().to_string();
-        let limit = |most: &str| succeed(Command::new("prlimit").args(["--pid", &pid, most]));
-        let path = |index| dir.join(format!("file-{index}"));
-        for index in 0..64 {
-            fs::write(path(index), "content").unwrap();
-            assert_eq!(fs::metadata(path(index)).unwrap().len(), 7);
-        }
-        limit("--nofile=4:");
-        let refused = (0..64)
-            .filter(|index| File::create(path(*index)).is_err())
-            .collect::<Vec<_>>();
-        limit("--nofile=1024:");
-        for index in &refused {
-            assert_eq!(fs::metadata(path(*index)).unwrap().len(), 7);
-            assert_eq!(fs::read(path(*index)).unwrap(), b"content");
-        }
-        refusals += refused.len();
-        down(&dir);
-    }
-    assert!(refusals > 0, "the limit is off");
-}
-
 #[test]
 fn ten_thousand_open_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};

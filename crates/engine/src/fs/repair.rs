@@ -119,7 +119,8 @@ impl Repair {
                 remedy: Remedy::Kept,
             });
             let is_within = |segment| within(superblock, segment);
-            lost.given = given_behind(memory, &replayed.tail, superblock.tail.nonce, &is_within);
+            lost.given
+                .extend(given_behind(memory, &replayed.tail, superblock.tail.nonce, &is_within));
         }
         let damage = replayed.check(superblock);
         let extents = replayed.tables.inodes().flat_map(|(_, node)| node.data.extents.iter());

@@ -175,12 +175,12 @@ pub(crate) struct Snapshot {
     writer: Writer,
 }
 
-/// Ends the log when it is dropped by a panic.
-pub(crate) struct InHand<'a>(&'a Journal);
+/// Ends the log when it is dropped by a panic: none that was there before, as of a thread whose destructors sync.
+pub(crate) struct InHand<'a>(&'a Journal, bool);
 
 impl Drop for InHand<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if !self.1 && std::thread::panicking() {
             self.0.fail();
         }
     }
@@ -267,7 +267,7 @@ impl Journal {
 
     /// Ends the log if the thread panics before this is dropped: what it had in hand is on no list.
     pub(crate) fn in_hand(&self) -> InHand<'_> {
-        InHand(self)
+        InHand(self, std::thread::panicking())
     }
 
     /// Ends the log because stores may be lost.

@@ -1,6 +1,6 @@
 //! Reading the log back: segment after segment, up to the last group that is whole.
 
-use super::codec::{self, HEADER_BYTES, Record, Records, padded};
+use super::codec::{self, Group, HEADER_BYTES, Record, Records, padded};
 use super::salvage::load;
 use super::{Change, Claim, Head, Malformed};
 use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
@@ -123,23 +123,30 @@ pub(crate) fn claimed_behind<M: Memory>(
     is_within: &dyn Fn(Segment) -> bool,
 ) -> u64 {
     let mut claimed = 0;
-    each_behind(memory, end, nonce, is_within, &mut |_, durable| {
-        claimed = durable.filter(|durable| *durable > end.sequence).unwrap_or(0);
+    each_behind(memory, end, nonce, is_within, &mut |group, _| {
+        if group.durable > end.sequence {
+            claimed = group.durable;
+        }
         claimed > 0
     });
     claimed
 }
 
-/// Blocks that groups behind the log's end give to files, in their order; also such as a crash may have torn.
+/// Blocks that whole groups behind the log's end give to files, in their order. The first group there, which is damaged, says nothing: a flipped bit
+/// of its would be believed.
 pub(crate) fn given_behind<M: Memory>(
     memory: &M,
     end: &Tail,
     nonce: u64,
     is_within: &dyn Fn(Segment) -> bool,
 ) -> Vec<Claim> {
-    let mut given = Vec::new();
-    each_behind(memory, end, nonce, is_within, &mut |records, _| {
-        given.extend(Records::new(records).map_while(Result::ok).filter_map(given_by));
+    let (mut given, mut next) = (Vec::new(), None);
+    each_behind(memory, end, nonce, is_within, &mut |group, records| {
+        // Others are left from before a crash.
+        if next.is_none_or(|next| group.sequence == next) {
+            next = Some(group.sequence + 1);
+            given.extend(Records::new(records).map_while(Result::ok).filter_map(given_by));
+        }
         false
     });
     given
@@ -153,13 +160,13 @@ pub(crate) fn given_by(record: Record<'_>) -> Option<Claim> {
     }
 }
 
-/// Shows the records of each group behind the log's end, and what is durable by the group that continues its checksum, until `see` returns true.
+/// Shows each group behind the log's end that continues the checksum of another one, until `see` returns true.
 fn each_behind<M: Memory>(
     memory: &M,
     end: &Tail,
     nonce: u64,
     is_within: &dyn Fn(Segment) -> bool,
-    see: &mut dyn FnMut(&[u8], Option<u64>) -> bool,
+    see: &mut dyn FnMut(&Group, &[u8]) -> bool,
 ) {
     let mut places: Vec<(Segment, usize)> = end.segments.last().map(|last| (*last, end.at)).into_iter().collect();
     let mut nth = 0;
@@ -184,11 +191,10 @@ fn each_behind<M: Memory>(
                 lead_on(records);
             }
             let behind = bytes.get(at + padded(HEADER_BYTES + records.len())..);
-            let follows = behind.and_then(|behind| codec::open(behind, crc));
-            if see(records, follows.as_ref().map(|(follows, ..)| follows.durable)) {
-                return;
-            }
-            if let Some((_, records, _)) = follows {
+            if let Some((group, records, _)) = behind.and_then(|behind| codec::open(behind, crc)) {
+                if see(&group, records) {
+                    return;
+                }
                 lead_on(records);
             }
         }

@@ -65,7 +65,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Fs::rename`] by a user.
     ///
     /// # Errors
-    /// Those of [`Fs::rename`].
+    /// As [`Fs::rename`].
     pub fn rename_as(
         &self,
         user: u32,

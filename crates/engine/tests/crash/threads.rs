@@ -206,14 +206,7 @@ fn a_commit_keeps_bytes_that_were_written_before_it_beside_a_sync() {
     memory.at_load(move || {
         hooked.at_load(move || {
             write(&beside, &own, 0, 3);
-            let committed = Arc::clone(&beside);
-            let thread = std::thread::spawn(move || {
-                let slot = committed.slots().claim().expect("a slot is free");
-                committed.sync_all(&slot).expect("the disk works");
-            });
-            std::thread::sleep(Duration::from_millis(100));
-            assert!(!thread.is_finished());
-            commit.send(thread).expect("the test waits for it");
+            commit.send(begin_commit(&beside)).expect("the test waits for it");
         });
     });
     fs.sync(&slot, &inode).expect("the disk works");
@@ -351,14 +344,7 @@ fn a_sync_after_a_commit_that_began_before_an_earlier_one_keeps_the_bytes() {
     let (beside, own) = (Arc::clone(&fs), Arc::clone(&inode));
     memory.at_load(move || {
         let slot = beside.slots().claim().expect("a slot is free");
-        let committed = Arc::clone(&beside);
-        let thread = std::thread::spawn(move || {
-            let slot = committed.slots().claim().expect("a slot is free");
-            committed.sync_all(&slot).expect("the disk works");
-        });
-        // By then it waits for the sync in the middle of which this is.
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(!thread.is_finished());
+        let thread = begin_commit(&beside);
         beside.sync(&slot, &own).expect("the disk works");
         write(&beside, &slot, &own, 3);
         commit.send(thread).expect("the test waits for it");
@@ -380,4 +366,16 @@ fn the_planted_fault_in_needs_is_found() {
     plant(Some(Planted::NeedsMetOnce));
     assert!(std::panic::catch_unwind(a_name_taken_beside_a_sync).is_ok_and(|survived| !survived));
     plant(None);
+}
+
+/// A commit that waits for the sync in the middle of which the caller is.
+fn begin_commit(fs: &Arc<SimFs>) -> std::thread::JoinHandle<()> {
+    let fs = Arc::clone(fs);
+    let commit = std::thread::spawn(move || {
+        let slot = fs.slots().claim().expect("a slot is free");
+        fs.sync_all(&slot).expect("the disk works");
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!commit.is_finished());
+    commit
 }

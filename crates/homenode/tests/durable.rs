@@ -484,9 +484,7 @@ fn no_acknowledged_byte_is_lost_when_the_process_is_killed() {
 fn kill_writers(kind: Kind) {
     let rounds = kills();
     let files = kind.files("killed");
-    // So large that the writers come to its end in no run: the files that they keep are scattered over all that they have ever used, and the log finds
-    // no whole segment behind them then.
-    let member = files.member("a", 4 * MEMBER_BYTES);
+    let member = files.member("a", MEMBER_BYTES);
     drop(Pool::create_on(std::slice::from_ref(&member), &kind.options()).unwrap());
     let (mut written, mut synced) = (0, 0);
     for round in 0..rounds {

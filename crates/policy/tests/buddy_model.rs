@@ -19,6 +19,9 @@ enum Operation {
     UpTo {
         blocks: u64,
     },
+    Smallest {
+        most: u64,
+    },
     /// Frees up to `blocks` used blocks from the first used one at or behind `from`.
     Free {
         from: u64,
@@ -31,6 +34,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         2 => (0..13u32).prop_map(|order| Operation::Allocate { order }),
         3 => length.clone().prop_map(|blocks| Operation::UpTo { blocks }),
+        2 => (1..40u64).prop_map(|most| Operation::Smallest { most }),
         4 => (any::<u64>(), length).prop_map(|(from, blocks)| Operation::Free { from, blocks }),
     ]
 }
@@ -79,6 +83,11 @@ impl Model {
         self.expect(order).map(|start| (start, 1 << order))
     }
 
+    fn expect_smallest(&self, most: u64) -> Option<(u64, u64)> {
+        let (order, start) = self.runs().first().copied()?;
+        Some((start, 1 << order.min(most.ilog2())))
+    }
+
     fn set(&mut self, start: u64, blocks: u64, free: bool) {
         for flag in &mut self.free[start as usize..(start + blocks) as usize] {
             assert_ne!(*flag, free, "block given twice or taken twice");
@@ -113,6 +122,13 @@ fn apply(buddy: &mut Buddy, model: &mut Model, operation: &Operation) -> Result<
                 model.set(start, taken, false);
             }
         }
+        Operation::Smallest { most } => {
+            let run = buddy.allocate_smallest(most);
+            prop_assert_eq!(run, model.expect_smallest(most));
+            if let Some((start, taken)) = run {
+                model.set(start, taken, false);
+            }
+        }
         Operation::Free { from, blocks } => {
             if let Some((start, blocks)) = model.used_run(from, blocks) {
                 buddy.free(start, blocks);
@@ -122,7 +138,10 @@ fn apply(buddy: &mut Buddy, model: &mut Model, operation: &Operation) -> Result<
     }
     let free = model.free.iter().filter(|free| **free).count() as u64;
     prop_assert_eq!(buddy.free_blocks(), free);
-    prop_assert_eq!(buddy.largest_order(), model.runs().last().map(|(order, _)| *order));
+    let runs = model.runs();
+    prop_assert_eq!(buddy.largest_order(), runs.last().map(|(order, _)| *order));
+    let whole = runs.iter().filter(|(order, _)| *order >= HUGE_ORDER);
+    prop_assert_eq!(buddy.whole_blocks(), whole.map(|(order, _)| 1 << order).sum::<u64>());
     buddy.check_invariants();
     Ok(())
 }

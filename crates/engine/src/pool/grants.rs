@@ -4,7 +4,7 @@ use crate::{BLOCK_BYTES, Block, NodeId};
 use homenode_shared::RUN_BLOCKS;
 
 /// Blocks (64 KiB) of a write that is worth a run of its own: the file will probably be long.
-const ALIGNED_FROM: u64 = 16;
+pub(super) const LONG_BLOCKS: u64 = 16;
 /// Runs that a CPU may hold before it uses up what it has.
 const RUNS_MAX: usize = 4;
 
@@ -45,7 +45,7 @@ impl Grants {
         let fits = |run: &Run| run.first.index() % RUN_BLOCKS == file_block % RUN_BLOCKS;
         let at = match self.runs.iter().rposition(|run| run.asking == asking && fits(run)) {
             Some(at) => at,
-            None if file_block.is_multiple_of(RUN_BLOCKS) && want >= ALIGNED_FROM && self.runs.len() < RUNS_MAX => {
+            None if file_block.is_multiple_of(RUN_BLOCKS) && want >= LONG_BLOCKS && self.runs.len() < RUNS_MAX => {
                 return None;
             }
             None => self.runs.iter().rposition(|run| run.asking == asking)?,

@@ -1,12 +1,16 @@
 //! A member: its allocator, and how much of the member is backed by memory.
 
 use super::PoolError;
+use super::grants::LONG_BLOCKS;
 use crate::{Block, MemberId, Memory, NodeId, Starved};
 use homenode_policy::pool::{Buddy, HUGE_ORDER};
 use homenode_shared::RUN_BLOCKS;
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// Share of a member, one part in this many, below which its whole runs are spared.
+const WHOLE_SHARE: u64 = 4;
 
 /// Kind of storage that holds a member's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -185,14 +189,24 @@ impl Space {
         self.buddy.largest_order().is_some_and(|order| order >= HUGE_ORDER)
     }
 
-    /// A run of at most `blocks`; nothing when the member is being drained.
-    pub(super) fn allocate(&mut self, member: MemberId, blocks: u64) -> Option<(Block, u64)> {
+    /// A run of at most `blocks` for one who needs `want` of them now; nothing when the member is being drained.
+    ///
+    /// Where little of the member is whole, no more is taken than is needed, and the smallest holes first: small files that
+    /// stay must not end up in every run, as the log needs whole ones.
+    pub(super) fn allocate(&mut self, member: MemberId, blocks: u64, want: u64) -> Option<(Block, u64)> {
         if self.draining {
             return None;
         }
-        self.buddy
-            .allocate_up_to(blocks)
-            .map(|(start, got)| (Block::new(member, start), got))
+        let whole = self.buddy.whole_blocks() + self.buddy.blocks() - self.populated;
+        let run = if whole * WHOLE_SHARE >= self.buddy.blocks() {
+            self.buddy.allocate_up_to(blocks)
+        } else if want < LONG_BLOCKS {
+            self.buddy.allocate_smallest(blocks.min(LONG_BLOCKS))
+        } else {
+            // Broken runs first.
+            self.buddy.allocate_up_to(blocks.min(want).min(RUN_BLOCKS / 2))
+        };
+        run.map(|(start, got)| (Block::new(member, start), got))
     }
 
     /// Allocates 2 to the power of `order` blocks; `None` while the member drains or has no such run.

@@ -37,7 +37,7 @@ impl<M: Memory> Pool<M> {
             None => match self.refill(grants, asking, want) {
                 Ok(run) => run,
                 Err(NoSpace) if reserved => {
-                    let (first, got) = self.allocate_near(asking, want).ok_or(NoSpace)?;
+                    let (first, got) = self.allocate_near(asking, want, want).ok_or(NoSpace)?;
                     self.reserved.fetch_sub(got, Ordering::Relaxed);
                     self.count_spill(cpu, asking, first, got);
                     return Ok(Taken::new(self, (first, got), reserved));
@@ -85,7 +85,7 @@ impl<M: Memory> Pool<M> {
         let members = self.members_on(node);
         let run = self.seek(want, || {
             self.commit_run(want, |blocks| {
-                members.iter().find_map(|id| self.allocate_in(*id, blocks))
+                members.iter().find_map(|id| self.allocate_in(*id, blocks, blocks))
             })
         });
         run.map(|run| Taken::new(self, run, false))
@@ -95,7 +95,7 @@ impl<M: Memory> Pool<M> {
     /// not a spill.
     pub(crate) fn take_near(&self, node: NodeId, want: u64) -> Option<Taken<'_, M>> {
         let run = self.seek(want, || {
-            self.commit_run(want, |blocks| self.allocate_near(node, blocks))
+            self.commit_run(want, |blocks| self.allocate_near(node, blocks, blocks))
         });
         run.map(|run| Taken::new(self, run, false))
     }
@@ -286,7 +286,7 @@ impl<M: Memory> Pool<M> {
         let share = left / (GRANT_SHARE * self.grants.len() as u64);
         self.seek(want, || {
             let most = share.clamp(GRANT_BLOCKS_MIN, RUN_BLOCKS);
-            let (first, blocks) = self.commit_run(most, |blocks| self.allocate_near(asking, blocks))?;
+            let (first, blocks) = self.commit_run(most, |blocks| self.allocate_near(asking, blocks, want))?;
             let got = want.min(blocks);
             grants.lock().put(asking, first.plus(got), blocks - got);
             Some((first, got))
@@ -307,8 +307,9 @@ impl<M: Memory> Pool<M> {
         })
     }
 
-    /// Up to `blocks` blocks of the member nearest to `asking` that has any: candidates first (Algorithm 1 of MBS-LVM).
-    fn allocate_near(&self, asking: NodeId, blocks: u64) -> Option<(Block, u64)> {
+    /// Up to `blocks` blocks, `want` of them for now, of the member nearest to `asking` that has any: candidates first
+    /// (Algorithm 1 of MBS-LVM).
+    fn allocate_near(&self, asking: NodeId, blocks: u64, want: u64) -> Option<(Block, u64)> {
         let mut last = None;
         loop {
             let target = self.monitor.lock().target(asking);
@@ -317,20 +318,20 @@ impl<M: Memory> Pool<M> {
                 break;
             }
             last = target;
-            if let Some(run) = target.and_then(|id| self.allocate_in(id, blocks)) {
+            if let Some(run) = target.and_then(|id| self.allocate_in(id, blocks, want)) {
                 return Some(run);
             }
         }
         let nearest: Vec<MemberId> = self.monitor.lock().all_by_latency(asking).collect();
-        nearest.into_iter().find_map(|id| self.allocate_in(id, blocks))
+        nearest.into_iter().find_map(|id| self.allocate_in(id, blocks, want))
     }
 
-    fn allocate_in(&self, id: MemberId, blocks: u64) -> Option<(Block, u64)> {
+    fn allocate_in(&self, id: MemberId, blocks: u64, want: u64) -> Option<(Block, u64)> {
         let member = self.member(id)?;
         loop {
             {
                 let mut space = member.space();
-                let run = space.allocate(id, blocks);
+                let run = space.allocate(id, blocks, want);
                 self.note_use(&member, &space);
                 if run.is_some() || space.draining {
                     return run;

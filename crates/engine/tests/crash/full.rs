@@ -128,6 +128,38 @@ fn freed_blocks_are_usable_after_the_next_commit() {
     std::thread::scope(|scope| (0..8).for_each(|thread| drop(scope.spawn(move || work(thread)))));
 }
 
+/// Small files that stay lie scattered among the places of those that went, and the log still finds whole segments.
+#[test]
+fn a_log_grows_where_small_files_came_and_went() {
+    const BLOCKS: usize = 8192;
+    let (fs, memory) = format_of(Kind::File, BLOCKS, 64);
+    memory.forget_events();
+    let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
+    let mut kept = Vec::new();
+    for nth in 0..3 * BLOCKS {
+        let made = fs.create(&root, b"new", file()).expect("names and groups find room");
+        fs.write(&asking(&slot), &made, 0, &[7; 4096], false)
+            .expect("few blocks are in use");
+        if nth % 48 == 0 {
+            let name = format!("{nth}");
+            let renamed = fs.rename(&root, b"new", &root, name.as_bytes(), RenameMode::Replace);
+            renamed.expect("names and groups find room");
+            kept.push(made);
+        } else {
+            fs.unlink(&root, b"new").expect("it is there");
+        }
+        if nth % 256 == 0 {
+            fs.sync_all(&slot).expect("the disk works");
+        }
+    }
+    for inode in &kept {
+        let set = fs.set_xattr(inode, b"user.x", &[3; 8000], XattrMode::Either, false);
+        set.unwrap_or_else(|error| panic!("{error} with {:?}", fs.statfs()));
+    }
+    fs.sync_all(&slot).expect("the disk works");
+    fs.check_invariants();
+}
+
 #[test]
 fn a_full_pool_overwrites_collapses_and_punches() {
     let mut run = Run::new(Kind::File);

@@ -65,6 +65,13 @@ impl Buddy {
         self.largest_order_below(ORDERS)
     }
 
+    /// How many blocks are free in runs of at least 2 MiB.
+    #[must_use]
+    pub fn whole_blocks(&self) -> u64 {
+        let whole = (HUGE_ORDER..ORDERS).map(|order| self.free_runs[order as usize].len() << order);
+        whole.sum()
+    }
+
     /// Makes the run of `blocks` blocks from `start` free, and joins it with its free neighbours. Any run will do: it
     /// need not be one that was allocated in one go.
     ///
@@ -115,6 +122,15 @@ impl Buddy {
         } else {
             wanted
         };
+        self.allocate(order).map(|start| (start, 1 << order))
+    }
+
+    /// Takes up to `most` blocks of the smallest free run that there is, as `(start, blocks)`: holes are used up before
+    /// anything whole is broken. `None` when nothing is free or `most` is 0.
+    pub fn allocate_smallest(&mut self, most: u64) -> Option<(u64, u64)> {
+        let most = most.checked_ilog2()?.min(MAX_ORDER);
+        let smallest = (0..ORDERS).find(|order| !self.free_runs[*order as usize].is_empty())?;
+        let order = smallest.min(most);
         self.allocate(order).map(|start| (start, 1 << order))
     }
 

@@ -68,11 +68,7 @@ fn used_by(device: &Path, holders: &[String]) -> Usage {
 
 /// Where a block device is mounted, of what this process sees.
 fn mounted_on(device: &Path) -> Option<String> {
-    let number = fs::metadata(device).ok()?.rdev();
-    let number = Device {
-        major: rustix::fs::major(number),
-        minor: rustix::fs::minor(number),
-    };
+    let number = Device::from(fs::metadata(device).ok()?.rdev());
     let mounts = mounts().ok()?;
     let mount = mounts.iter().find(|mount| mount.device == number)?;
     Some(shown(&mount.mount_point))

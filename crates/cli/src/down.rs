@@ -127,6 +127,14 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, args: &Down
             // Its own directory went by another way, this one is what is left: without it, the server ends too.
             Err(RequestError::Refused(refusal)) if refusal.not_mounted => return unmount(located, lazy).map(|()| None),
             Err(RequestError::Refused(refusal)) => fail!("{}", refusal.message),
+            // The server takes its log away when all has ended well.
+            Err(_) if report.durable.is_some() && is_gone(located) && log_path(located.mount.device).exists() => {
+                return Ok(Some(Failure::new(format!(
+                    "{} is unmounted, but its server was killed before it had put the pool away: unsynced data may be lost; `homenode fsck` checks \
+                     the pool",
+                    shown(&located.path)
+                ))));
+            }
             Err(other) => return Err(other.into()),
         }
         attempts += 1;
@@ -137,13 +145,16 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, args: &Down
 /// Forgives a failure if another command has taken the mount down meanwhile. Of two such commands at
 /// once, the later one fails at its current step.
 fn unless_gone<T: Default>(done: Result<T>, located: &Located) -> Result<T> {
-    // All of the entry: its number may be another mount's by now.
-    let is_gone = |mounts: Vec<MountEntry>| !mounts.contains(&located.mount);
-    if done.is_err() && mounts().is_ok_and(is_gone) {
+    if done.is_err() && is_gone(located) {
         complain!("homenode: another command has taken {} down", shown(&located.path));
         return Ok(T::default());
     }
     done
+}
+
+fn is_gone(located: &Located) -> bool {
+    // All of the entry: its number may be another mount's by now.
+    mounts().is_ok_and(|mounts| !mounts.contains(&located.mount))
 }
 
 /// Refuses to end the server of a durable pool that alone holds a member's bytes, because somebody has removed its file's name.

@@ -12,8 +12,9 @@ pub(crate) struct Failure(String);
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self(message.into())
+    pub(crate) fn new(message: impl AsRef<str>) -> Self {
+        let lines: Vec<String> = message.as_ref().split('\n').map(plain).collect();
+        Self(lines.join("\n"))
     }
 }
 
@@ -34,7 +35,7 @@ impl std::error::Error for Failure {}
 
 impl From<homenode::Error> for Failure {
     fn from(error: homenode::Error) -> Self {
-        Self(told(&error))
+        Self::new(told(&error))
     }
 }
 
@@ -106,6 +107,7 @@ mod tests {
 
     #[test]
     fn control_characters_in_names_are_escaped() {
+        assert_eq!(Failure::new("a\u{1b}c\nd").to_string(), "a\\u{1b}c\nd");
         assert_eq!(plain("a\u{1b}[2Jb\n\u{9b}2J\u{e4}"), "a\\u{1b}[2Jb\\n\\u{9b}2J\u{e4}");
     }
 }

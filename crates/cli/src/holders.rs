@@ -1,6 +1,7 @@
 //! Who keeps a mount busy: processes with a file, directory, program or mapping there, and other mount namespaces. And who has a
 //! device open.
 
+use crate::failure::plain;
 use crate::mountinfo::{Device, Located, mounts_of};
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,6 +10,8 @@ use std::path::Path;
 
 /// More are summed up.
 const NAMED_MAX: usize = 5;
+/// A program may have any name.
+const NAME_CHARS_MAX: usize = 64;
 
 /// The processes that hold something on the mount, as `name (pid)`.
 pub(crate) fn of(located: &Located) -> Vec<String> {
@@ -112,7 +115,8 @@ fn named(pid: u32) -> String {
         name => name.as_bytes().to_vec(),
     };
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-    format!("{} ({pid})", String::from_utf8_lossy(name))
+    let name: String = String::from_utf8_lossy(name).chars().take(NAME_CHARS_MAX).collect();
+    format!("{} ({pid})", plain(&name))
 }
 
 #[cfg(test)]

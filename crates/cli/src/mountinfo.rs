@@ -41,6 +41,15 @@ pub(crate) struct Device {
     pub(crate) minor: u32,
 }
 
+impl From<u64> for Device {
+    fn from(number: u64) -> Self {
+        Self {
+            major: rustix::fs::major(number),
+            minor: rustix::fs::minor(number),
+        }
+    }
+}
+
 /// An existing path and the mount it lies on.
 #[derive(Debug)]
 pub(crate) struct Located {

@@ -9,7 +9,7 @@ use crate::directory;
 use crate::failure::{Failure, Result, fail};
 use crate::handler::{Exports, Note, PoolHandler};
 use crate::mount_helper;
-use crate::mountinfo::{Device, locate, mounts, shown};
+use crate::mountinfo::{Device, mounts, shown};
 use crate::pool::known;
 use crate::status::size;
 use crate::up::UpArgs;
@@ -146,12 +146,10 @@ impl Serving {
         if mount.0.data().data == Data::Pool {
             pool.set_populate_ahead(None);
         }
-        let located = locate(&directory.path);
-        let located = located.map_err(|error| Failure::new(format!("cannot find the new mount: {error}")))?;
-        let device = located.mount.device;
-        let number = rustix::fs::makedev(device.major, device.minor);
+        // Not by the path: its owner may have changed a part of it meanwhile.
+        let device = Device::from(mount.0.device());
         let mode = args.mounting.mover();
-        if let Err(error) = mount.0.watch(mode, number) {
+        if let Err(error) = mount.0.watch(mode) {
             notice(&format!("mover off: {error}"));
         }
         match mount.0.mover() {

@@ -12,12 +12,12 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, major, makedev, minor};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid};
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The type in /proc/mounts; the kernel takes what follows the point as the subtype.
 const FILESYSTEM_TYPE: &str = "fuse.homenode";
@@ -33,27 +33,91 @@ pub(crate) enum Busy {
     Abort,
 }
 
-/// A directory to mount on, whatever becomes of its path.
+/// A directory to mount on, whatever becomes of its path: its owner, or that of a directory above it, may rename one.
 #[derive(Debug)]
-pub(crate) struct Place(OwnedFd);
+pub(crate) struct Place {
+    /// Where it was found: absolute, without symbolic links.
+    dir: PathBuf,
+    parent: OwnedFd,
+    name: OsString,
+}
 
 impl Place {
-    /// The directory at `dir`, which has no symbolic links.
+    /// The directory at `dir`.
     pub(crate) fn open(dir: &Path, options: &Options) -> io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(dir, flags, Mode::empty())?;
+        let dir = fs::canonicalize(dir)?;
+        let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
+            return Err(Errno::BUSY.into());
+        };
+        let place = Self {
+            parent: open_directory(CWD, parent)?,
+            name: name.to_owned(),
+            dir,
+        };
+        // Asked of what is mounted on.
+        place.below(options)?;
+        Ok(place)
+    }
+
+    /// Where it was found.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A path that leads to it, and to what is mounted on it, wherever it is now.
+    pub(crate) fn path(&self) -> PathBuf {
+        Path::new("/proc/self/fd")
+            .join(self.parent.as_raw_fd().to_string())
+            .join(&self.name)
+    }
+
+    /// The directory that is to be mounted on.
+    fn below(&self, options: &Options) -> io::Result<OwnedFd> {
+        let fd = open_directory(&self.parent, Path::new(&self.name))?;
         if let Some(expected) = options.directory {
             let found = rustix::fs::fstat(&fd)?;
             if (found.st_dev, found.st_ino) != expected {
                 return Err(io::Error::other("another directory has taken its place meanwhile"));
             }
         }
-        Ok(Self(fd))
+        Ok(fd)
+    }
+
+    /// Device number of whatever is mounted on it. Asks the kernel only: the answer needs no living server.
+    pub(crate) fn device(&self) -> io::Result<u64> {
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
+        let found = rustix::fs::statx(&self.parent, &self.name, flags, StatxFlags::empty())?;
+        Ok(makedev(found.stx_dev_major, found.stx_dev_minor))
+    }
+
+    /// Whether a mount of ours with this device number is on it, at whatever depth.
+    pub(crate) fn has(&self, device: u64) -> io::Result<bool> {
+        let now = fs::read_link(format!("/proc/self/fd/{}", self.parent.as_raw_fd()))?.join(&self.name);
+        // Bytes, not text: mount points need not be UTF-8.
+        let table = fs::read("/proc/self/mountinfo")?;
+        Ok(lists(&table, &now, device))
+    }
+
+    /// Whether nobody serves what is mounted on it.
+    pub(crate) fn is_dead(&self) -> bool {
+        // The last is what a ring says whose thread has just died.
+        let dead = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
+        rustix::fs::statfs(self.path()).is_err_and(|errno| dead.contains(&errno))
+    }
+
+    fn failed(&self, source: io::Error) -> Error {
+        let dir = self.dir.clone();
+        Error::Mount { dir, source }
     }
 }
 
-/// Mounts the connection of `device` on `place`, the directory at `dir`.
-pub(crate) fn mount(device: &Device, options: &Options, dir: &Path, place: &Place) -> Result<(), Error> {
+fn open_directory(at: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(at, path, flags, Mode::empty())?)
+}
+
+/// Mounts the connection of `device` on `place`.
+pub(crate) fn mount(device: &Device, options: &Options, place: &Place) -> Result<(), Error> {
     let data = format!(
         "fd={},rootmode={:o},user_id={},group_id={},allow_other,default_permissions",
         device.raw(),
@@ -72,19 +136,17 @@ pub(crate) fn mount(device: &Device, options: &Options, dir: &Path, place: &Plac
     ];
     let given = flags.into_iter().filter(|(_, given)| *given);
     let flags = given.map(|(flag, _)| flag).collect::<MountFlags>();
-    // Not by its path, in which somebody may have changed a part.
-    let target = format!("/proc/self/fd/{}", place.0.as_raw_fd());
-    rustix::mount::mount(&options.source, target, FILESYSTEM_TYPE, flags, &*data).map_err(|errno| Error::Mount {
-        dir: dir.to_owned(),
-        source: errno.into(),
-    })
+    let below = place.below(options).map_err(|error| place.failed(error))?;
+    let target = format!("/proc/self/fd/{}", below.as_raw_fd());
+    rustix::mount::mount(&options.source, target, FILESYSTEM_TYPE, flags, &*data)
+        .map_err(|errno| place.failed(errno.into()))
 }
 
-/// Unmounts what is mounted on `dir`, living or dead.
+/// Unmounts what is mounted on `place`, living or dead.
 ///
 /// # Errors
-/// [`Error::Unmount`]: EBUSY when files are open and `busy` is to refuse, EINVAL when nothing is mounted on `dir`.
-pub(crate) fn unmount(dir: &Path, busy: Busy) -> Result<(), Error> {
+/// [`Error::Unmount`]: EBUSY when files are open and `busy` is to refuse, EINVAL when nothing is mounted there.
+pub(crate) fn unmount(place: &Place, busy: Busy) -> Result<(), Error> {
     let flags = UnmountFlags::NOFOLLOW
         | match busy {
             Busy::Refuse => UnmountFlags::empty(),
@@ -92,24 +154,10 @@ pub(crate) fn unmount(dir: &Path, busy: Busy) -> Result<(), Error> {
             // FORCE lets FUSE abort the connection before the kernel looks who is using it.
             Busy::Abort => UnmountFlags::FORCE | UnmountFlags::DETACH,
         };
-    rustix::mount::unmount(dir, flags).map_err(|errno| Error::Unmount {
-        dir: dir.to_owned(),
+    rustix::mount::unmount(place.path(), flags).map_err(|errno| Error::Unmount {
+        dir: place.dir.clone(),
         source: errno.into(),
     })
-}
-
-/// The device number of whatever is mounted on `dir`. Asks the kernel only: the answer needs no living server.
-pub(crate) fn device_of(dir: &Path) -> io::Result<u64> {
-    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
-    let found = rustix::fs::statx(CWD, dir, flags, StatxFlags::empty())?;
-    Ok(makedev(found.stx_dev_major, found.stx_dev_minor))
-}
-
-/// Whether a mount of ours with this device number is on `dir`, at whatever depth.
-pub(crate) fn is_listed(dir: &Path, device: u64) -> io::Result<bool> {
-    // Bytes, not text: mount points need not be UTF-8.
-    let table = fs::read("/proc/self/mountinfo")?;
-    Ok(lists(&table, dir, device))
 }
 
 fn lists(table: &[u8], dir: &Path, device: u64) -> bool {
@@ -118,13 +166,6 @@ fn lists(table: &[u8], dir: &Path, device: u64) -> bool {
             && mount.filesystem_type == FILESYSTEM_TYPE.as_bytes()
             && unescaped(mount.mount_point).eq(dir.as_os_str().as_bytes().iter().copied())
     })
-}
-
-/// Whether nobody serves what is mounted on `dir`.
-pub(crate) fn is_dead(dir: &Path) -> bool {
-    // The last is what a ring says whose thread has just died.
-    let dead = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
-    rustix::fs::statfs(dir).is_err_and(|errno| dead.contains(&errno))
 }
 
 #[cfg(test)]
@@ -142,11 +183,5 @@ mod tests {
         assert!(!listed("/a b\\", 5), "another number");
         assert!(!listed("/a", 57), "another directory");
         assert!(!listed("/c", 59), "not ours");
-    }
-
-    #[test]
-    fn live_filesystems_are_not_reported_dead() {
-        assert!(!is_dead(Path::new("/")));
-        assert!(!is_dead(Path::new("/nowhere/at all")));
     }
 }

@@ -22,7 +22,7 @@ use homenode_engine::fs::Fs;
 use homenode_engine::{Clock, Memory, NodeId};
 use mounting::{Mounting, not_rings};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use std::{fs, io, thread};
@@ -33,9 +33,8 @@ const NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 /// A mounted filesystem. Dropping it while it is served takes it down as [`Server::stop`] does.
 #[derive(Debug)]
 pub struct Server {
-    dir: PathBuf,
-    /// Device number of the mount.
-    device: Option<u64>,
+    place: Place,
+    device: u64,
     chosen: Chosen,
     data: ChosenData,
     counters: Vec<Arc<Counters>>,
@@ -71,12 +70,11 @@ impl Server {
             dir: dir.to_owned(),
             source,
         };
-        let dir = fs::canonicalize(dir).map_err(failed)?;
+        let place = Place::open(dir, options).map_err(failed)?;
         let mounting = Mounting {
             fs,
             host,
-            dir: &dir,
-            place: Place::open(&dir, options).map_err(failed)?,
+            place: &place,
             options,
         };
         let (running, counters, chosen, data) = match mounting.mount(options.transport) {
@@ -87,9 +85,13 @@ impl Server {
             }
             mounted => mounted?,
         };
-        let device = mount::device_of(&dir).ok();
+        // Nothing but root mounts anything on top of it.
+        let device = place
+            .device()
+            .inspect_err(|_| drop(mount::unmount(&place, Busy::Abort)));
+        let device = device.map_err(failed)?;
         let server = Self {
-            dir,
+            place,
             device,
             chosen,
             data,
@@ -103,10 +105,10 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it is mounted: absolute, without symbolic links.
+    /// Where it was mounted: absolute, without symbolic links.
     #[must_use]
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.place.dir()
     }
 
     /// How requests travel, and why so.
@@ -129,7 +131,7 @@ impl Server {
 
     /// Device number of the mount, as stat(2) tells it.
     #[must_use]
-    pub fn device(&self) -> Option<u64> {
+    pub fn device(&self) -> u64 {
         self.device
     }
 
@@ -222,23 +224,21 @@ impl Server {
     /// Whether it is in the mount table, whatever lies on top of it.
     fn is_mounted(&self) -> bool {
         // What cannot be looked up is found out by unmounting.
-        let Some(device) = self.device else { return true };
-        if !mount::is_listed(&self.dir, device).unwrap_or(true) {
+        if !self.place.has(self.device).unwrap_or(true) {
             return false;
         }
         // Once ours has gone, another server may get its number, and mount on the same directory. That one lives.
-        self.is_served() || self.top() != Some(device) || mount::is_dead(&self.dir)
+        self.is_served() || !self.is_on_top() || self.place.is_dead()
     }
 
-    /// Device number of what a path finds on the directory.
-    fn top(&self) -> Option<u64> {
-        mount::device_of(&self.dir).ok()
+    fn is_on_top(&self) -> bool {
+        self.place.device().is_ok_and(|top| top == self.device)
     }
 
     fn take_down(&self, busy: Busy) -> Result<(), Error> {
         let refuse = |errno| {
             Err(Error::Unmount {
-                dir: self.dir.clone(),
+                dir: self.dir().to_owned(),
                 source: io::Error::from_raw_os_error(errno),
             })
         };
@@ -246,29 +246,30 @@ impl Server {
             return refuse(libc::EINVAL);
         }
         // Unmounting would hit what lies on top of ours.
-        if let (Some(top), Some(ours)) = (self.top(), self.device)
-            && top != ours
-        {
+        if !self.is_on_top() {
             return refuse(libc::EBUSY);
         }
-        mount::unmount(&self.dir, busy)
+        mount::unmount(&self.place, busy)
     }
 
     /// Aborts the connection of a mount that has no name any more, through the kernel's control filesystem.
     fn abort(&self) -> io::Result<()> {
-        let device = self.device.ok_or(io::ErrorKind::NotFound)?;
-        fs::write(format!("/sys/fs/fuse/connections/{}/abort", libc::minor(device)), "1")
+        fs::write(
+            format!("/sys/fs/fuse/connections/{}/abort", libc::minor(self.device)),
+            "1",
+        )
     }
 
     /// Has the kernel learn that fsync, of files and of directories, asks for nothing: the server's answer to the first one counts
     /// for all, also after the server's death.
     fn silence_sync(&self) {
+        let root = self.place.path();
         let sync = || {
-            fs::File::open(&self.dir)?.sync_all()?;
+            fs::File::open(&root)?.sync_all()?;
             let unnamed = fs::OpenOptions::new()
                 .write(true)
                 .custom_flags(libc::O_TMPFILE)
-                .open(&self.dir)?;
+                .open(&root)?;
             unnamed.sync_all()
         };
         if let Err(error) = sync() {
@@ -278,13 +279,13 @@ impl Server {
 
     /// The kernel caps what INIT asks for at its default of 128 KiB; root may set more. Only speed depends on it.
     fn set_read_ahead(&self, bytes: usize) {
-        let Some(device) = self.device.filter(|_| bytes > 0) else {
+        if bytes == 0 {
             return;
-        };
+        }
         let path = format!(
             "/sys/class/bdi/{}:{}/read_ahead_kb",
-            libc::major(device),
-            libc::minor(device)
+            libc::major(self.device),
+            libc::minor(self.device)
         );
         if let Err(error) = fs::write(&path, (bytes / 1024).to_string()) {
             tracing::debug!(%error, path, "the kernel's read-ahead stays at its default");

@@ -110,25 +110,30 @@ impl Mount {
         self.server.data()
     }
 
-    /// Watches from now on which nodes reach which files, and moves files to them if `mode` says so. `device` is the mount's device
-    /// number, as stat(2) tells it. Does nothing on a machine of one node, or where the kernel does not hold the files' bytes; a second call does
+    /// Returns the mount's device number, as stat(2) tells it.
+    #[must_use]
+    pub fn device(&self) -> u64 {
+        self.server.device()
+    }
+
+    /// Watches from now on which nodes reach which files, and moves files to them if `mode` says so. Does nothing on a machine of one node, or where the kernel does not hold the files' bytes; a second call does
     /// nothing either.
     ///
     /// # Errors
     /// When there is no thread for it. That nothing can be counted is told by [`Mount::mover`].
-    pub fn watch(&self, mode: MoverMode, device: u64) -> Result<(), Error> {
+    pub fn watch(&self, mode: MoverMode) -> Result<(), Error> {
         match mode {
             MoverMode::Off | MoverMode::Unknown => Ok(()),
-            _ => self.begin_watch(mode, device),
+            _ => self.begin_watch(mode),
         }
     }
 
-    fn begin_watch(&self, mode: MoverMode, device: u64) -> Result<(), Error> {
+    fn begin_watch(&self, mode: MoverMode) -> Result<(), Error> {
         let has_nodes = self.pool.machine.with_memory().count() > 1;
         if !has_nodes || self.data().data != Data::Kernel || self.mover.get().is_some() {
             return Ok(());
         }
-        let watch = Arc::new(Mutex::new(Watch::begin(mode, Filesystem::Mount, device)));
+        let watch = Arc::new(Mutex::new(Watch::begin(mode, Filesystem::Mount, self.device())));
         let (fs, watched, tasks) = (Arc::clone(&self.pool.fs), Arc::clone(&watch), Arc::clone(&self.tasks));
         let thread = Periodic::start("mover", move || {
             let start = Instant::now();
@@ -246,9 +251,7 @@ impl Mount {
 
     /// Has users of files of the kernel counted soon; tells why they cannot be, if that is known.
     fn count_reach(&self) -> Option<String> {
-        if let Some(device) = self.server.device()
-            && let Err(error) = self.begin_watch(MoverMode::Off, device)
-        {
+        if let Err(error) = self.begin_watch(MoverMode::Off) {
             return Some(error.to_string());
         }
         let (watch, _) = self.mover.get()?;

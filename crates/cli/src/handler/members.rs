@@ -36,8 +36,7 @@ pub(super) fn add_file(
     // It would have to be there before it is.
     let place = if is_there { Some(path) } else { path.parent() };
     let device = place.and_then(|place| Some(std::fs::metadata(place).ok()?.dev()));
-    if device.is_some_and(|device| (rustix::fs::major(device), rustix::fs::minor(device)) == (mount.major, mount.minor))
-    {
+    if device.is_some_and(|device| Device::from(device) == mount) {
         let what = format!("cannot add {}: it lies in the pool itself", shown(path));
         return Err(Refusal::new(what));
     }

@@ -191,20 +191,20 @@ impl Space {
 
     /// A run of at most `blocks` for one who needs `want` of them now; nothing when the member is being drained.
     ///
-    /// Where little of the member is whole, no more is taken than is needed, and the smallest holes first: small files that
-    /// stay must not end up in every run, as the log needs whole ones.
+    /// Where little of the member is whole, less than a run is taken from holes: of few blocks the smallest holes, and no
+    /// more than is needed. Small files that stay must not end up in every run, as the log needs whole ones.
     pub(super) fn allocate(&mut self, member: MemberId, blocks: u64, want: u64) -> Option<(Block, u64)> {
         if self.draining {
             return None;
         }
         let whole = self.buddy.whole_blocks() + self.buddy.blocks() - self.populated;
-        let run = if whole * WHOLE_SHARE >= self.buddy.blocks() {
+        let run = if whole * WHOLE_SHARE >= self.buddy.blocks() || want >= RUN_BLOCKS {
             self.buddy.allocate_up_to(blocks)
         } else if want < LONG_BLOCKS {
             self.buddy.allocate_smallest(blocks.min(LONG_BLOCKS))
         } else {
             // Broken runs first.
-            self.buddy.allocate_up_to(blocks.min(want).min(RUN_BLOCKS / 2))
+            self.buddy.allocate_up_to(blocks.min(want))
         };
         run.map(|(start, got)| (Block::new(member, start), got))
     }

@@ -18,7 +18,6 @@ use crate::worker::{Asked, Worker};
 use homenode_engine::fs::Fs;
 use homenode_engine::{BLOCK_BYTES, Clock, CpuId, Memory, NodeId};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
@@ -33,8 +32,7 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(1);
 pub(super) struct Mounting<'a, M: Memory, C: Clock, H> {
     pub(super) fs: Arc<Fs<M, C>>,
     pub(super) host: Arc<H>,
-    pub(super) dir: &'a Path,
-    pub(super) place: Place,
+    pub(super) place: &'a Place,
     pub(super) options: &'a Options,
 }
 
@@ -59,9 +57,9 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
     /// Mounts and starts the threads of a transport.
     pub(super) fn mount(&self, transport: Transport) -> Result<Served, Error> {
         let first = Device::open().map_err(|source| Error::OpenDevice { source })?;
-        mount::mount(&first, self.options, self.dir, &self.place)?;
+        mount::mount(&first, self.options, self.place)?;
         let mounted = Mounted {
-            dir: Some(self.dir.to_owned()),
+            place: Some(self.place),
         };
         let offer = Offer::receive(&first)?;
         let data = self.choose_data(&offer)?;
@@ -379,20 +377,20 @@ fn start(
 }
 
 /// A mount that is taken down again unless it is kept.
-struct Mounted {
-    dir: Option<PathBuf>,
+struct Mounted<'a> {
+    place: Option<&'a Place>,
 }
 
-impl Mounted {
+impl Mounted<'_> {
     fn keep(mut self) {
-        self.dir = None;
+        self.place = None;
     }
 }
 
-impl Drop for Mounted {
+impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        if let Some(dir) = self.dir.take()
-            && let Err(error) = mount::unmount(&dir, Busy::Abort)
+        if let Some(place) = self.place.take()
+            && let Err(error) = mount::unmount(place, Busy::Abort)
         {
             tracing::error!(%error, "a half-made mount stays behind");
         }

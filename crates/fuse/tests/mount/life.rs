@@ -72,6 +72,29 @@ fn a_directory_that_another_has_replaced_is_not_mounted_on() {
 }
 
 #[test]
+fn a_mount_whose_parent_was_renamed_is_found_and_no_other() {
+    let place = new_dir();
+    let [parent, moved, other] = ["parent", "moved", "other"].map(|name| place.join(name));
+    [&parent, &other]
+        .iter()
+        .for_each(|dir| fs::create_dir_all(dir.join("pool")).unwrap());
+    let mount =
+        |parent: &Path| Server::mount(filesystem(), Arc::new(TestHost), &parent.join("pool"), &options()).unwrap();
+    let (server, bystander) = (mount(&parent), mount(&other));
+    // Its owner may: what leads to the mount is another one's now.
+    fs::rename(&parent, &moved).unwrap();
+    std::os::unix::fs::symlink(&other, &parent).unwrap();
+    assert_eq!(server.device(), fs::metadata(moved.join("pool")).unwrap().dev());
+    server.stop().unwrap();
+    assert_eq!(mount_line(&moved.join("pool")), None);
+    assert!(mount_line(&other.join("pool")).is_some());
+    fs::write(other.join("pool/file"), "bytes").unwrap();
+    bystander.stop().unwrap();
+    assert_eq!(mount_line(&other.join("pool")), None);
+    fs::remove_dir_all(&place).unwrap();
+}
+
+#[test]
 fn the_kernel_keeps_no_file_after_the_end_of_a_mount() {
     let Some(mounted) = Mounted::new() else { return };
     for nth in 0..20 {

@@ -2,10 +2,11 @@
 //! loses nothing of what it was given.
 
 use super::*;
-use rustix::process::Pid;
+use rustix::process::{Pid, kill_process};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -204,6 +205,27 @@ fn a_dying_disk_is_reported_to_all_callers_in_time_and_to_down() {
     fs::write(lost.mount.join("again"), "it works").unwrap();
     down(&lost.mount);
     assert!(succeed(&mut lost.pools.homenode("fsck tank")).contains("sound"));
+    down(&lost.below);
+}
+
+#[test]
+fn down_reports_a_server_that_is_killed_while_it_puts_the_pool_away() {
+    need_mounts!();
+    let lost = Lost::new("put-away");
+    fs::write(lost.mount.join("file"), vec![1; 4 << 20]).unwrap();
+    let server = server_pid(&lost.mount).unwrap();
+    kill_process(lost.server, Signal::STOP).unwrap();
+    let mut command = lost.pools.homenode("down mount");
+    let down_command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("it is unmounted", || mounts_below(&lost.mount).is_empty());
+    kill_process(server, Signal::KILL).unwrap();
+    kill_process(lost.server, Signal::CONT).unwrap();
+    let told = down_command.wait_with_output().unwrap();
+    let errors = String::from_utf8(told.stderr).unwrap();
+    assert!(errors.contains("killed before it had put the pool away"), "{errors}");
+    assert_eq!(told.status.code(), Some(1));
+    succeed(&mut lost.pools.homenode("up tank mount"));
+    down(&lost.mount);
     down(&lost.below);
 }
 

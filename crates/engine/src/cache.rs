@@ -623,7 +623,7 @@ impl<M: Disks> Memory for Cached<M> {
 
     fn forget(&self, at: Block, blocks: u64) {
         let Some((cache, disk)) = self.disk(at.member()) else {
-            return;
+            return self.below.forget(at, blocks);
         };
         cache.forget_tail(at, blocks);
         (at.index()..at.index() + blocks).for_each(|at| cache.forget_frame(disk, at));

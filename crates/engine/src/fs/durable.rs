@@ -160,11 +160,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Whether bytes, blocks or the size of a file may not be durable.
     pub(super) fn is_unsettled(&self, file: &BlockFile) -> bool {
-        // In this order: what a commit takes is in `saving` before it leaves `dirty`; and may be in `dirty` again before it leaves `saving`.
+        // In this order: what a commit takes is in `saving` before it leaves `dirty`; and may be in `dirty` again before it leaves `saving`, once.
         self.journal.is_some()
             && (file.dirty.load(Ordering::SeqCst) != 0
                 || file.saving.load(Ordering::SeqCst) != 0
                 || file.dirty.load(Ordering::SeqCst) != 0
+                || file.saving.load(Ordering::SeqCst) != 0
                 || file.changed.load(Ordering::Relaxed) != 0)
     }
 
@@ -450,15 +451,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             act()
         };
         let full = |result: &Result<T>| matches!(result, Err(Error::NoSpace));
+        // What is given back while it acts may come too late for it.
+        let mut was_quarantined = journal.has_quarantined();
         let mut result = act();
-        if !waits && full(&result) && (journal.has_quarantined() || journal.can_be_shorter()) {
+        if !waits && full(&result) && (was_quarantined || journal.has_quarantined() || journal.can_be_shorter()) {
             return Err(Error::Away);
         }
         for _ in 0..COMMITS_MAX {
-            if !full(&result) || !journal.has_quarantined() {
+            if !full(&result) || !(was_quarantined || journal.has_quarantined()) {
                 break;
             }
             self.sync_all(slot)?;
+            was_quarantined = journal.has_quarantined();
             result = act();
         }
         if full(&result) && journal.can_be_shorter() {
@@ -616,6 +620,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         let saved = self.save(journal, file, dirty.clone(), inside).map_err(|error| {
             self.note_dirty(ino, file, dirty);
+            // Before anybody is told: who hears of it may end the process, and the next one believes all that was stored under the witness.
+            journal.revoke(&self.pool);
             Error::from(error)
         })?;
         let (place, inline, _room) = match saved {

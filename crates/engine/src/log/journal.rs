@@ -132,6 +132,8 @@ pub(crate) struct Journal {
     superblock: Mutex<Superblock>,
     /// Blocks that were freed, by the log's end at that time.
     quarantine: Mutex<Vec<(u64, Option<Block>, u64)>>,
+    /// Whether some that were in it are being given back.
+    is_releasing: AtomicBool,
     /// Held while a file is made durable, by its number.
     syncing: [Mutex<()>; SYNCING],
     /// Held while a file's blocks move to other places of it.
@@ -227,6 +229,7 @@ impl Journal {
             bad_blocks: AtomicU64::new(0),
             superblock: Mutex::new(superblock),
             quarantine: Mutex::default(),
+            is_releasing: AtomicBool::new(false),
             syncing: std::array::from_fn(|_| Mutex::default()),
             shifting: Mutex::default(),
             settling: Mutex::default(),
@@ -451,7 +454,9 @@ impl Journal {
 
     /// Whether blocks or room are kept back.
     pub(crate) fn has_quarantined(&self) -> bool {
-        !self.quarantine.lock().is_empty()
+        let quarantine = self.quarantine.lock();
+        // Relaxed: changed under the lock, but for its end.
+        !quarantine.is_empty() || self.is_releasing.load(Ordering::Relaxed)
     }
 
     /// Blocks that are kept back, and room that was reserved, in blocks.
@@ -470,6 +475,7 @@ impl Journal {
         let mut kept = self.quarantine.lock();
         let (free, still): (Vec<_>, Vec<_>) = kept.drain(..).partition(|(end, ..)| *end <= through);
         *kept = still;
+        self.is_releasing.store(true, Ordering::Relaxed);
         drop(kept);
         for (_, first, blocks) in free {
             match first {
@@ -477,6 +483,8 @@ impl Journal {
                 None => pool.unreserve(blocks),
             }
         }
+        // Release: who sees it sees the room.
+        self.is_releasing.store(false, Ordering::Release);
     }
 
     /// Blocks of the log, used and empty.

@@ -123,7 +123,7 @@ pub(crate) fn claimed_behind<M: Memory>(
     is_within: &dyn Fn(Segment) -> bool,
 ) -> u64 {
     let mut claimed = 0;
-    each_behind(memory, end, nonce, is_within, &mut |group, _| {
+    each_behind(memory, end, nonce, is_within, &mut |group, _, _| {
         if group.durable > end.sequence {
             claimed = group.durable;
         }
@@ -140,11 +140,11 @@ pub(crate) fn given_behind<M: Memory>(
     nonce: u64,
     is_within: &dyn Fn(Segment) -> bool,
 ) -> Vec<Claim> {
-    let (mut given, mut next) = (Vec::new(), None);
-    each_behind(memory, end, nonce, is_within, &mut |group, records| {
+    let (mut given, mut last) = (Vec::new(), None);
+    each_behind(memory, end, nonce, is_within, &mut |_, records, (before, checksum)| {
         // Others are left from before a crash.
-        if next.is_none_or(|next| group.sequence == next) {
-            next = Some(group.sequence + 1);
+        if last.is_none_or(|last| last == before) {
+            last = Some(checksum);
             given.extend(Records::new(records).map_while(Result::ok).filter_map(given_by));
         }
         false
@@ -160,42 +160,54 @@ pub(crate) fn given_by(record: Record<'_>) -> Option<Claim> {
     }
 }
 
-/// Shows each group behind the log's end that continues the checksum of another one, until `see` returns true.
+/// Shows each group behind the log's end that continues the checksum of another one, with that checksum and its own, until `see` returns true.
 fn each_behind<M: Memory>(
     memory: &M,
     end: &Tail,
     nonce: u64,
     is_within: &dyn Fn(Segment) -> bool,
-    see: &mut dyn FnMut(&Group, &[u8]) -> bool,
+    see: &mut dyn FnMut(&Group, &[u8], (u32, u32)) -> bool,
 ) {
-    let mut places: Vec<(Segment, usize)> = end.segments.last().map(|last| (*last, end.at)).into_iter().collect();
+    // Each with the checksum that its first group continues, where a group has led there.
+    let mut places: Vec<(Segment, usize, Option<u32>)> = end
+        .segments
+        .last()
+        .map(|last| (*last, end.at, None))
+        .into_iter()
+        .collect();
     let mut nth = 0;
-    while let Some(&(segment, from)) = places.get(nth) {
+    while let Some(&(segment, from, seed)) = places.get(nth) {
         nth += 1;
         let bytes = load(memory, segment);
-        // A segment is looked at once: groups of a crash, or made up, may lead in a circle.
-        let mut lead_on = |records| {
+        // Where a group leads, and whether it is the last to be seen. A segment is looked at once: groups of a crash, or made up, may lead in
+        // a circle.
+        let mut follow = |group: &Group, records: &[u8], before: Option<u32>, checksum| {
             let segment = next_segment(records).filter(|next| is_within(*next));
-            if let Some(segment) = segment.filter(|next| places.iter().all(|(seen, _)| !overlap(*seen, *next))) {
-                places.push((segment, 0));
+            if let Some(segment) = segment.filter(|next| places.iter().all(|(seen, ..)| !overlap(*seen, *next))) {
+                places.push((segment, 0, Some(checksum)));
             }
+            before.is_some_and(|before| see(group, records, (before, checksum)))
         };
+        if let Some((group, records, checksum)) = seed.and_then(|seed| codec::open(&bytes, seed))
+            && follow(&group, records, seed, checksum)
+        {
+            return;
+        }
         for at in (from..bytes.len()).step_by(padded(1)) {
             let found = codec::peek(&bytes[at..]);
-            let Some((group, records, crc)) =
+            let Some((group, records, checksum)) =
                 found.filter(|(group, ..)| group.nonce == nonce && group.sequence > end.sequence)
             else {
                 continue;
             };
             if group.sequence == end.sequence + 1 {
-                lead_on(records);
+                follow(&group, records, None, checksum);
             }
             let behind = bytes.get(at + padded(HEADER_BYTES + records.len())..);
-            if let Some((group, records, _)) = behind.and_then(|behind| codec::open(behind, crc)) {
-                if see(&group, records) {
-                    return;
-                }
-                lead_on(records);
+            if let Some((group, records, own)) = behind.and_then(|behind| codec::open(behind, checksum))
+                && follow(&group, records, Some(checksum), own)
+            {
+                return;
             }
         }
     }

@@ -328,6 +328,10 @@ impl<M: Memory> Pool<M> {
 
     fn allocate_in(&self, id: MemberId, blocks: u64, want: u64) -> Option<(Block, u64)> {
         let member = self.member(id)?;
+        if want >= RUN_BLOCKS {
+            // An error or nothing left to populate: what is free may still do.
+            let _ = member.populate_next(&self.memory, Space::has_run);
+        }
         loop {
             {
                 let mut space = member.space();

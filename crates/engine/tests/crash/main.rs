@@ -544,9 +544,6 @@ fn a_panic_in_a_sync_acknowledges_nothing() {
 fn a_failed_disk_leaves_no_witness_on_the_others() {
     use homenode_engine::BLOCK_BYTES;
     use homenode_engine::log::Superblock;
-    let mut run = Run::with_places(Kind::File, 2);
-    assert!(run.step(Operation::AddMember) && run.step(Operation::Create("a")));
-    assert!(run.step(Operation::SyncAll));
     let witnesses = |run: &Run| {
         let bytes = run.memory.bytes();
         let copies = bytes.chunks(sim::MEMBER_BYTES).map(|member| {
@@ -555,15 +552,29 @@ fn a_failed_disk_leaves_no_witness_on_the_others() {
         });
         copies.collect::<Vec<_>>()
     };
-    assert_eq!(witnesses(&run), [1, 1]);
-    run.memory.fail_place(0);
-    assert!(run.step(Operation::Write("a", 0, 70_000)));
-    assert!(!run.step(Operation::SyncAll));
-    assert!(
-        witnesses(&run).iter().all(|witness| *witness != 1),
-        "{:?}",
-        witnesses(&run)
-    );
+    let write = Operation::Write("a", 0, 70_000);
+    let replace = Operation::Rename("a", "b", RenameMode::Replace);
+    // The last one is told of it: a sync of another file has to settle the one that took a name.
+    for steps in [
+        vec![write, Operation::SyncAll],
+        vec![write, Operation::Sync("a")],
+        vec![write, replace, Operation::Sync("c")],
+    ] {
+        let mut run = Run::with_places(Kind::File, 2);
+        assert!(run.step(Operation::AddMember));
+        assert!(["a", "b", "c"].iter().all(|name| run.step(Operation::Create(name))));
+        assert!(run.step(Operation::SyncAll));
+        assert_eq!(witnesses(&run), [1, 1]);
+        run.memory.fail_place(0);
+        let (last, before) = steps.split_last().expect("there are some");
+        assert!(before.iter().all(|step| run.step(*step)));
+        assert!(!run.step(*last));
+        assert!(
+            witnesses(&run).iter().all(|witness| *witness != 1),
+            "{last:?}: {:?}",
+            witnesses(&run)
+        );
+    }
 }
 
 /// Bytes of the file `a`.

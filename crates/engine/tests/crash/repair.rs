@@ -595,30 +595,88 @@ fn bytes_of_lost_changes_show_in_no_other_file() {
         vec![inode(7, FILE), extent(7, 0, 1, 21), extent(5, 0, 1, 30)],
         vec![named(1, 7, "new")],
     ];
-    let mut bytes = pool(&snapshot, &tail);
-    let mut superblock = newest_superblock(&bytes).expect("it was made above");
-    superblock.end = 4;
-    for block in [0, BLOCKS as u64 - 1] {
-        put(&mut bytes, block, 0, &superblock.encode()[..]);
+    // The last two groups lie in the same segment, or in the next one, the first or the second of them too.
+    for onward in [None, Some(2), Some(3)] {
+        let mut bytes = pool(&snapshot, &tail);
+        if let Some(nth) = onward {
+            lead_on(&mut bytes, &tail, nth);
+        }
+        lose(&mut bytes);
+        let (told, memory) = mend(bytes).expect("most of the log can be read");
+        let hole = "file 4 had 3 blocks from block 20 of member 0 on, which changes that are lost gave to another file: \
+                    1 of them read as zeros from now on";
+        assert_eq!(told[1..], [hole], "{told:?}");
+        let (fs, _) = open(Kind::File, memory.bytes(), 2).expect("it was mended");
+        let slot = fs.slots().claim().expect("the first slot is free");
+        let blocks = |name: &[u8]| {
+            let (inode, mut read) = (fs.lookup(&fs.root(), name).expect("it is kept"), vec![1; 3 * 4096]);
+            let count = fs.read(&crate::workload::asking(&slot), &inode, 0, &mut read);
+            read.truncate(count.expect("it can be read"));
+            read.chunks(4096).map(|block| block[0]).collect::<Vec<_>>()
+        };
+        assert_eq!((blocks(b"old"), blocks(b"mine")), (vec![20, 0, 22], vec![30]));
     }
-    let name = bytes
-        .windows(7)
-        .position(|word| word == b"damaged")
-        .expect("it is there");
-    bytes[name] ^= 1;
-    let (told, memory) = mend(bytes).expect("most of the log can be read");
-    let hole = "file 4 had 3 blocks from block 20 of member 0 on, which changes that are lost gave to another file: \
-                1 of them read as zeros from now on";
-    assert_eq!(told[1..], [hole], "{told:?}");
-    let (fs, _) = open(Kind::File, memory.bytes(), 2).expect("it was mended");
-    let slot = fs.slots().claim().expect("the first slot is free");
-    let blocks = |name: &[u8]| {
-        let (inode, mut read) = (fs.lookup(&fs.root(), name).expect("it is kept"), vec![1; 3 * 4096]);
-        let count = fs.read(&crate::workload::asking(&slot), &inode, 0, &mut read);
-        read.truncate(count.expect("it can be read"));
-        read.chunks(4096).map(|block| block[0]).collect::<Vec<_>>()
-    };
-    assert_eq!((blocks(b"old"), blocks(b"mine")), (vec![20, 0, 22], vec![30]));
+}
+
+/// What a log had before a crash, behind its end, is of no other log, whatever its numbers.
+#[test]
+fn groups_of_before_a_crash_give_no_blocks_away() {
+    let snapshot = [
+        vec![inode(1, DIRECTORY), named(1, 4, "old"), inode(4, FILE)],
+        vec![extent(4, 0, 3, 20), size(4, 3 * 4096), end()],
+    ];
+    let tail = [
+        vec![inode(5, FILE), named(1, 5, "mine")],
+        vec![named(1, 6, "damaged"), inode(6, FILE)],
+        vec![named(1, 7, "new"), inode(7, FILE)],
+    ];
+    let mut bytes = pool(&snapshot, &tail);
+    let at: usize = lay(&tail).iter().map(|(group, _)| group.len()).sum();
+    // Of another log, and with the numbers that come next.
+    let of_before = head(TAIL, NONCE);
+    let (first, crc) = group(&of_before, 3, 1, &[named(1, 8, "before")]);
+    let (second, _) = group(&of_before, 4, crc, &[inode(8, FILE), extent(8, 0, 1, 21)]);
+    put(&mut bytes, TAIL, at, &[first, second].concat());
+    lose(&mut bytes);
+    let (told, _) = mend(bytes).expect("most of the log can be read");
+    assert_eq!(told.len(), 1, "{told:?}");
+}
+
+/// The groups of a tail, each with its checksum.
+fn lay(tail: &[Vec<Vec<u8>>]) -> Vec<(Vec<u8>, u32)> {
+    let (head, mut seed) = (head(TAIL, NONCE), 9);
+    let groups = (1..).zip(tail).map(|(sequence, records)| {
+        let (group, crc) = group(&head, sequence, seed, records);
+        seed = crc;
+        (group, crc)
+    });
+    groups.collect()
+}
+
+/// Has the groups of a tail from the `nth` on lie in a segment of their own.
+fn lead_on(bytes: &mut [u8], tail: &[Vec<Vec<u8>>], nth: usize) {
+    const ONWARD: u64 = TAIL + SEGMENT_BLOCKS as u64;
+    let next = record(20, &[ONWARD], &SEGMENT_BLOCKS.to_le_bytes());
+    let mut groups = tail.to_vec();
+    groups.insert(nth, vec![next]);
+    let groups = lay(&groups);
+    let (before, onward) = groups.split_at(nth + 1);
+    let join = |groups: &[(Vec<u8>, u32)]| groups.iter().flat_map(|(group, _)| group.clone()).collect::<Vec<_>>();
+    put(bytes, TAIL, 0, &[0; SEGMENT_BLOCKS as usize * BLOCK_BYTES]);
+    put(bytes, TAIL, 0, &join(before));
+    put(bytes, ONWARD, 0, &[0; SEGMENT_BLOCKS as usize * BLOCK_BYTES]);
+    put(bytes, ONWARD, 0, &join(onward));
+}
+
+/// Damages the group with that word, though the superblocks say that the log is durable behind it.
+fn lose(bytes: &mut [u8]) {
+    let mut superblock = newest_superblock(bytes).expect("it was made above");
+    superblock.end = 3;
+    for block in [0, BLOCKS as u64 - 1] {
+        put(bytes, block, 0, &superblock.encode()[..]);
+    }
+    let name = bytes.windows(7).position(|word| word == b"damaged");
+    bytes[name.expect("it is there")] ^= 1;
 }
 
 #[test]

@@ -126,6 +126,7 @@ struct Inner {
     pauses: AtomicU8,
     /// Action in the middle of the next load.
     at_load: Mutex<Hook>,
+    at_forget: Mutex<Hook>,
     /// How long it takes to make all bytes durable, in ms.
     commit_ms: AtomicU64,
     /// Frames of the cache.
@@ -180,6 +181,7 @@ impl SimMemory {
             state: Mutex::new(state),
             pauses: AtomicU8::new(0),
             at_load: Mutex::default(),
+            at_forget: Mutex::default(),
             commit_ms: AtomicU64::new(0),
             frames: Mutex::new(vec![0x5a; kind.frames() as usize * BLOCK_BYTES]),
         }))
@@ -193,6 +195,11 @@ impl SimMemory {
     /// Has something happen in the middle of the next load.
     pub(crate) fn at_load(&self, act: impl FnOnce() + Send + 'static) {
         *self.0.at_load.lock() = Hook(Some(Box::new(act)));
+    }
+
+    /// Has something happen when blocks are given back the next time.
+    pub(crate) fn at_forget(&self, act: impl FnOnce() + Send + 'static) {
+        *self.0.at_forget.lock() = Hook(Some(Box::new(act)));
     }
 
     /// Keeps no events from now on.
@@ -357,6 +364,11 @@ impl Memory for SimMemory {
         let at = self.address(from, offset);
         to.copy_from_slice(&self.0.state.lock().bytes[at..at + to.len()]);
         Ok(())
+    }
+
+    fn forget(&self, _at: Block, _blocks: u64) {
+        let act = self.0.at_forget.lock().0.take();
+        act.into_iter().for_each(|act| act());
     }
 
     fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {

@@ -216,6 +216,35 @@ fn a_commit_keeps_bytes_that_were_written_before_it_beside_a_sync() {
     assert_eq!([0, 1].map(|at| read_block(&again, b"a", at)), [Some(3), Some(2)]);
 }
 
+/// A commit is giving a removed file's blocks back when another thread wants them all.
+#[test]
+fn room_that_is_being_given_back_is_waited_for() {
+    const BYTES: u64 = 12 << 20;
+    let (fs, memory) = format_of(Kind::File, 4096, 64);
+    let fs = Arc::new(fs);
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let [old, new] = ["old", "new"].map(|name| fs.create(&fs.root(), name.as_bytes(), file()).expect("there is room"));
+    let reserve = |fs: &SimFs, inode: &Inode| {
+        let slot = fs.slots().claim().expect("a slot is free");
+        fs.fallocate(&asking(&slot), inode, 0, 0, BYTES)
+    };
+    fs.write(&asking(&slot), &old, 0, &vec![1; BYTES as usize], false)
+        .expect("there is room");
+    drop(old);
+    fs.unlink(&fs.root(), b"old").expect("it is there");
+    let (send, result) = std::sync::mpsc::channel();
+    let beside = Arc::clone(&fs);
+    memory.at_forget(move || {
+        let thread = std::thread::spawn(move || reserve(&beside, &new));
+        // It has looked, and waits.
+        std::thread::sleep(Duration::from_millis(100));
+        send.send(thread).expect("the test waits for it");
+    });
+    fs.sync_all(&slot).expect("the disk works");
+    let thread = result.recv().expect("a commit gives the blocks back");
+    assert_eq!(thread.join().expect("it does not panic"), Ok(()));
+}
+
 /// A file takes a second name while two syncs settle it for the first one.
 #[test]
 fn a_need_that_comes_anew_beside_two_syncs_is_met() {

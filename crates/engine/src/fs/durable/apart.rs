@@ -23,8 +23,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let _room = self.room_to_sync()?;
         if let Some(file) = inode.blocks() {
             file.is_synced.store(true, Ordering::Relaxed);
-            let settled = self.settle_file(journal, slot, inode, file, false);
-            settled.inspect_err(|_| journal.revoke(&self.pool))?;
+            self.settle_file(journal, slot, inode, file, false)?;
         }
         Ok(())
     }

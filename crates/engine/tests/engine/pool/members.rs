@@ -68,6 +68,32 @@ fn a_drained_member_is_empty_and_can_be_removed() {
 }
 
 #[test]
+fn whole_runs_stay_whole_on_a_member_that_has_few_of_them() {
+    let (fs, _) = filesystem(2, 10 * RUN);
+    let [here, there] = [0, 1].map(|node| Caller::on_node(&fs, node));
+    let moving = new_file(&fs, "moving");
+    let data = write_pattern(&fs, &here, &moving, RUN);
+    let full = new_file(&fs, "full");
+    write_pattern(&fs, &there, &full, 8 * RUN);
+    for block in (1..64).step_by(2) {
+        let punched = fs.fallocate(
+            &there.asking(),
+            &full,
+            mode::PUNCH_HOLE | mode::KEEP_SIZE,
+            block * BLOCK,
+            BLOCK,
+        );
+        assert_eq!(punched, Ok(()));
+    }
+    let nodes = fs.map_nodes_used();
+    assert_eq!(drain(&fs, MemberId(0)), Ok(RUN * BLOCK));
+    assert_eq!(fs.map(&moving), [(NodeId(1), RUN * BLOCK)]);
+    assert_eq!(fs.map_nodes_used(), nodes, "the run is one");
+    assert_reads(&fs, &there, &moving, &data);
+    fs.check_invariants();
+}
+
+#[test]
 fn an_undrained_member_cannot_be_removed() {
     let (fs, _) = filesystem(2, 100);
     assert!(matches!(

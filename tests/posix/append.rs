@@ -6,6 +6,7 @@ use crate::stage::{content, create, edit, open, read_at, stage, write_at};
 use rustix::fs::{OFlags, SeekFrom};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
 fn appends_go_to_the_end_at_any_offset() {
@@ -85,6 +86,32 @@ fn concurrent_appends_are_neither_lost_nor_torn() {
         *counts.entry(line).or_insert(0) += 1;
     }
     assert_eq!(counts, stamps.map(|stamp| (stamp, RECORDS)).into());
+}
+
+#[test]
+fn records_appended_beside_truncating_opens_are_whole() {
+    const OPENS: usize = 2_000;
+    let stage = stage!();
+    let path = stage.file("f", []);
+    let record = [&[b'r'; 99][..], b"\n"].concat();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let fd = open(&path, OFlags::WRONLY | OFlags::APPEND).unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(rustix::io::write(&fd, &record).unwrap(), record.len());
+            }
+        });
+        let (reader, mut read) = (edit(&path), vec![0; 1 << 20]);
+        let is_whole = (0..OPENS).all(|_| {
+            drop(open(&path, OFlags::WRONLY | OFlags::TRUNC).unwrap());
+            let count = rustix::io::pread(&reader, &mut read, 0).unwrap();
+            !read[..count].contains(&0)
+        });
+        is_over.store(true, Ordering::Relaxed);
+        assert!(is_whole, "a hole where records were");
+    });
+    assert!(content(&path).chunks(record.len()).all(|found| found == record));
 }
 
 /// Bytes at an address that is a multiple of 4096.

@@ -21,6 +21,7 @@ use homenode::{
 };
 use homenode_linux::heap::Heap;
 use homenode_linux::memory::MemberFileError;
+use rustix::fs::Stat;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::collections::BTreeSet;
@@ -296,8 +297,13 @@ impl Serving {
         let result = result.and(put_away);
         if result.is_ok() {
             tracing::info!("{} is down", shown(&directory));
-            // The log of a server that ended well tells nothing.
-            let _ = std::fs::remove_file(control::log_path(device));
+            // The log of a server that ended well tells nothing. Another one may have the number by now, and its log.
+            let log = control::log_path(device);
+            let same =
+                |found: Stat| rustix::fs::fstat(rustix::stdio::stderr()).is_ok_and(|own| own.st_ino == found.st_ino);
+            if rustix::fs::stat(&log).is_ok_and(same) {
+                let _ = std::fs::remove_file(log);
+            }
         }
         result
     }

@@ -108,9 +108,18 @@ impl Device {
 
     /// Whether a request waits to be read.
     pub(crate) fn has_request(&self) -> bool {
-        let mut looks = [PollFd::new(&self.0, PollFlags::IN)];
+        self.is(PollFlags::IN)
+    }
+
+    /// Whether the filesystem is unmounted, or the connection was aborted.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.is(PollFlags::ERR)
+    }
+
+    fn is(&self, flag: PollFlags) -> bool {
+        let mut looks = [PollFd::new(&self.0, flag)];
         let at_once = Timespec::default();
-        poll(&mut looks, Some(&at_once)).is_ok() && looks[0].revents().contains(PollFlags::IN)
+        poll(&mut looks, Some(&at_once)).is_ok() && looks[0].revents().contains(flag)
     }
 
     /// Waits for the next request.

@@ -1,6 +1,8 @@
 //! INIT: what the kernel offers, what the server takes.
 //!
 //! OVER_IO_URING is taken where rings can be had, PASSTHROUGH where files of the kernel hold the bytes, HANDLE_KILLPRIV_V2 unless a bench measures without it.
+//! ATOMIC_O_TRUNC only with PASSTHROUGH: a cut within OPEN is not ordered against writes, whose offsets the kernel has chosen, nor against write-back of
+//! mappings. Files of the kernel are cut, and written to, below.
 //!
 //! Not taken, and why:
 //! - POSIX_LOCKS and FLOCK_LOCKS: without them the kernel keeps fcntl, OFD and flock locks itself, as for a local
@@ -38,7 +40,6 @@ const CONGESTED_REQUESTS: u16 = BACKGROUND_REQUESTS_MAX / 4 * 3;
 const STACK_DEPTH: u32 = 1;
 
 const WANTED: u64 = init::ASYNC_READ
-    | init::ATOMIC_O_TRUNC
     | init::BIG_WRITES
     | init::DONT_MASK
     | init::DO_READDIRPLUS
@@ -174,7 +175,7 @@ fn agree(offer: &InitIn, terms: &Terms<'_>) -> Result<(InitOut, Agreed), Error> 
     for (flag, wish) in [
         (init::HANDLE_KILLPRIV_V2, options.kill_privileges),
         (init::OVER_IO_URING, terms.rings),
-        (init::PASSTHROUGH, terms.passthrough),
+        (init::PASSTHROUGH | init::ATOMIC_O_TRUNC, terms.passthrough),
     ] {
         wanted |= if wish { flag } else { 0 };
     }

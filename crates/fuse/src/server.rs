@@ -12,6 +12,7 @@
 mod mounting;
 
 use crate::accesses::Accessed;
+use crate::device::Device;
 use crate::error::Error;
 use crate::host::Host;
 use crate::mount::{self, Busy, Place};
@@ -23,7 +24,7 @@ use homenode_engine::{Clock, Memory, NodeId};
 use mounting::{Mounting, not_rings};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use std::{fs, io, thread};
 
@@ -35,6 +36,8 @@ const NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 pub struct Server {
     place: Place,
     device: u64,
+    /// Kept open by the threads.
+    connection: Weak<Device>,
     chosen: Chosen,
     data: ChosenData,
     counters: Vec<Arc<Counters>>,
@@ -77,7 +80,7 @@ impl Server {
             place: &place,
             options,
         };
-        let (running, counters, chosen, data) = match mounting.mount(options.transport) {
+        let ((running, connection), counters, chosen, data) = match mounting.mount(options.transport) {
             // The kernel had been told already that requests go through rings: a new mount, without.
             Err(Error::Rings(error)) if options.transport == Transport::Auto => {
                 let (running, counters, _, data) = mounting.mount(Transport::Classic)?;
@@ -93,6 +96,7 @@ impl Server {
         let server = Self {
             place,
             device,
+            connection,
             chosen,
             data,
             counters,
@@ -228,7 +232,12 @@ impl Server {
             return false;
         }
         // Once ours has gone, another server may get its number, and mount on the same directory. That one lives.
-        self.is_served() || !self.is_on_top() || self.place.is_dead()
+        self.is_connected() || !self.is_on_top() || self.place.is_dead()
+    }
+
+    /// Whether the connection is there. It ends with the filesystem; threads that are still at work on a request end later.
+    fn is_connected(&self) -> bool {
+        self.connection.upgrade().is_some_and(|device| !device.has_ended())
     }
 
     fn is_on_top(&self) -> bool {
@@ -254,6 +263,10 @@ impl Server {
 
     /// Aborts the connection of a mount that has no name any more, through the kernel's control filesystem.
     fn abort(&self) -> io::Result<()> {
+        // Its number may be another one's.
+        if !self.is_connected() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         fs::write(
             format!("/sys/fs/fuse/connections/{}/abort", libc::minor(self.device)),
             "1",

@@ -380,17 +380,21 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let mut done = 0;
         while done < bytes {
             let most = usize::try_from(bytes - done).map_or(stage.len(), |left| left.min(stage.len()));
-            let read = self.read(asking, from, from_offset + done, &mut stage[..most])?;
-            if read == 0 {
-                break;
-            }
-            let written = match self.write(asking, to, to_offset + done, &stage[..read], false) {
-                Ok(written) => written,
+            let step = match self.read(asking, from, from_offset + done, &mut stage[..most]) {
+                Ok(read @ 1..) => {
+                    let written = self.write(asking, to, to_offset + done, &stage[..read], false);
+                    written.map(|written| (read, written))
+                }
+                ended => ended.map(|read| (read, 0)),
+            };
+            let (read, written) = match step {
+                Ok(step) => step,
+                // What was copied is told: the kernel knows the file's size by that.
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error),
             };
             done += written as u64;
-            if written < read {
+            if written < read || read == 0 {
                 break;
             }
         }

@@ -18,7 +18,7 @@ use crate::worker::{Asked, Worker};
 use homenode_engine::fs::Fs;
 use homenode_engine::{BLOCK_BYTES, Clock, CpuId, Memory, NodeId};
 use std::collections::BTreeSet;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
@@ -50,8 +50,8 @@ fn need_descriptors(count: usize) -> Result<(), Error> {
 /// Threads of each lane that waits for frames, by the classic transport.
 const WAITERS: usize = 8;
 
-/// The threads of a mount, what they count, how requests travel, and what holds the bytes.
-pub(super) type Served = (Arc<Running>, Vec<Arc<Counters>>, Chosen, ChosenData);
+/// The threads of a mount and the device that they keep open, what they count, how requests travel, and what holds the bytes.
+pub(super) type Served = ((Arc<Running>, Weak<Device>), Vec<Arc<Counters>>, Chosen, ChosenData);
 
 impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
     /// Mounts and starts the threads of a transport.
@@ -83,6 +83,7 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         // The kernel leaves access times to us: its flags only show in the mount table.
         fs.keep_access_times(self.options.noatime, self.options.nodiratime);
         let device = Arc::new(first);
+        let weak_device = Arc::downgrade(&device);
         let claim = agreed.passthrough.then(|| self.claim_passing()).transpose()?;
         let (prepared, preparers) = Prepared::new(self.cpus());
         let passthrough = claim.map(|claim| Connection::new(&device, claim, prepared));
@@ -132,7 +133,7 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
             }
         }
         mounted.keep();
-        Ok((running, counters, chosen, data))
+        Ok(((running, weak_device), counters, chosen, data))
     }
 
     /// Chooses the storage of regular files' bytes, and tells why. Makes the store of backing files if these are chosen.

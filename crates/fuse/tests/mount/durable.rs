@@ -1,12 +1,13 @@
 //! A durable pool whose disk takes its time: who waits for it, and who does not. Each test by both transports.
 
-use crate::support::{Disk, Mounted, TestHost, durable_filesystem, eventually, options};
+use crate::support::{Disk, Mounted, TestHost, durable_filesystem, eventually, filesystem, options};
 use homenode_engine::CpuId;
-use homenode_fuse::{Host, Transport};
-use std::fs::File;
+use homenode_fuse::{Host, Server, Transport};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -257,6 +258,38 @@ fn a_mount_ends_during_fsyncs() {
         assert!(results.iter().all(Result::is_err), "an fsync succeeded: {results:?}");
         disk(mounted).release();
         mounted.server.wait().unwrap();
+    });
+}
+
+#[test]
+fn an_old_server_spares_the_mount_that_got_its_number() {
+    by_both(|old| {
+        drop(file(old, "file", 4096));
+        let disk = disk(old);
+        disk.stick(0);
+        let mut child = Command::new("sync").arg(old.path("file")).spawn().unwrap();
+        eventually("it waits for the disk", || disk.state().waiting > 0);
+        assert!(
+            Command::new("umount")
+                .args(["-l", "-f"])
+                .arg(&old.dir)
+                .status()
+                .unwrap()
+                .success()
+        );
+        child.wait().unwrap();
+        let new = Server::mount(filesystem(), Arc::new(TestHost), &old.dir, &options()).unwrap();
+        if new.device() != old.server.device() {
+            eprintln!("another mount got the number");
+        }
+        // A thread of it is at work still.
+        assert!(!old.server.ends_within(Duration::from_millis(1)));
+        old.server.unmount(false).unwrap_err();
+        old.server.stop().unwrap_err();
+        fs::write(old.path("new"), "it serves").unwrap();
+        new.stop().unwrap();
+        disk.release();
+        old.server.wait().unwrap();
     });
 }
 

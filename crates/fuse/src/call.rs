@@ -18,6 +18,7 @@ mod room;
 mod xattrs;
 
 use crate::aside::Way;
+use crate::device::Device;
 use crate::host::Host;
 use crate::negotiate::Agreed;
 use crate::passthrough::Connection;
@@ -35,7 +36,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Everything that all calls of a mount share.
@@ -44,6 +45,7 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     pub(crate) fs: Arc<Fs<M, C>>,
     pub(crate) host: Arc<H>,
     pub(crate) agreed: Agreed,
+    pub(crate) device: Weak<Device>,
     /// The connection, where the kernel moves bytes itself.
     pub(crate) passthrough: Option<Connection>,
     pub(crate) writers: Writers,
@@ -67,7 +69,7 @@ impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
         fs: Arc<Fs<M, C>>,
         host: Arc<H>,
         agreed: Agreed,
-        passthrough: Option<Connection>,
+        (device, passthrough): (Weak<Device>, Option<Connection>),
         threads: usize,
     ) -> Self {
         let node = |cpu: usize| u32::try_from(cpu).map(|cpu| fs.pool().cpu_node(CpuId(cpu)));
@@ -77,6 +79,7 @@ impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
             fs,
             host,
             agreed,
+            device,
             passthrough,
             writers: Writers::default(),
             has_one_node,
@@ -85,6 +88,17 @@ impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
             threads,
             waiting: AtomicUsize::new(0),
             hope: Mutex::default(),
+        }
+    }
+}
+
+impl<M: Memory, C: Clock, H> Service<M, C, H> {
+    /// Has the kernel forget the attributes of an inode, and those of answers that are on their way.
+    pub(crate) fn forget_attributes(&self, ino: Ino) {
+        if let Some(device) = self.device.upgrade()
+            && let Err(error) = device.forget_attributes(ino)
+        {
+            tracing::warn!(%error, "attributes of inode {} may be out of date", ino.0);
         }
     }
 }
@@ -362,6 +376,14 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     fn inode_of(&self, nodeid: u64) -> Result<Arc<Inode>, Errno> {
         self.fs().inode(Ino(nodeid)).ok_or(Errno(libc::ESTALE))
+    }
+
+    /// Attributes of an inode have changed by a request after which the kernel asks for them again, but would take older ones that are on their
+    /// way for an answer.
+    fn note_changed(&self, inode: &Inode) {
+        if inode.take_told() {
+            self.service.forget_attributes(inode.ino());
+        }
     }
 
     /// Takes `lookups` pins off an inode. The root is never pinned: it has no name to look up.

@@ -3,12 +3,17 @@
 //! One read gives one request, one write takes one answer. A cloned descriptor has a list of its own for requests under
 //! way, so threads with one each do not contend for it; an answer must go through the descriptor its request came from.
 
+use crate::wire::{Field, NotifyInvalInodeOut, OutHeader};
+use homenode_engine::fs::Ino;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::thread;
 use std::time::Duration;
+
+/// The code of a notification that an inode has changed.
+const NOTIFY_INVAL_INODE: i32 = 2;
 
 const DEVICE_PATH: &str = "/dev/fuse";
 
@@ -104,6 +109,29 @@ impl Device {
 
     pub(crate) fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+
+    /// Has the kernel forget the attributes of an inode, and those of answers that are on their way.
+    pub(crate) fn forget_attributes(&self, ino: Ino) -> io::Result<Sent> {
+        const BYTES: usize = OutHeader::BYTES + NotifyInvalInodeOut::BYTES;
+        let mut message = [0; BYTES];
+        let mut to = &mut message[..];
+        let header = OutHeader {
+            len: u32::try_from(BYTES).expect("BYTES is 40"),
+            error: NOTIFY_INVAL_INODE,
+            unique: 0,
+        };
+        let body = NotifyInvalInodeOut {
+            ino: ino.0,
+            off: -1,
+            len: 0,
+        };
+        header
+            .put(&mut to)
+            .and_then(|()| body.put(&mut to))
+            .expect("the message has room for both");
+        // Unwanted: the kernel does not know the inode.
+        self.send(&message)
     }
 
     /// Whether a request waits to be read.

@@ -4,16 +4,12 @@
 
 use crate::device::Device;
 use crate::prepared::Prepared;
-use crate::wire::{Field, NotifyInvalInodeOut, OutHeader};
 use homenode_engine::backing::Registration;
-use homenode_engine::fs::{Error, Fs, Ino, Inode, PreparedFile, Result};
+use homenode_engine::fs::{Error, Fs, Inode, PreparedFile, Result};
 use homenode_engine::{Clock, Memory};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-
-/// The code of a notification that an inode has changed.
-const NOTIFY_INVAL_INODE: i32 = 2;
 
 /// A connection that passes reads and writes through.
 #[derive(Debug)]
@@ -60,32 +56,6 @@ impl Connection {
     /// Makes a file that the kernel knows already.
     pub(crate) fn prepare<M: Memory, C: Clock>(&self, fs: &Fs<M, C>) -> Result<PreparedFile> {
         fs.prepare_file(self.number, |file| self.register(&file))
-    }
-
-    /// Has the kernel forget the attributes of an inode, and those of answers that are on their way.
-    pub(crate) fn forget_attributes(&self, ino: Ino) {
-        const BYTES: usize = OutHeader::BYTES + NotifyInvalInodeOut::BYTES;
-        let Some(device) = self.device.upgrade() else { return };
-        let mut message = [0; BYTES];
-        let mut to = &mut message[..];
-        let header = OutHeader {
-            len: u32::try_from(BYTES).expect("BYTES is 40"),
-            error: NOTIFY_INVAL_INODE,
-            unique: 0,
-        };
-        let body = NotifyInvalInodeOut {
-            ino: ino.0,
-            off: -1,
-            len: 0,
-        };
-        header
-            .put(&mut to)
-            .and_then(|()| body.put(&mut to))
-            .expect("the message has room for both");
-        // Unwanted: the kernel does not know the inode.
-        if let Err(error) = device.send(&message) {
-            tracing::warn!(%error, "attributes of inode {} may be out of date", ino.0);
-        }
     }
 
     fn register(&self, file: &OwnedFd) -> Result<Box<dyn Registration>> {

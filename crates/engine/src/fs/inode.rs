@@ -12,7 +12,7 @@ use crate::log::Attributes;
 use homenode_shared::Asker;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering, fence};
 
 /// An inode. Lives while it is linked, open or pinned.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub struct Inode {
     pub(super) mode: AtomicU32,
     pub(super) uid: AtomicU32,
     pub(super) policy: Policy,
+    /// Whether attributes may be on their way to somebody who keeps them.
+    pub(super) told: AtomicBool,
     pub(super) atime_ns: AtomicI64,
     pub(super) mtime_ns: AtomicI64,
     pub(super) ctime_ns: AtomicI64,
@@ -103,6 +105,7 @@ impl Inode {
             mode: AtomicU32::new(kind),
             uid: AtomicU32::new(0),
             policy: Policy::default(),
+            told: false.into(),
             atime_ns: AtomicI64::new(now_ns),
             mtime_ns: AtomicI64::new(now_ns),
             ctime_ns: AtomicI64::new(now_ns),
@@ -110,6 +113,19 @@ impl Inode {
             state: Mutex::default(),
             body,
         }
+    }
+
+    /// Notes that attributes which are read from now on are told to somebody who keeps them.
+    pub fn note_told(&self) {
+        self.told.store(true, Ordering::Relaxed);
+        // Either the attributes that are read next are the new ones, or who changes them finds the note.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether attributes may have been told since the last call, by which an earlier state could be kept. After a change of them.
+    pub fn take_told(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.told.load(Ordering::Relaxed) && self.told.swap(false, Ordering::Relaxed)
     }
 
     /// Its number.

@@ -160,14 +160,11 @@ pub(crate) fn given_by(record: Record<'_>) -> Option<Claim> {
     }
 }
 
-/// Shows each group behind the log's end that continues the checksum of another one, with that checksum and its own, until `see` returns true.
-fn each_behind<M: Memory>(
-    memory: &M,
-    end: &Tail,
-    nonce: u64,
-    is_within: &dyn Fn(Segment) -> bool,
-    see: &mut dyn FnMut(&Group, &[u8], (u32, u32)) -> bool,
-) {
+/// Looks at a group: its records, the checksum that it continues, and its own. True: it is the last one.
+type See<'a> = dyn FnMut(&Group, &[u8], (u32, u32)) -> bool + 'a;
+
+/// Shows each group behind the log's end that continues the checksum of another one, until `see` returns true.
+fn each_behind<M: Memory>(memory: &M, end: &Tail, nonce: u64, is_within: &dyn Fn(Segment) -> bool, see: &mut See<'_>) {
     // Each with the checksum that its first group continues, where a group has led there.
     let mut places: Vec<(Segment, usize, Option<u32>)> = end
         .segments

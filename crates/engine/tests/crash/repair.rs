@@ -618,7 +618,7 @@ fn bytes_of_lost_changes_show_in_no_other_file() {
     }
 }
 
-/// What a log had before a crash, behind its end, is of no other log, whatever its numbers.
+/// Groups of before a crash, behind the log's end, are of no other log, whatever their numbers.
 #[test]
 fn groups_of_before_a_crash_give_no_blocks_away() {
     let snapshot = [

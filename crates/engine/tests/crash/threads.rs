@@ -219,16 +219,16 @@ fn a_commit_keeps_bytes_that_were_written_before_it_beside_a_sync() {
 /// A commit is giving a removed file's blocks back when another thread wants them all.
 #[test]
 fn room_that_is_being_given_back_is_waited_for() {
-    const BYTES: u64 = 12 << 20;
+    const BYTES: usize = 12 << 20;
     let (fs, memory) = format_of(Kind::File, 4096, 64);
     let fs = Arc::new(fs);
     let slot = fs.slots().claim().expect("the first slot is free");
     let [old, new] = ["old", "new"].map(|name| fs.create(&fs.root(), name.as_bytes(), file()).expect("there is room"));
     let reserve = |fs: &SimFs, inode: &Inode| {
         let slot = fs.slots().claim().expect("a slot is free");
-        fs.fallocate(&asking(&slot), inode, 0, 0, BYTES)
+        fs.fallocate(&asking(&slot), inode, 0, 0, BYTES as u64)
     };
-    fs.write(&asking(&slot), &old, 0, &vec![1; BYTES as usize], false)
+    fs.write(&asking(&slot), &old, 0, &vec![1; BYTES], false)
         .expect("there is room");
     drop(old);
     fs.unlink(&fs.root(), b"old").expect("it is there");

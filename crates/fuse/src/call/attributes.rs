@@ -4,7 +4,8 @@
 //! those that do not exist) and attributes stay right for as long as it remembers them
 //! ([`Options::ATTRIBUTE_TIMEOUT`](crate::Options::ATTRIBUTE_TIMEOUT)). Where the server changes attributes on its own, the
 //! kernel knows: it drops size, times and blocks after writes, fallocate and copies, link counts and times after operations
-//! on names, everything after an ACL is set; answers to SETATTR carry the new ones. The one thing it does not drop is the
+//! on names, everything after an ACL is set; answers to SETATTR carry the new ones. An older answer on its way would count after some of these:
+//! `note_changed` prevents it. The one thing it does not drop is the
 //! mode after a write, which clears set-uid and set-gid (HANDLE_KILLPRIV_V2): so the attributes of regular files with those
 //! bits are never kept. They are asked for before each exec, too.
 
@@ -29,7 +30,7 @@ const BLOCK_BYTES_WIRE: u32 = BLOCK_BYTES as u32;
 
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn get_attr(&self, input: &GetAttrIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
-        let attr = self.fs().lasting_attr(&*self.inode()?);
+        let attr = self.told(&*self.inode()?);
         let mut out = self.attr_out(&attr);
         // Only lseek(2) to the end names its open file here, as databases do again and again: sizes never change unseen.
         let is_safe = self.service.agreed.sees_writes && !is_killable(attr.mode);
@@ -39,8 +40,14 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         Ok(reply.put(out)?)
     }
 
+    /// Attributes to be told, beside who may change them.
+    fn told(&self, inode: &Inode) -> Attr {
+        inode.note_told();
+        self.fs().lasting_attr(inode)
+    }
+
     pub(super) fn stat_x(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
-        let attr = self.fs().lasting_attr(&*self.inode()?);
+        let attr = self.told(&*self.inode()?);
         let stat = stat_x_record(&attr);
         let (attr_valid, attr_valid_nsec) = on_wire(self.attributes_valid(&attr));
         Ok(reply.put(StatXOut {
@@ -105,11 +112,16 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         Ok(self.entry_with(&self.fs().attr(inode)))
     }
 
-    /// [`Self::entry`] for LOOKUP and READDIRPLUS, whose answers the kernel drops when something newer came before, and for new files: those
-    /// are empty, and the kernel asks again when one has grown.
+    /// [`Self::entry`] for new files: those are empty, and the kernel asks again when one has grown.
     pub(super) fn lasting_entry(&self, inode: &Arc<Inode>) -> Result<EntryOut, Errno> {
         self.fs().pin(inode)?;
         Ok(self.lasting_entry_of_pinned(inode))
+    }
+
+    /// [`Self::lasting_entry`] for LOOKUP and READDIRPLUS, beside which somebody may change the inode.
+    pub(super) fn found_entry(&self, inode: &Arc<Inode>) -> Result<EntryOut, Errno> {
+        self.fs().pin(inode)?;
+        Ok(self.entry_with(&self.told(inode)))
     }
 
     /// [`Self::lasting_entry`] of an inode that is pinned already.

@@ -68,6 +68,9 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         if is_cut || written == 0 && !data.is_empty() {
             return Err(Errno(libc::ENOSPC));
         }
+        if input.write_flags & write::CACHE != 0 {
+            self.note_changed(&inode);
+        }
         self.counters.count_write(written);
         self.note_access(&node, input.offset, written, AccessKind::Write);
         // O_SYNC has both bits.
@@ -95,10 +98,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
                     .fallocate_step(&asking, &inode, input.mode, input.offset, input.length, done)
             })
         })?;
-        if let Some(connection) = self.service.passthrough.as_ref().filter(|_| input.mode != 0) {
-            // Where the size stays, the kernel lets an older answer that is on its way count after this.
-            connection.forget_attributes(inode.ino());
-        }
+        self.note_changed(&inode);
         self.kill_privileges(&inode)
     }
 

@@ -33,11 +33,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
                 return Err(Full);
             }
             let own = matches!(entry.name, b"." | b"..");
-            let found = if own {
-                None
-            } else {
-                self.lasting_entry(entry.inode).ok()
-            };
+            let found = if own { None } else { self.found_entry(entry.inode).ok() };
             let name_only = || EntryOut {
                 attr: AttrRecord {
                     ino: entry.inode.ino().0,

@@ -19,7 +19,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             return self.look_up_words(user, reply);
         }
         match self.fs().lookup(&self.inode()?, name) {
-            Ok(inode) => Ok(reply.put(self.lasting_entry(&inode)?)?),
+            Ok(inode) => Ok(reply.put(self.found_entry(&inode)?)?),
             Err(Error::NotFound) => Ok(reply.put(self.no_entry())?),
             Err(error) => Err(error.into()),
         }
@@ -51,6 +51,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let prepared = connection.and_then(|connection| connection.prepared.take(self.serving_node()));
         let dir = self.inode()?;
         let inode = self.fs().create_with(&dir, name, new, prepared)?;
+        self.note_changed(&dir);
         reply.put(self.lasting_entry(&inode)?)?;
         let opened = self.opened(&inode, input.flags, true, reply);
         if opened.is_err()
@@ -80,9 +81,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     pub(super) fn sym_link(&self, name: &[u8], target: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let dir = self.inode()?;
         let inode = self
             .fs()
-            .symlink(&self.inode()?, name, target, self.header.uid, self.header.gid)?;
+            .symlink(&dir, name, target, self.header.uid, self.header.gid)?;
+        self.note_changed(&dir);
         Ok(reply.put(self.entry(&inode)?)?)
     }
 
@@ -92,18 +95,25 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     pub(super) fn link(&self, input: &LinkIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
-        let inode = self.inode_of(input.oldnodeid)?;
-        self.fs().link_as(self.header.uid, &inode, &self.inode()?, name)?;
+        let (inode, dir) = (self.inode_of(input.oldnodeid)?, self.inode()?);
+        self.fs().link_as(self.header.uid, &inode, &dir, name)?;
+        self.note_changed(&dir);
         Ok(reply.put(self.entry(&inode)?)?)
     }
 
     pub(super) fn unlink(&self, name: &[u8]) -> Result<(), Errno> {
         self.let_forgets_pass()?;
-        Ok(self.fs().unlink(&self.inode()?, name)?)
+        let dir = self.inode()?;
+        self.fs().unlink(&dir, name)?;
+        self.note_changed(&dir);
+        Ok(())
     }
 
     pub(super) fn remove_dir(&self, name: &[u8]) -> Result<(), Errno> {
-        Ok(self.fs().rmdir(&self.inode()?, name)?)
+        let dir = self.inode()?;
+        self.fs().rmdir(&dir, name)?;
+        self.note_changed(&dir);
+        Ok(())
     }
 
     pub(super) fn rename(&self, input: &Rename2In, name: &[u8], new_name: &[u8]) -> Result<(), Errno> {
@@ -119,17 +129,26 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let (from, to) = (self.inode()?, self.inode_of(input.newdir)?);
         if input.flags & libc::RENAME_WHITEOUT != 0 {
             let owner = (self.header.uid, self.header.gid);
-            return Ok(self
-                .fs()
-                .rename_with_whiteout(&from, name, &to, new_name, mode, owner)?);
+            self.fs()
+                .rename_with_whiteout(&from, name, &to, new_name, mode, owner)?;
+        } else {
+            self.fs().rename_as(self.header.uid, &from, name, &to, new_name, mode)?;
         }
-        Ok(self.fs().rename_as(self.header.uid, &from, name, &to, new_name, mode)?)
+        self.note_changed(&from);
+        self.note_changed(&to);
+        for (dir, name) in [(&to, new_name), (&from, name)] {
+            if let Ok(moved) = self.fs().lookup(dir, name) {
+                self.note_changed(&moved);
+            }
+        }
+        Ok(())
     }
 
     fn make(&self, name: &[u8], mode: u32, umask: u32, rdev: u32) -> Result<Arc<Inode>, Errno> {
-        Ok(self
-            .fs()
-            .create(&self.inode()?, name, self.new_inode(mode, umask, rdev))?)
+        let dir = self.inode()?;
+        let inode = self.fs().create(&dir, name, self.new_inode(mode, umask, rdev))?;
+        self.note_changed(&dir);
+        Ok(inode)
     }
 
     fn new_inode(&self, mode: u32, umask: u32, rdev: u32) -> NewInode {

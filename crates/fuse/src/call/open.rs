@@ -62,15 +62,13 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         is_new: bool,
         reply: &mut Reply<'_>,
     ) -> Result<(), Errno> {
-        if access == Access::Write
-            && let Some(connection) = &self.service.passthrough
-        {
+        if access == Access::Write && self.service.passthrough.is_some() {
             // Before the answer: from then on attributes may change unseen.
             let can_map = flags & O_ACCMODE == O_RDWR || !self.service.agreed.sees_writes;
             self.fs().note_writer(inode, can_map, || {
                 // Attributes of a new file may last: see where it is answered.
                 if !is_new {
-                    connection.forget_attributes(inode.ino());
+                    self.service.forget_attributes(inode.ino());
                 }
             });
         }

@@ -26,9 +26,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             self.service.has_labels.store(true, Ordering::Relaxed);
         }
         let kill_sgid = input.setxattr_flags & set_xattr::ACL_KILL_SGID != 0;
-        Ok(self
-            .fs()
-            .set_xattr_as(self.header.uid, &*self.inode()?, name, value, mode, kill_sgid)?)
+        let inode = self.inode()?;
+        self.fs()
+            .set_xattr_as(self.header.uid, &inode, name, value, mode, kill_sgid)?;
+        self.note_changed(&inode);
+        Ok(())
     }
 
     pub(super) fn get_xattr(&self, input: &GetXattrIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
@@ -81,7 +83,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     pub(super) fn remove_xattr(&self, name: &[u8]) -> Result<(), Errno> {
-        Ok(self.fs().remove_xattr(&*self.inode()?, name)?)
+        let inode = self.inode()?;
+        self.fs().remove_xattr(&inode, name)?;
+        self.note_changed(&inode);
+        Ok(())
     }
 }
 

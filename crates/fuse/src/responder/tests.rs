@@ -130,7 +130,13 @@ fn responder_on(nodes: u16) -> Responder<Bytes, Midnight, Cpus> {
         passthrough: false,
         sees_writes: true,
     };
-    let service = Service::new(Arc::new(fs), Arc::new(Cpus(count)), agreed, None, 1);
+    let service = Service::new(
+        Arc::new(fs),
+        Arc::new(Cpus(count)),
+        agreed,
+        (std::sync::Weak::new(), None),
+        1,
+    );
     Responder {
         fetches: std::cell::RefCell::default(),
         service: Arc::new(service),

@@ -87,7 +87,13 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         let claim = agreed.passthrough.then(|| self.claim_passing()).transpose()?;
         let (prepared, preparers) = Prepared::new(self.cpus());
         let passthrough = claim.map(|claim| Connection::new(&device, claim, prepared));
-        let service = Arc::new(Service::new(fs, host, agreed, passthrough, threads));
+        let service = Arc::new(Service::new(
+            fs,
+            host,
+            agreed,
+            (Weak::clone(&weak_device), passthrough),
+            threads,
+        ));
         let running = Arc::new(Running::default());
         let mut counters = Vec::new();
         let is_beside_rings = rings.is_some();

@@ -2,7 +2,7 @@
 
 use crate::support::{Mounted, as_nobody, eventually, set_xattr, tick, xattr, xattr_names};
 use homenode_fuse::wire::Opcode;
-use rustix::fs::{CWD, FallocateFlags, FileType, Mode, XattrFlags, mknodat};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, StatxFlags, XattrFlags, mknodat};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[test]
@@ -52,6 +53,59 @@ fn special_files_and_times() {
     assert_eq!((found.len(), found.blocks()), (1, 8));
     drop(file);
     mounted.finish();
+}
+
+/// Attributes that were read before a change and arrive after it are not kept.
+#[test]
+fn a_change_beside_a_look_shows() {
+    const ROUNDS: u32 = 5_000;
+    let Some(mounted) = Mounted::new() else { return };
+    let (dir, file) = (mounted.path("dir"), mounted.path("file"));
+    fs::create_dir(&dir).unwrap();
+    File::create(&file).unwrap();
+    let look = |path: &Path| {
+        rustix::fs::statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap();
+    };
+    let (begun, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let wait = || while begun.load(Ordering::SeqCst) % 2 == 0 && !is_over.load(Ordering::SeqCst) {};
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                wait();
+                look(&dir);
+                look(&file);
+                begun.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let is_right = (0..ROUNDS).all(|round| {
+            let before = begun.fetch_add(1, Ordering::SeqCst);
+            let name = dir.join("below");
+            let (links, mode) = if round % 2 == 0 {
+                fs::create_dir(&name).unwrap();
+                (3, 0o640)
+            } else {
+                fs::remove_dir(&name).unwrap();
+                (2, 0o644)
+            };
+            set_xattr(&file, "system.posix_acl_access", &access_list(mode)).unwrap();
+            while begun.load(Ordering::SeqCst) == before + 1 {}
+            let (links_found, mode_found) = (fs::metadata(&dir).unwrap().nlink(), fs::metadata(&file).unwrap().mode());
+            (links_found, mode_found & 0o777) == (links, mode)
+        });
+        is_over.store(true, Ordering::SeqCst);
+        assert!(is_right, "an answer of before is kept");
+    });
+    mounted.finish();
+}
+
+/// An access control list that says what these permissions say.
+fn access_list(mode: u32) -> Vec<u8> {
+    let entry = |tag: u16, bits: u32| {
+        let bits = u16::try_from(bits & 7).unwrap();
+        [&tag.to_le_bytes()[..], &bits.to_le_bytes(), &u32::MAX.to_le_bytes()].concat()
+    };
+    let entries = [entry(1, mode >> 6), entry(4, mode >> 3), entry(0x20, mode)];
+    [&2_u32.to_le_bytes()[..], &entries.concat()].concat()
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A device at work: its threads, and how it ends.
 
+use super::abi::DeviceInfo;
 use super::bell::{self, Bell, Ear, RingAtEnd};
 use super::control::{Control, failed};
 use super::error::Error;
@@ -10,6 +11,8 @@ use crate::process::serve_writes;
 use homenode_engine::CpuId;
 use homenode_engine::blk::trace::Recorder;
 use homenode_engine::blk::{Device, DriverQueue};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -41,6 +44,7 @@ pub struct Setup<Q> {
 pub struct Server {
     control: Control,
     device: u32,
+    tenure: Tenure,
     disk: PathBuf,
     bell: Arc<Bell>,
     threads: Vec<JoinHandle<Result<(), Error>>>,
@@ -48,6 +52,37 @@ pub struct Server {
     /// Its users are to go on waiting if this is dropped now.
     waits: bool,
     is_over: bool,
+}
+
+/// Time for which a device has its number. The driver gives a number to another device once it is free, of this process too.
+#[derive(Debug)]
+struct Tenure {
+    device: u32,
+    mark: u64,
+    nth: u64,
+}
+
+/// The last tenure of each number in this process.
+static LAST: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
+
+impl Tenure {
+    fn begin(device: u32, mark: u64) -> Self {
+        let mut last = LAST.lock();
+        let nth = last.entry(device).or_default();
+        *nth += 1;
+        let nth = *nth;
+        Self { device, mark, nth }
+    }
+
+    /// Whether no later device of this process has had the number.
+    fn is_last(&self) -> bool {
+        LAST.lock().get(&self.device) == Some(&self.nth)
+    }
+
+    /// Whether the device that has the number and the mark now is the one that this began with.
+    fn is_of(&self, device: u32, mark: u64) -> bool {
+        (device, mark) == (self.device, self.mark) && self.is_last()
+    }
 }
 
 /// State that all threads share.
@@ -113,6 +148,7 @@ impl Added {
         });
         let mut server = Server {
             device: self.info.device,
+            tenure: Tenure::begin(self.info.device, self.info.mark),
             disk: disk_path(self.info.device),
             control: self.control.take().expect("the server is started once"),
             bell: Arc::new(bell),
@@ -208,8 +244,14 @@ impl Server {
         };
         self.bell.ring();
         let joined = self.join();
-        let deleted = self.control.delete(self.device);
-        if self.is_lasting && deleted.is_ok() {
+        // Where somebody else has deleted it, its number may be another device's.
+        let is_there = |info: DeviceInfo| self.tenure.is_of(info.device, info.mark);
+        let deleted = if self.control.info(self.device).is_ok_and(is_there) {
+            self.control.delete(self.device)
+        } else {
+            Ok(())
+        };
+        if self.is_lasting && deleted.is_ok() && self.tenure.is_last() {
             record::remove(self.device);
         }
         joined.and(flushed).and(stopped).and(deleted)
@@ -331,5 +373,21 @@ pub(super) fn wait_for<T>(path: &Path, look: impl Fn() -> io::Result<T>) -> Resu
                 return Err(Error::Open { path, source });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_taken_again_is_another_devices() {
+        // No driver gives so many.
+        const DEVICE: u32 = u32::MAX;
+        let first = Tenure::begin(DEVICE, 7);
+        assert!(first.is_of(DEVICE, 7) && !first.is_of(DEVICE, 8) && !first.is_of(1, 7));
+        let second = Tenure::begin(DEVICE, 7);
+        assert!(!first.is_of(DEVICE, 7) && second.is_of(DEVICE, 7));
+        assert!(!first.is_last());
     }
 }

@@ -206,8 +206,12 @@ close_stream! { fclose _IO_fclose pclose }
 /// closedir(3).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closedir(directory: *mut DIR) -> c_int {
-    // SAFETY: the caller gives an open directory.
-    let fd = unsafe { libc::dirfd(directory) };
+    let fd = match directory.is_null() {
+        // An error, which the C library tells.
+        true => -1,
+        // SAFETY: the caller gives an open directory.
+        false => unsafe { libc::dirfd(directory) },
+    };
     replaced(fd, fd, || real!(closedir(directory => *mut DIR) -> c_int))
 }
 

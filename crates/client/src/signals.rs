@@ -66,8 +66,12 @@ macro_rules! signal {
         #[doc = concat!(stringify!($name), ": signal(3) or a relative of it.")]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(number: c_int, handler: usize) -> usize {
-            if is_ours(number) && handler != SIG_HOLD {
-                return set_handler(handler, $flags);
+            if is_ours(number) {
+                return match handler {
+                    // It is never blocked.
+                    SIG_HOLD => program_action().sa_sigaction,
+                    _ => set_handler(handler, $flags),
+                };
             }
             real!($name(number => c_int, handler => usize) -> usize)
         }

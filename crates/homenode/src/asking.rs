@@ -117,6 +117,9 @@ impl Inner {
             return false;
         };
         self.note_holder(slot.number());
+        if self.fs.is_durable() {
+            homenode_shared::let_bus_errors_through();
+        }
         let alive = Arc::downgrade(&self.alive);
         CURRENT.set((self.id, slot.number()));
         claims.insert(

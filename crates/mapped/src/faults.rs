@@ -94,11 +94,7 @@ pub(crate) fn let_through() {
     if !IS_CAUGHT.load(Ordering::Relaxed) {
         return;
     }
-    let mut mask = empty_mask();
-    // SAFETY: a mask, and a signal's number.
-    unsafe { libc::sigaddset(&raw mut mask, libc::SIGBUS) };
-    // SAFETY: a mask.
-    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const mask, std::ptr::null_mut()) };
+    homenode_shared::let_bus_errors_through();
 }
 
 /// No handler runs in this thread until it is dropped: one might jump out of what is done meanwhile.

@@ -28,6 +28,25 @@ struct Range {
     is_lost: AtomicBool,
 }
 
+impl Range {
+    fn has(&self, address: usize) -> bool {
+        // Acquire: pairs with the release in `in_units`.
+        let end = self.end.load(Ordering::Acquire);
+        address < end && self.start.load(Ordering::Relaxed) <= address
+    }
+
+    /// Frees the places of its pages: it counts as lost as a whole, or is gone.
+    fn free_places(&self) {
+        for place in &LOST {
+            let page = place.load(Ordering::Relaxed);
+            if page > FREE && self.has(page) {
+                // Release: who sees that it is gone sees that the range is lost. Fails when another thread has freed it, for another page.
+                let _ = place.compare_exchange(page, FREE, Ordering::Release, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
 static RANGES: [Range; RANGES_MAX] = [const {
     Range {
         start: AtomicUsize::new(0),
@@ -36,6 +55,8 @@ static RANGES: [Range; RANGES_MAX] = [const {
         is_lost: AtomicBool::new(false),
     }
 }; RANGES_MAX];
+/// A place that had a page. 0 had none yet.
+const FREE: usize = 1;
 static LOST: [AtomicUsize; PAGES_MAX] = [const { AtomicUsize::new(0) }; PAGES_MAX];
 static LOST_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The action for SIGBUS before ours.
@@ -66,6 +87,7 @@ impl Guarded {
             "units of {unit_bytes} bytes"
         );
         install()?;
+        let_bus_errors_through();
         let free = |(_, range): &(usize, &Range)| {
             let taken = range
                 .start
@@ -91,7 +113,7 @@ impl Guarded {
         // Only then does anybody look.
         let nth = LOST_COUNT.fetch_add(1, Ordering::AcqRel);
         if let Some(page) = LOST.get(nth) {
-            page.store(1, Ordering::Release);
+            page.store(FREE, Ordering::Release);
         }
         RANGES[guarded.slot].is_lost.store(true, Ordering::Release);
         Ok(guarded)
@@ -101,13 +123,8 @@ impl Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         let range = &RANGES[self.slot];
-        let (start, end) = (range.start.load(Ordering::Relaxed), range.end.load(Ordering::Relaxed));
-        for page in &LOST {
-            // Another mapping may come to lie there. The number stays: what was lost is rare.
-            if (start..end).contains(&page.load(Ordering::Relaxed)) {
-                page.store(1, Ordering::Relaxed);
-            }
-        }
+        // Another mapping may come to lie there.
+        range.free_places();
         range.end.store(0, Ordering::Relaxed);
         range.start.store(0, Ordering::Relaxed);
     }
@@ -141,11 +158,20 @@ fn looks_lost(start: usize, bytes: usize) -> bool {
 }
 
 fn registered(address: usize) -> Option<&'static Range> {
-    RANGES.iter().find(|range| {
-        // Acquire: pairs with the release in `new`.
-        let end = range.end.load(Ordering::Acquire);
-        address < end && range.start.load(Ordering::Relaxed) <= address
-    })
+    RANGES.iter().find(|range| range.has(address))
+}
+
+/// Unblocks the signal in this thread: one that is blocked ends the process, whatever its action is.
+pub fn let_bus_errors_through() {
+    let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: it fills the mask.
+    unsafe { libc::sigemptyset(mask.as_mut_ptr()) };
+    // SAFETY: the call above has filled it.
+    let mask = unsafe { mask.assume_init_mut() };
+    // SAFETY: a mask, and a signal's number.
+    unsafe { libc::sigaddset(mask, libc::SIGBUS) };
+    // SAFETY: a mask.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, mask, std::ptr::null_mut()) };
 }
 
 /// Sets the action for SIGBUS, once in a process.
@@ -177,12 +203,9 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     let info_of = unsafe { &*info };
     // SAFETY: SIGBUS fills in the address.
     let address = unsafe { info_of.si_addr() }.addr();
-    let is_ours = info_of.si_code > 0 && registered(address).is_some_and(|range| replace(range, address));
-    if info_of.si_code <= 0 {
-        // Sent by a process: nothing would fault once more when the handler returns.
-        end(signal);
-    } else if !is_ours {
-        pass_on(signal, info, context);
+    let is_fault = info_of.si_code > 0;
+    if !(is_fault && registered(address).is_some_and(|range| replace(range, address))) {
+        pass_on(signal, info, context, is_fault);
     }
 }
 
@@ -194,11 +217,7 @@ fn replace(range: &Range, address: usize) -> bool {
     let errno_at = unsafe { libc::__errno_location() };
     // SAFETY: it points to this thread's errno, which the interrupted code may be about to read.
     let errno = unsafe { *errno_at };
-    let nth = LOST_COUNT.fetch_add(1, Ordering::AcqRel);
-    match LOST.get(nth) {
-        Some(slot) => slot.store(unit, Ordering::Release),
-        None => range.is_lost.store(true, Ordering::Release),
-    }
+    note(range, unit);
     let (protection, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
@@ -219,6 +238,53 @@ fn replace(range: &Range, address: usize) -> bool {
     mapped != libc::MAP_FAILED
 }
 
+/// Notes a unit of a range as lost: in a place, or with all of its range where that has most of the places.
+fn note(range: &Range, unit: usize) {
+    let count = LOST_COUNT.load(Ordering::Acquire).min(PAGES_MAX);
+    let is_noted = |place: &AtomicUsize| place.load(Ordering::Acquire) == unit;
+    // Another thread has met it just before.
+    if range.is_lost.load(Ordering::Acquire) || LOST[..count].iter().any(is_noted) {
+        return;
+    }
+    let take = |place: &AtomicUsize| {
+        let taken = place.compare_exchange(FREE, unit, Ordering::AcqRel, Ordering::Relaxed);
+        taken.is_ok()
+    };
+    if LOST[..count].iter().any(take) {
+        return;
+    }
+    let places = |range: &Range| {
+        LOST.iter()
+            .filter(|place| range.has(place.load(Ordering::Relaxed)))
+            .count()
+    };
+    let place = match count == PAGES_MAX {
+        true => None,
+        false => LOST.get(LOST_COUNT.fetch_add(1, Ordering::AcqRel)),
+    };
+    if let Some(place) = place {
+        place.store(unit, Ordering::Release);
+        return;
+    }
+    let Some(greatest) = RANGES.iter().max_by_key(|range| places(range)) else {
+        return;
+    };
+    // First, so that it is lost at any time.
+    greatest.is_lost.store(true, Ordering::Release);
+    greatest.free_places();
+    if !greatest.has(unit) && !LOST.iter().any(take) {
+        range.is_lost.store(true, Ordering::Release);
+    }
+}
+
+fn is_by_default(signal: libc::c_int) -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: room for a sigaction.
+    let told = unsafe { libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr()) };
+    // SAFETY: all zero bits are one, if the call has not filled it.
+    told == 0 && unsafe { now.assume_init_ref() }.sa_sigaction == libc::SIG_DFL
+}
+
 /// Ends the process by a signal, once its handler returns.
 fn end(signal: libc::c_int) {
     // SAFETY: both may be called here; SIG_DFL needs nothing.
@@ -227,9 +293,10 @@ fn end(signal: libc::c_int) {
     unsafe { libc::raise(signal) };
 }
 
-/// Does what would have been done without us.
-fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+/// Does what would have been done without us, with a fault or a signal that a process has sent.
+fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void, is_fault: bool) {
     type Action = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+    type Plain = extern "C" fn(libc::c_int);
     let before = BEFORE.get().map_or(libc::SIG_DFL, |before| before.sa_sigaction);
     let takes_info = BEFORE
         .get()
@@ -238,11 +305,25 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
         // SAFETY: sigaction(2) gave it with SA_SIGINFO, so it is a function of this type.
         let action = unsafe { std::mem::transmute::<usize, Action>(before) };
         action(signal, info, context);
+        // That of Rust's own library wants the next fault to end the process; a signal that was sent does not come again.
+        if !is_fault && is_by_default(signal) {
+            end(signal);
+        }
         return;
     }
-    // Once more, by default: it ends the process, and a core dump shows where.
-    // SAFETY: signal(2) may be called here; SIG_DFL needs nothing.
-    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    match before {
+        libc::SIG_IGN if !is_fault => {}
+        // Nothing would fault once more when the handler returns.
+        libc::SIG_DFL if !is_fault => end(signal),
+        // Once more, by default: it ends the process, and a core dump shows where.
+        // SAFETY: signal(2) may be called here; SIG_DFL needs nothing.
+        libc::SIG_DFL | libc::SIG_IGN => drop(unsafe { libc::signal(signal, libc::SIG_DFL) }),
+        _ => {
+            // SAFETY: sigaction(2) gave it without SA_SIGINFO, so it is a function of this type.
+            let action = unsafe { std::mem::transmute::<usize, Plain>(before) };
+            action(signal);
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -279,11 +360,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri maps no files")]
     fn only_the_page_beyond_a_files_end_is_lost() {
-        let path = std::env::temp_dir().join(format!("homenode-fault-{}", std::process::id()));
-        std::fs::write(&path, vec![7; 8 * PAGE_BYTES]).expect("the disk has room");
-        let file = File::options().read(true).write(true).open(&path).expect("it was made");
-        std::fs::remove_file(&path).expect("the file was created");
-        let mapped = Mapped::of(&file, 8 * PAGE_BYTES);
+        let (file, mapped) = mapped_file("fault", 8);
         let guarded = Guarded::new(mapped.0, mapped.1).expect("the disk has room");
         let at = |page: usize| mapped.0.wrapping_add(page * PAGE_BYTES).cast_const();
         assert!(!is_lost(at(0), mapped.1));
@@ -318,14 +395,57 @@ mod tests {
         assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
     }
 
+    /// A file of so many pages, and its mapping.
+    fn mapped_file(name: &str, pages: usize) -> (File, Mapped) {
+        let path = std::env::temp_dir().join(format!("homenode-{name}-{}", std::process::id()));
+        std::fs::write(&path, vec![7; pages * PAGE_BYTES]).expect("the disk has room");
+        let file = File::options().read(true).write(true).open(&path).expect("it was made");
+        std::fs::remove_file(&path).expect("the file was created");
+        let mapped = Mapped::of(&file, pages * PAGE_BYTES);
+        (file, mapped)
+    }
+
+    /// In a process of their own: places are all tests'.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri starts no processes")]
+    fn a_range_that_loses_many_pages_takes_no_other_along() {
+        const CHILD: &str = "HOMENODE_TEST_MANY_LOST";
+        if std::env::var_os(CHILD).is_some() {
+            // As many a thread does: the kernel ends a process whose thread has it blocked.
+            let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+            // SAFETY: room for a mask.
+            unsafe { libc::sigfillset(all.as_mut_ptr()) };
+            // SAFETY: a mask that was filled.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut()) };
+            let (many, few) = (PAGES_MAX + 1, 8);
+            let ((first, one), (second, other)) = (mapped_file("many", many), mapped_file("few", few));
+            let _guarded = [&one, &other].map(|mapped| Guarded::new(mapped.0, mapped.1).expect("there is room"));
+            let at = |mapped: &Mapped, page: usize| mapped.0.wrapping_add(page * PAGE_BYTES).cast_const();
+            first.set_len(0).expect("it can be shortened");
+            assert!((0..many).all(|page| one.byte(page * PAGE_BYTES) == 0));
+            second.set_len(7 * PAGE_BYTES as u64).expect("it can be shortened");
+            assert_eq!((other.byte(7 * PAGE_BYTES), other.byte(0)), (0, 7));
+            assert!(is_lost(at(&one, 0), 1) && is_lost(at(&one, many - 1), 1));
+            assert!(is_lost(at(&other, 7), 1) && !is_lost(at(&other, 0), 7 * PAGE_BYTES));
+            std::process::exit(3);
+        }
+        let own = std::env::current_exe().expect("a test has a file");
+        let test = "fault::tests::a_range_that_loses_many_pages_takes_no_other_along";
+        let mut child = std::process::Command::new(own);
+        let ended = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1").output();
+        let ended = ended.expect("the program starts");
+        assert_eq!(
+            ended.status.code(),
+            Some(3),
+            "{}",
+            String::from_utf8_lossy(&ended.stderr)
+        );
+    }
+
     #[test]
     #[cfg_attr(miri, ignore = "Miri maps no files")]
     fn a_lost_page_of_a_device_takes_its_unit_with_it() {
-        let path = std::env::temp_dir().join(format!("homenode-fault-unit-{}", std::process::id()));
-        std::fs::write(&path, vec![7; 8 * PAGE_BYTES]).expect("the disk has room");
-        let file = File::options().read(true).write(true).open(&path).expect("it was made");
-        std::fs::remove_file(&path).expect("the file was created");
-        let mapped = Mapped::of(&file, 8 * PAGE_BYTES);
+        let (file, mapped) = mapped_file("fault-unit", 8);
         let at = |page: usize| mapped.0.wrapping_add(page * PAGE_BYTES).cast_const();
         // Of pages 0 to 7 one is a multiple of two pages, and the next but one too.
         let first = usize::from(!at(0).addr().is_multiple_of(2 * PAGE_BYTES));

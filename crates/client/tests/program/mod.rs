@@ -191,6 +191,13 @@ extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut libc::c
     unsafe { libc::mmap(page as *mut _, 4096, libc::PROT_READ, flags, -1, 0) };
 }
 
+/// sigset(3)'s handler that is none.
+const SIG_HOLD: usize = 2;
+
+unsafe extern "C" {
+    fn sigset(number: libc::c_int, handler: usize) -> usize;
+}
+
 fn signals(path: &Path) {
     let file = open(path);
     let fd = file.as_raw_fd();
@@ -231,6 +238,24 @@ fn signals(path: &Path) {
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, all.as_ptr(), std::ptr::null_mut()) },
         0
     );
+
+    // Held, it is not blocked either, and nothing of the library is told.
+    // SAFETY: takes numbers.
+    let before = unsafe { sigset(libc::SIGBUS, SIG_HOLD) };
+    // SAFETY: all zero bits are a sigaction.
+    let mut told: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: room for a sigaction.
+    assert_eq!(
+        unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut told) },
+        0
+    );
+    assert_eq!(before, told.sa_sigaction);
+    cut(50_000);
+    assert_eq!(pread(fd, 100, 90_000), Ok(vec![]));
+    cut(100_000);
+    assert_eq!(pread(fd, 100, 90_000), Ok(vec![0; 100]));
+    // SAFETY: an error, which it tells.
+    assert_eq!(unsafe { libc::closedir(std::ptr::null_mut()) }, -1);
 
     // The program's own action is its own, and is told as it was set.
     // SAFETY: all zero bits are a sigaction.

@@ -82,7 +82,9 @@ impl Group {
     /// Returns the bytes that the group still allows; `None` when the group sets no limit (`max`), or its files cannot be read.
     fn room(&self) -> Option<u64> {
         let number = |path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-        let limit = number(&self.limit)?;
+        // Above `memory.high` the kernel has who takes memory sleep, and a pool's pages do not go away again.
+        let high = self.limit.with_file_name("memory.high");
+        let limit = [number(&self.limit), number(&high)].into_iter().flatten().min()?;
         // Version 1 says "no limit" with the largest number of whole pages.
         if limit > 1 << 62 {
             return None;
@@ -197,6 +199,9 @@ mod tests {
         assert_eq!(group.room(), None);
         write("memory.max", "6400000000\n");
         assert_eq!(group.room(), Some(6_400_000_000 - 100_000_000 - 4_000));
+        write("memory.high", "6300000000\n");
+        assert!(group.room().is_some_and(|room| room < 6_300_000_000), "it would sleep");
+        write("memory.high", "max\n");
         write("memory.max", "100000000\n");
         assert_eq!(group.room(), Some(100_000_000 - KEPT_BYTES_MIN - 4_000), "a small one");
         // Nothing but page cache is left to be had, and that is the server itself.

@@ -137,6 +137,8 @@ pub struct Fs<M: Memory, C: Clock> {
     promising: Mutex<Promising>,
     /// When all promises were counted last.
     promises_counted_ns: AtomicI64,
+    /// Whether volumes have given blocks up that files could have.
+    has_discarded: AtomicBool,
     /// Nodes that take pages of files of the kernel.
     steering: Steering,
     /// Files of the kernel that may have grown.
@@ -182,6 +184,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             metadata: Arc::default(),
             promising: Mutex::default(),
             promises_counted_ns: AtomicI64::new(0),
+            has_discarded: AtomicBool::new(false),
             steering: Steering::default(),
             growing: Growing::default(),
             opens: AtomicU64::new(0),

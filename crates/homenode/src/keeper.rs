@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_millis(20);
 /// Time between two looks while something is promised: writers at 13 GB/s take less in it than the margin of promises.
 const PROMISED_PERIOD: Duration = Duration::from_millis(5);
+/// Time between two looks whether volumes have given room up: they may want it again.
+const LEND_PERIOD: Duration = Duration::from_secs(1);
 /// Time between two lines of the log about broken promises.
 const TOLD_PERIOD: Duration = Duration::from_secs(60);
 /// Looking where files lie takes at most one part in this many of a CPU, while they grow and a node may get fat.
@@ -33,7 +35,7 @@ const COLLAPSE_REST: u32 = 10;
 /// Starts the threads.
 pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 3], Error> {
     let promising = Arc::clone(fs);
-    let (mut broken, mut told) = (0, None::<Instant>);
+    let (mut broken, mut told, mut lent) = (0, None::<Instant>, Instant::now());
     let promises = Periodic::start("promises", move || {
         broken += promising.keep_promises() * BLOCK_BYTES as u64;
         if broken > 0 && told.is_none_or(|told| told.elapsed() >= TOLD_PERIOD) {
@@ -43,6 +45,10 @@ pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 
             (broken, told) = (0, Some(Instant::now()));
         }
         promising.settle_ahead();
+        if lent.elapsed() >= LEND_PERIOD {
+            promising.lend_discarded();
+            lent = Instant::now();
+        }
         if promising.has_promises() {
             PROMISED_PERIOD
         } else {

@@ -20,7 +20,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return own_attr(inode, inode.size_and_blocks());
         };
         let status = file.status();
-        let promised = file.promised_blocks(&self.pool);
+        let promised = file.told_promised_blocks(&self.pool, status.blocks);
         let own = own_attr(inode, (status.size, status.blocks + promised));
         let time = |ns| if ns == UNBORN_NS { own.btime_ns } else { ns };
         Attr {

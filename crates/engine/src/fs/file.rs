@@ -15,6 +15,7 @@ use crate::log::Effect;
 use crate::{Block, Clock, CpuId, Memory, NodeId};
 use homenode_shared::SlotNumber;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 /// fallocate(2)'s mode bits.
@@ -347,9 +348,29 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::NoData`] at or beyond the end, or when no data follows.
     pub fn seek(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, whence: Whence) -> Result<u64> {
+        let mut at = offset;
+        loop {
+            match self.seek_step(asking, inode, at, whence)? {
+                ControlFlow::Break(found) => return Ok(found),
+                ControlFlow::Continue(next) => at = next,
+            }
+        }
+    }
+
+    /// Carries out one step of [`Fs::seek`]: breaks with what was found, or tells where the next step goes on.
+    ///
+    /// # Errors
+    /// The errors of [`Fs::seek`].
+    pub fn seek_step(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        offset: u64,
+        whence: Whence,
+    ) -> Result<ControlFlow<u64, u64>> {
         match inode.bytes_for(Operation::Seek)? {
             Bytes::Blocks(file) | Bytes::Volume(file) => self.seek_blocks(asking, inode, file, offset, whence),
-            Bytes::Kernel(file) => file.seek(offset, whence),
+            Bytes::Kernel(file) => Ok(ControlFlow::Break(file.seek(offset, whence)?)),
         }
     }
 

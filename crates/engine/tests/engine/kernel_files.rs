@@ -210,6 +210,9 @@ fn files_and_volumes_share_one_total() {
     assert_eq!(store.write_unasked(0, most * BLOCK, b"x", 0), Err(Error::NoSpace));
     fs.check_invariants();
     // A member's memory goes back when none of its blocks is in use, and the room is a file's then.
+    fs.discard_volume(&asking, &volume, 0, all * BLOCK).unwrap();
+    fs.lend_discarded();
+    assert_eq!(store.limit(), all);
     fs.remove_volume(&volume).unwrap();
     assert_eq!(store.write_unasked(0, most * BLOCK, b"x", 0), Ok(1));
     fs.check_invariants();

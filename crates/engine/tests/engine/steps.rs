@@ -2,7 +2,8 @@
 
 use crate::support::{BLOCK, Bytes, Caller, DISKS, RUN, TestFs, filesystem_on, new_file};
 use homenode_engine::NodeId;
-use homenode_engine::fs::{Inode, fallocate_mode as mode};
+use homenode_engine::fs::{Inode, Whence, fallocate_mode as mode};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Blocks of the file: several steps of every kind.
@@ -115,6 +116,31 @@ fn shrink(bytes: Bytes) {
     assert_eq!(fs.attr(&inode).size, 5000);
     assert_eq!(fs.pool().status().used, 2);
     assert_eq!(fs.truncate_step(&inode, 5000, 0), Ok(None), "a further step was needed");
+}
+
+#[test]
+fn the_end_of_scattered_data_is_sought_in_steps() {
+    const WRITTEN: u64 = 20_000;
+    let (fs, _) = filesystem_on(Bytes::Memory, 1, 2 * WRITTEN);
+    let caller = Caller::on_node(&fs, 0);
+    let [inode, other] = ["file", "other"].map(|name| new_file(&fs, name));
+    // Turn by turn, so that neighbours are not one piece.
+    for nth in 0..WRITTEN {
+        for inode in [&inode, &other] {
+            let written = fs.write(&caller.asking(), inode, nth * BLOCK, &[1; BLOCK as usize], false);
+            assert_eq!(written, Ok(BLOCK as usize));
+        }
+    }
+    let (mut at, mut steps) = (0, 1);
+    let found = loop {
+        match fs.seek_step(&caller.asking(), &inode, at, Whence::Hole).unwrap() {
+            ControlFlow::Break(found) => break found,
+            ControlFlow::Continue(next) => (at, steps) = (next, steps + 1),
+        }
+    };
+    assert_eq!(found, WRITTEN * BLOCK);
+    assert!(steps > 2, "{steps} steps");
+    assert_eq!(fs.seek(&caller.asking(), &inode, 5, Whence::Hole), Ok(found));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::wire::{
 };
 use homenode_engine::fs::{Inode, SetAttr, Whence};
 use homenode_engine::{AccessKind, Clock, Memory};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Most bytes one COPY_FILE_RANGE copies, so that it does not hold a thread for long, or a ring's, which has all others of its
@@ -111,8 +112,19 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             _ => return Err(Errno(libc::EINVAL)),
         };
         let node = || self.own_node();
-        let offset = self.with_disk(&self.asking(&node), Way::Read, Vec::new, |asking| {
-            self.fs().seek(asking, &inode, input.offset, whence)
+        let asking = self.asking(&node);
+        let mut offset = input.offset;
+        self.in_steps(|done| {
+            let sought = self.with_disk(&asking, Way::Read, Vec::new, |asking| {
+                self.fs().seek_step(asking, &inode, input.offset.max(done), whence)
+            })?;
+            Ok(match sought {
+                ControlFlow::Break(found) => {
+                    offset = found;
+                    None
+                }
+                ControlFlow::Continue(next) => Some(next),
+            })
         })?;
         Ok(reply.put(LSeekOut { offset })?)
     }

@@ -9,7 +9,7 @@ use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
 use homenode_shared::{BlockMap, Extent, Found, RUN_BLOCKS, Slot, Taker};
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -277,7 +277,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(next)
     }
 
-    /// See [`Fs::seek`].
+    /// See [`Fs::seek_step`].
     pub(in crate::fs) fn seek_blocks(
         &self,
         asking: &Asking<'_>,
@@ -285,11 +285,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         offset: u64,
         whence: Whence,
-    ) -> Result<u64> {
+    ) -> Result<ControlFlow<u64, u64>> {
         let _inside = inode.enter_as(file, asking)?;
         let size = file.size.load(Ordering::Acquire);
-        let mut at = offset;
+        let (mut at, mut looks) = (offset, 0);
         while at < size {
+            if looks == STEP_BLOCKS {
+                return Ok(ControlFlow::Continue(at));
+            }
+            looks += 1;
             let first = at / BLOCK;
             let (found, blocks) = match file
                 .map
@@ -299,13 +303,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 Found::Empty { blocks } => (Whence::Hole, blocks),
             };
             if found == whence {
-                return Ok(at);
+                return Ok(ControlFlow::Break(at));
             }
             at = (first + blocks) * BLOCK;
         }
         // There is a hole at the end of every file.
         if whence == Whence::Hole && offset < size {
-            Ok(size)
+            Ok(ControlFlow::Break(size))
         } else {
             Err(Error::NoData)
         }

@@ -60,6 +60,15 @@ pub(super) struct Promise {
     missing: u64,
 }
 
+impl Promise {
+    /// Effort to count it anew, in times of an empty piece, in a file of so many blocks.
+    fn effort(&self, blocks: u64) -> u64 {
+        let pieces: u64 = self.ranges.iter().map(|range| piece_count(range).1).sum();
+        let promised: u64 = self.ranges.iter().map(|range| range.end - range.start).sum();
+        FILE_EFFORT + pieces + blocks.min(promised) / PAGES_OF_EFFORT
+    }
+}
+
 /// Files to which room is promised.
 #[derive(Debug, Default)]
 pub(in crate::fs) struct Promising {
@@ -190,10 +199,20 @@ impl KernelFile {
     /// Effort of [`Self::promised_blocks`], in times of an empty piece: some 0.4 µs. None while another thread changes what is promised.
     fn effort(&self) -> Option<u64> {
         let promise = self.promise.try_lock()?;
-        let pieces: u64 = promise.ranges.iter().map(|range| piece_count(range).1).sum();
-        let blocks: u64 = promise.ranges.iter().map(|range| range.end - range.start).sum();
-        let pages = self.file.status().unwrap_or_default().blocks.min(blocks);
-        Some(FILE_EFFORT + pieces + pages / PAGES_OF_EFFORT)
+        Some(promise.effort(self.file.status().unwrap_or_default().blocks))
+    }
+
+    /// Blocks that are promised and not written, for attributes of a file of so many blocks: anew if that takes no longer than a call may, else as they
+    /// were counted last.
+    pub(in crate::fs) fn told_promised_blocks<M: Memory>(&self, pool: &Pool<M>, blocks: u64) -> u64 {
+        if let Some(mut promise) = self.promise.try_lock_for(COUNT_PATIENCE)
+            && !promise.ranges.is_empty()
+            && promise.effort(blocks) <= CALL_EFFORT
+        {
+            self.recount(pool, &mut promise);
+        }
+        // Relaxed: a figure.
+        self.promised.load(Ordering::Relaxed)
     }
 
     /// Counts anew what is promised and not written; returns it, in blocks. Where another thread takes long to change it, as it was last.
@@ -417,14 +436,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         let mut broken = 0;
         let mut promising: Vec<Ino> = self.promising.lock().files.iter().copied().collect();
-        let mut is_first_step = true;
+        // What has been written meanwhile needs no room any more.
+        for ino in &promising {
+            self.count_promise(*ino, u64::MAX);
+        }
         // A step of each in turn: who comes last has as much to lose.
-        while !promising.is_empty() {
+        while !promising.is_empty() && self.pool.is_time_for_promises(MARGIN_BLOCKS) {
             promising.retain(|ino| {
-                if is_first_step {
-                    // What has been written meanwhile needs no room any more.
-                    self.count_promise(*ino, u64::MAX);
-                }
                 let inode = self.table.find(*ino);
                 let Some((inode, file)) = inode.as_deref().and_then(|inode| Some((inode, inode.kernel_file()?))) else {
                     return false;
@@ -438,7 +456,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 self.count_promise(*ino, u64::MAX);
                 false
             });
-            is_first_step = false;
         }
         broken
     }

@@ -58,7 +58,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         bytes: u64,
     ) -> Result<(), VolumeError> {
         volume.check_range(offset, bytes)?;
-        self.change_range(asking, volume, PUNCH_HOLE | KEEP_SIZE, offset, bytes)
+        let discarded = self.change_range(asking, volume, PUNCH_HOLE | KEEP_SIZE, offset, bytes);
+        // Relaxed: who misses it looks again.
+        self.has_discarded.store(true, Ordering::Relaxed);
+        discarded
+    }
+
+    /// Lends files of the kernel the room that volumes have given up since the last call, as far as no block of a member is in use.
+    pub fn lend_discarded(&self) {
+        if self.has_discarded.swap(false, Ordering::Relaxed) {
+            self.pool.lend_all();
+        }
     }
 
     /// Writes `bytes` zeros from `offset` on. Blocks that are there stay, so that writing them again finds room; holes stay holes,

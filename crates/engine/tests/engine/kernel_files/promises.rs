@@ -40,6 +40,42 @@ fn a_process_without_descriptors_breaks_no_promise() {
     fs.check_invariants();
 }
 
+/// Bytes that were written into promised room since the last count do not count twice.
+#[test]
+fn promises_are_not_made_real_by_an_old_count() {
+    const BLOCKS: u64 = 100_000;
+    let (fs, _, store) = kernel_filesystem(1, BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let inode = new_file(&fs, "file");
+    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, 50_000 * BLOCK)
+        .unwrap();
+    store
+        .write_unasked(0, 0, &vec![1; (10_000 * BLOCK) as usize], 0)
+        .unwrap();
+    assert_eq!((fs.keep_promises(), store.used_blocks()), (0, 10_000));
+    assert_eq!(fs.pool().status().reserved, 40_000);
+    fs.check_invariants();
+}
+
+/// Attributes are told at once, however much there is to count.
+#[test]
+fn attributes_of_a_large_promise_are_told_without_a_count() {
+    const BLOCKS: u64 = 400_000;
+    let (fs, _, store) = kernel_filesystem(1, BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let inode = new_file(&fs, "file");
+    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, 200_000 * BLOCK)
+        .unwrap();
+    store
+        .write_unasked(0, 0, &vec![1; (100_000 * BLOCK) as usize], 0)
+        .unwrap();
+    store.asked();
+    fs.attr(&inode);
+    assert_eq!(store.asked(), 0);
+    fs.keep_promises();
+    assert!(store.asked() > 0);
+}
+
 #[test]
 fn a_removed_file_is_promised_nothing_even_if_it_cannot_be_cut() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);

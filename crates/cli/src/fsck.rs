@@ -34,6 +34,9 @@ pub(crate) struct FsckArgs {
     /// first if the data matter.
     #[arg(long)]
     pub(crate) repair: bool,
+    /// Repairs only where nothing is lost by it.
+    #[arg(skip)]
+    pub(crate) is_careful: bool,
 }
 
 pub(crate) fn run(args: &FsckArgs) -> ExitCode {
@@ -45,6 +48,21 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
+    if args.is_careful {
+        match homenode::check(&members) {
+            Ok(checked) if checked.faults.iter().any(|fault| !fault.remedy.is_lossless()) => {
+                complain!(
+                    "homenode: a repair would lose some of the pool, so nothing is repaired: copy the members' files first if the data matter, \
+                     then --repair (-y) repairs it"
+                );
+                // The exit code tells it where this cannot.
+                let _ = print_text(&told(&checked, known.as_ref(), false));
+                return ExitCode::from(FAULTS);
+            }
+            // What cannot be checked cannot be repaired.
+            _ => {}
+        }
+    }
     let look = if args.repair { homenode::repair } else { homenode::check };
     let checked = match look(&members) {
         Ok(checked) => checked,

@@ -258,7 +258,16 @@ impl Handler for PoolHandler {
                 size_bytes,
                 unwritten,
                 direct,
-            } => return self.add_file(Path::new(&path), size_bytes, NewFile { unwritten, direct }),
+                overwrites,
+            } => {
+                let new = NewFile {
+                    unwritten,
+                    direct,
+                    overwrites,
+                    made: None,
+                };
+                return self.add_file(Path::new(&path), size_bytes, new);
+            }
             Request::PoolDrain { member } => self.drain(member, progress),
             Request::PoolRemove { member } => self.remove(member),
             Request::VolumeCreate {

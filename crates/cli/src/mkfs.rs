@@ -31,9 +31,12 @@ struct MkfsArgs {
 struct CheckArgs {
     #[command(flatten)]
     check: FsckArgs,
-    /// Repair all faults. -p and -y are the same, and so is --repair.
-    #[arg(short, short_aliases = ['p', 'y'], action = ArgAction::Count)]
+    /// Repair faults where nothing is lost by it; else change nothing, and exit with 4. -p is the same.
+    #[arg(short, short_aliases = ['p'], action = ArgAction::Count)]
     a: u8,
+    /// Repair all faults, as --repair does; overrides -a and -p.
+    #[arg(short, action = ArgAction::Count)]
+    y: u8,
     /// Repair nothing; overrides -a, -p, -y and --repair.
     #[arg(short, action = ArgAction::Count)]
     n: u8,
@@ -53,8 +56,10 @@ pub(crate) fn main() -> ExitCode {
 /// `main` of [`FSCK`].
 pub(crate) fn main_of_fsck() -> ExitCode {
     match CheckArgs::try_parse() {
-        Ok(CheckArgs { mut check, a, n, .. }) => {
-            check.repair = n == 0 && (check.repair || a > 0);
+        Ok(CheckArgs { mut check, a, y, n, .. }) => {
+            let is_all = check.repair || y > 0;
+            check.repair = n == 0 && (is_all || a > 0);
+            check.is_careful = check.repair && !is_all;
             fsck::run(&check)
         }
         Err(error) => {

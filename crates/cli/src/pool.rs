@@ -105,6 +105,7 @@ fn add(args: &AddArgs) -> Result<()> {
                 size_bytes: size.transpose()?,
                 unwritten: args.unwritten,
                 direct: args.direct,
+                overwrites: args.force,
             };
             (format!("in {}", shown(Path::new(&path))), request)
         }

@@ -60,6 +60,11 @@ impl Pool {
         if files.is_empty() {
             return Err(Error::NoMembers);
         }
+        for (file, path) in files.iter().zip(paths) {
+            if let Some(made) = options.made.get(path) {
+                file.require(*made)?;
+            }
+        }
         files
             .iter()
             .try_for_each(|file| require_blocks(file, MEMBER_BLOCKS_MIN))?;
@@ -70,10 +75,12 @@ impl Pool {
         let is_over = options.interrupted.clone().unwrap_or_default();
         let takes = |found: &Superblock| options.takes_from.contains(&found.uuid);
         // All, before any of them is written to.
-        files.iter().try_for_each(|file| file.check_free(takes))?;
         files
             .iter()
-            .try_for_each(|file| file.prepare(options.unwritten, &is_over, takes))?;
+            .try_for_each(|file| file.check_free(options.overwrites, takes))?;
+        files
+            .iter()
+            .try_for_each(|file| file.prepare(options.unwritten, &is_over))?;
         // Last: who is interrupted before, or has no room, finds the files as they were.
         files.iter().try_for_each(MemberFile::take_over)?;
         let log = LogOptions {
@@ -173,6 +180,7 @@ impl Pool {
         let uuid = fs.uuid().ok_or(Error::VolatilePool)?;
         fs.check_members()?;
         let file = open(path, new.direct)?;
+        new.made.map_or(Ok(()), |made| file.require(made))?;
         require_blocks(&file, MEMBER_BLOCKS_MIN)?;
         let members = pool.status().members;
         if file.kind()? == MemberKind::Block && !pool.memory().has_cache() {
@@ -183,7 +191,8 @@ impl Pool {
         let taken = TakenRoom::begin(&files)?;
         let [file] = files;
         let was_left = |found: &Superblock| found.uuid == uuid && !is_member(found.own);
-        file.prepare(new.unwritten, &AtomicBool::new(false), was_left)?;
+        file.check_free(new.overwrites, was_left)?;
+        file.prepare(new.unwritten, &AtomicBool::new(false))?;
         file.take_over()?;
         let home = home_of(&inner.machine, &file)?;
         // One member at a time.
@@ -277,6 +286,10 @@ pub struct NewFile {
     pub unwritten: bool,
     /// Makes the file a disk of the pool: see [`PoolOptions::direct`].
     pub direct: bool,
+    /// Overwrites what the file holds: see [`PoolOptions::overwrites`].
+    pub overwrites: bool,
+    /// Device and inode of the file, if it was just made for this: another one in its place is refused.
+    pub made: Option<(u64, u64)>,
 }
 
 /// The pool that a file is a member of, by the file's own superblock.

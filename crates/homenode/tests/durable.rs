@@ -3,11 +3,13 @@
 
 mod support;
 
-use homenode::{Allocate, Error, MemberKind, MountOptions, OpenOptions, Placement, Pool, PoolOptions, Transport};
+use homenode::{
+    Allocate, Error, MemberKind, MountOptions, NewFile, OpenOptions, Placement, Pool, PoolOptions, Transport,
+};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
@@ -233,6 +235,41 @@ fn files_that_are_not_members_of_one_pool_are_refused() {
     flip(&b, 100);
     flip(&b, MEMBER_BYTES - 4096 + 100);
     assert!(open(&[b]).to_string().contains("superblock is damaged"));
+}
+
+/// Also what has come to be at a path since somebody looked is not overwritten.
+#[test]
+fn a_file_with_data_or_in_the_place_of_another_is_refused() {
+    let files = Files::new("in-the-place");
+    let [a, b] = ["a", "b"].map(|name| files.member(name, MEMBER_BYTES));
+    let refuse = |result: Result<(), Error>, text: &str| {
+        let told = result.unwrap_err().to_string();
+        assert!(told.contains(text), "{told}");
+    };
+    let create = |path: &PathBuf, options: &PoolOptions| Pool::create_on(std::slice::from_ref(path), options).map(drop);
+    flip(&a, MEMBER_BYTES - 100);
+    refuse(create(&a, &options()), "holds data");
+    assert!(fs::read(&a).unwrap().starts_with(&[0; 4096]), "it was written to");
+    let of = |path: &PathBuf| fs::metadata(path).map(|found| (found.dev(), found.ino())).unwrap();
+    let made = |path: &PathBuf, identity| PoolOptions {
+        overwrites: true,
+        made: [(path.clone(), identity)].into(),
+        ..options()
+    };
+    refuse(create(&a, &made(&a, of(&b))), "has taken the place of");
+    create(&a, &made(&a, of(&a))).unwrap();
+    let pool = Pool::open_on(std::slice::from_ref(&a), &options()).unwrap();
+    flip(&b, 100);
+    let add = |new: NewFile| pool.add_file(&b, new).map(drop);
+    refuse(add(NewFile::default()), "holds data");
+    let overwrites = |made| NewFile {
+        overwrites: true,
+        made: Some(made),
+        ..NewFile::default()
+    };
+    refuse(add(overwrites(of(&a))), "has taken the place of");
+    assert_eq!(pool.status().members.len(), 1);
+    add(overwrites(of(&b))).unwrap();
 }
 
 /// Environment variable that makes this test's own process the server that is killed: where it mounts the pool.

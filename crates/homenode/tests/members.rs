@@ -14,6 +14,8 @@ const MEMBER_BYTES: u64 = 32 << 20;
 const UNWRITTEN: NewFile = NewFile {
     unwritten: true,
     direct: false,
+    overwrites: false,
+    made: None,
 };
 /// Bytes that a record has.
 const RECORD_BYTES: usize = 3000;

@@ -54,6 +54,9 @@ pub(crate) enum Request {
         /// Reached past the page cache.
         #[serde(default)]
         direct: bool,
+        /// Also where it holds other data.
+        #[serde(default)]
+        overwrites: bool,
     },
     PoolDrain {
         member: u16,
@@ -378,8 +381,9 @@ mod tests {
                     size_bytes: None,
                     unwritten: true,
                     direct: false,
+                    overwrites: false,
                 },
-                r#"{"request":"pool_add_file","path":"/a","size_bytes":null,"unwritten":true,"direct":false}"#,
+                r#"{"request":"pool_add_file","path":"/a","size_bytes":null,"unwritten":true,"direct":false,"overwrites":false}"#,
             ),
             (
                 Request::PoolDrain { member: 3 },

@@ -43,6 +43,10 @@ pub(super) fn add_file(
     if !is_there {
         made.make(path, size_bytes).map_err(refused)?;
     }
+    let new = NewFile {
+        made: made.last(),
+        ..new
+    };
     note.come(pool, path).map_err(refused)?;
     let added = pool.add_file(path, new);
     // The pool may list it when it is opened again.

@@ -155,12 +155,17 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
         .iter()
         .map(|path| absolute(path))
         .collect::<Result<Vec<_>>>()?;
+    // By the paths that the members have from now on.
+    let made_files = made.0.iter().map(|(path, made)| Ok((absolute(path)?, *made)));
+    let made_files = made_files.collect::<Result<_>>()?;
     let options = PoolOptions {
         name: *name,
         unwritten: args.unwritten,
         direct: args.direct,
         cache: Some(CACHE_BYTES),
         takes_from,
+        overwrites: args.force,
+        made: made_files,
         interrupted: Some(Arc::clone(&interrupt.is_set)),
         ..PoolOptions::default()
     };
@@ -205,7 +210,7 @@ impl Interrupt {
     /// Removes the files that were made, says so, and ends the process as a shell expects it.
     fn give_up(&self, made: &Made) -> ! {
         made.remove();
-        let names: Vec<String> = made.0.iter().map(|path| shown(path)).collect();
+        let names: Vec<String> = made.0.iter().map(|(path, _)| shown(path)).collect();
         let removed = match &names[..] {
             [] => String::new(),
             names => format!(", and {} removed, made by this command", are(names)),
@@ -274,7 +279,7 @@ fn check_size(path: &Path, size: u64, is_forced: bool) -> Result<()> {
 
 /// Files that go again unless their pool is made.
 #[derive(Default)]
-pub(crate) struct Made(Vec<PathBuf>);
+pub(crate) struct Made(Vec<(PathBuf, (u64, u64))>);
 
 impl Made {
     /// The files stay.
@@ -296,14 +301,20 @@ impl Made {
         // What is in it is for whom the pool's own modes say.
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(cannot)?;
-        self.0.push(path.to_owned());
+        let found = file.metadata().map_err(cannot)?;
+        self.0.push((path.to_owned(), (found.dev(), found.ino())));
         file.set_len(size).map_err(cannot)
     }
 }
 
 impl Made {
+    /// Device and inode of the file that was made last.
+    pub(crate) fn last(&self) -> Option<(u64, u64)> {
+        self.0.last().map(|(_, made)| *made)
+    }
+
     fn remove(&self) {
-        for path in &self.0 {
+        for (path, _) in &self.0 {
             let _ = fs::remove_file(path);
         }
     }

@@ -358,6 +358,35 @@ fn a_damaged_pool_is_repaired_with_the_option() {
 }
 
 #[test]
+fn a_careful_repair_loses_nothing() {
+    need_mounts!();
+    let pools = Pools::new("careful");
+    let (mount, member) = (pools.0.dir("mount"), pools.path("a"));
+    succeed(&mut pools.homenode("pool create tank a --size 32M"));
+    succeed(&mut pools.homenode("up tank mount"));
+    fs::write(mount.join("a-name-to-damage"), "kept").unwrap();
+    down(&mount);
+    let bytes = fs::read(&member).unwrap();
+    let mut names = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"a-name-to-damage"));
+    names.by_ref().for_each(|at| flip(&member, at as u64));
+    let before = fs::read(&member).unwrap();
+    for way in ["-p", "-a"] {
+        let mut helper = pools.command("fsck.homenode");
+        let told = helper.args([way, "tank"]).output().unwrap();
+        let text = String::from_utf8(told.stderr).unwrap();
+        assert_eq!(told.status.code(), Some(4), "{text}");
+        assert!(text.contains("nothing is repaired") && text.contains("-y"), "{text}");
+        assert!(fs::read(&member).unwrap() == before, "the member was written");
+    }
+    let mut helper = pools.command("fsck.homenode");
+    assert_eq!(
+        helper.args(["-p", "-y", "tank"]).output().unwrap().status.code(),
+        Some(1)
+    );
+    succeed(&mut pools.homenode("fsck tank"));
+}
+
+#[test]
 fn a_read_only_or_degraded_pool_can_be_read() {
     need_mounts!();
     let pools = Pools::new("reading");

@@ -76,6 +76,14 @@ pub enum Remedy {
     Rewritten,
 }
 
+impl Remedy {
+    /// Whether nothing is lost by it.
+    #[must_use]
+    pub fn is_lossless(&self) -> bool {
+        matches!(self, Self::Rewritten)
+    }
+}
+
 /// A plan of what becomes of a damaged pool.
 #[derive(Debug)]
 pub struct Repair {

@@ -142,6 +142,20 @@ pub enum MemberFileError {
         /// Its name.
         name: PoolName,
     },
+    /// It has other data at one end.
+    #[error("{} holds {data}: --force makes it a member and overwrites its data", path.display())]
+    HoldsData {
+        /// The file.
+        path: PathBuf,
+        /// The data, as far as they are known.
+        data: &'static str,
+    },
+    /// Another file is there than the one that was made.
+    #[error("another file has taken the place of {}, which was just made: give a directory in which only you make files", path.display())]
+    Replaced {
+        /// The file.
+        path: PathBuf,
+    },
     /// Both of its superblocks are unusable.
     #[error("{} cannot be used: {source}", path.display())]
     Superblock {
@@ -286,6 +300,20 @@ impl MemberFile {
         }
     }
 
+    /// Refuses it unless it is this one, by device and inode.
+    ///
+    /// # Errors
+    /// [`MemberFileError::Replaced`].
+    pub fn require(&self, made: (u64, u64)) -> Result<(), MemberFileError> {
+        let found = rustix::fs::fstat(&self.file).map_err(|errno| self.failed("look at", errno.into()))?;
+        if (found.st_dev, found.st_ino) == made {
+            return Ok(());
+        }
+        Err(MemberFileError::Replaced {
+            path: self.path.clone(),
+        })
+    }
+
     /// Its name.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -365,16 +393,22 @@ impl MemberFile {
         direct::home(if self.is_disk() { stat.st_rdev } else { stat.st_dev })
     }
 
-    /// Refuses one that belongs to a pool, unless it `may_go`.
+    /// Refuses one that belongs to a pool, unless it `may_go`, and one that holds other data, unless the caller `overwrites` these.
     ///
     /// # Errors
-    /// [`MemberFileError::Taken`], or why it cannot be read.
-    pub fn check_free(&self, may_go: impl Fn(&Superblock) -> bool) -> Result<(), MemberFileError> {
+    /// [`MemberFileError::Taken`], [`MemberFileError::HoldsData`], or why it cannot be read.
+    pub fn check_free(&self, overwrites: bool, may_go: impl Fn(&Superblock) -> bool) -> Result<(), MemberFileError> {
         match self.superblock() {
             Err(MemberFileError::Superblock {
                 source: UnusableSuperblock::NotOne,
                 ..
-            }) => Ok(()),
+            }) => match self.holds_data()?.filter(|_| !overwrites) {
+                Some(data) => Err(MemberFileError::HoldsData {
+                    path: self.path.clone(),
+                    data,
+                }),
+                None => Ok(()),
+            },
             Ok(superblock) if may_go(&superblock) => Ok(()),
             Ok(superblock) => Err(MemberFileError::Taken {
                 path: self.path.clone(),
@@ -385,20 +419,13 @@ impl MemberFile {
         }
     }
 
-    /// Makes it ready to become a member: refuses one that belongs to a pool, unless it `may_go`, and takes all of a file's room on
-    /// the disk. Unless `unwritten`, zeros are written where nothing was yet: a filesystem notes the first write to each place, and an fsync would
+    /// Makes it ready to become a member: takes all of a file's room on the disk. Unless `unwritten`, zeros are written where nothing was yet: a filesystem notes the first write to each place, and an fsync would
     /// wait for that. It ends with [`io::ErrorKind::Interrupted`] soon after `is_over` was set. Changes nothing that is in the file:
     /// [`MemberFile::take_over`] does.
     ///
     /// # Errors
-    /// [`MemberFileError::Taken`], or why there is no room.
-    pub fn prepare(
-        &self,
-        unwritten: bool,
-        is_over: &AtomicBool,
-        may_go: impl Fn(&Superblock) -> bool,
-    ) -> Result<(), MemberFileError> {
-        self.check_free(may_go)?;
+    /// [`MemberFileError`]: why there is no room.
+    pub fn prepare(&self, unwritten: bool, is_over: &AtomicBool) -> Result<(), MemberFileError> {
         if self.device.is_some() || self.is_disk() {
             return Ok(());
         }
@@ -693,12 +720,12 @@ mod tests {
             MemberFile::open(&path).expect("no other process has the file"),
             AtomicBool::new(false),
         );
-        member.prepare(true, &never, |_| false).expect("the disk has room");
+        member.prepare(true, &never).expect("the disk has room");
         assert!(
             unwritten_bytes(&file, BYTES) > 0,
             "this filesystem tells no holes: nothing is tested"
         );
-        member.prepare(false, &never, |_| false).expect("the disk has room");
+        member.prepare(false, &never).expect("the disk has room");
         assert_eq!(unwritten_bytes(&file, BYTES), 0);
         let mut kept = [0; 4];
         let opened = File::open(&path).expect("the file exists");

@@ -153,7 +153,7 @@ mod tests {
         let try_once = |is_kept: bool| {
             let member = [MemberFile::open(&path).expect("no other process has the file")];
             let taken = TakenRoom::begin(&member).expect("the disk has room");
-            member[0].prepare(false, &never, |_| false).expect("the disk has room");
+            member[0].prepare(false, &never).expect("the disk has room");
             assert!(sectors(&file) * 512 >= BYTES as i64);
             if is_kept {
                 taken.keep();

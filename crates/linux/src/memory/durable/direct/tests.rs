@@ -19,7 +19,7 @@ fn open(path: &Path) -> MemberFile {
 }
 
 fn prepare(member: &MemberFile) -> Result<(), MemberFileError> {
-    member.prepare(false, &AtomicBool::new(false), |_| false)
+    member.prepare(false, &AtomicBool::new(false))
 }
 
 #[test]

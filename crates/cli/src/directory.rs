@@ -177,7 +177,8 @@ fn find(directory: &Path, when_missing: &str) -> Result<Located> {
 }
 
 fn refuse_mounted(located: &Located, name: &str) -> Result<()> {
-    if !located.is_mount_point() {
+    // An automount is there to be mounted on.
+    if !located.is_mount_point() || located.mount.filesystem_type == "autofs" {
         return Ok(());
     }
     if located.mount.is_homenode() {

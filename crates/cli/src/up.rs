@@ -372,8 +372,6 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
     }
     // The process was started by the name /proc/self/exe. A name of less than 16 bytes is always taken.
     let _ = rustix::thread::set_name(c"homenode");
-    // Fails only for the leader of a process group, which a process just started is not.
-    let _ = rustix::process::setsid();
     if args.with_parent {
         let tied = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
         tied.map_err(|error| Failure::new(format!("cannot tie the server to the process that started it: {error}")))?;
@@ -390,6 +388,9 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
             };
         }
     };
+    // Not before: an automount lets only the process group of its mount(8) reach the directory. Fails only for the leader of a process group, which
+    // a process just started is not.
+    let _ = rustix::process::setsid();
     serve::leave_the_terminal(serving.device())?;
     let choices = serving.choices().into_iter().chain([serving.summary()]);
     let mut choices = choices.map(Message::Choice);

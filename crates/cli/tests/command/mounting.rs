@@ -3,14 +3,50 @@
 use super::harness::*;
 use homenode_policy::{AccessKind, FileAccess};
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::mount::MountFlags;
 use rustix::process::{Pid, Signal};
+use std::ffi::CString;
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+/// An automount lets only one process group reach the directory; others would wait for the mount.
+#[test]
+fn a_pool_is_mounted_on_an_automount() {
+    need_mounts!();
+    let scratch = Scratch::new("automount");
+    let dir = scratch.dir("pool");
+    let (_requests, to_us) = rustix::pipe::pipe().unwrap();
+    let group = rustix::process::getpgrp().as_raw_nonzero();
+    let options = format!("fd={},pgrp={group},minproto=5,maxproto=5,direct", to_us.as_raw_fd());
+    let options = CString::new(options).unwrap();
+    match rustix::mount::mount("automount", &dir, "autofs", MountFlags::empty(), &*options) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::NODEV) => return eprintln!("SKIPPED: this kernel has no autofs"),
+        Err(error) => panic!("{error}"),
+    }
+    let mut command = homenode(["up", SIZE]);
+    let mut command = command.arg(&dir).stdout(Stdio::null()).spawn().unwrap();
+    let ended = std::cell::Cell::new(None);
+    let child = std::cell::RefCell::new(&mut command);
+    wait_until("it is up", || {
+        ended.set(child.borrow_mut().try_wait().unwrap());
+        ended.get().is_some()
+    });
+    assert!(ended.get().unwrap().success());
+    fs::write(dir.join("file"), "it serves").unwrap();
+    // The server has left the group since.
+    let server = server_pid(&dir).unwrap();
+    assert_ne!(rustix::process::getpgid(Some(server)).unwrap().as_raw_nonzero(), group);
+    down(&dir);
+    assert_eq!(mounts_below(scratch.path()), [(dir.clone(), "autofs".to_owned())]);
+    rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::DETACH).unwrap();
+}
 
 #[test]
 fn wrong_values_are_usage_errors_that_name_flag_and_remedy() {

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, plain};
 use crate::mountinfo::shown;
-use crate::pool::known;
+use crate::pool::{known, leaving};
 use crate::print_text;
 use homenode::{Checked, Error, PoolName};
 use std::fmt::Write as _;
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
         }
     };
     if args.is_careful {
-        match homenode::check(&members) {
+        match leaving::wait(|| homenode::check(&members)) {
             Ok(checked) if checked.faults.iter().any(|fault| !fault.remedy.is_lossless()) => {
                 complain!(
                     "homenode: a repair would lose some of the pool, so nothing is repaired: copy the members' files first if the data matter, \
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
         }
     }
     let look = if args.repair { homenode::repair } else { homenode::check };
-    let checked = match look(&members) {
+    let checked = match leaving::wait(|| look(&members)) {
         Ok(checked) => checked,
         Err(error) => {
             let is_fault = matches!(error, Error::Open(_));

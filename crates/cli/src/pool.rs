@@ -2,6 +2,7 @@
 
 pub(crate) mod durable;
 pub(crate) mod known;
+pub(crate) mod leaving;
 pub(crate) mod mounted;
 
 use crate::argument;

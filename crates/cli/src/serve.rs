@@ -10,7 +10,7 @@ use crate::failure::{Failure, Result, fail};
 use crate::handler::{Exports, Note, PoolHandler};
 use crate::mount_helper;
 use crate::mountinfo::{Device, mounts, shown};
-use crate::pool::known;
+use crate::pool::{known, leaving};
 use crate::status::size;
 use crate::up::UpArgs;
 use crate::waiting;
@@ -316,7 +316,7 @@ fn open(members: &[PathBuf], uuid: Option<u128>, options: &PoolOptions) -> Resul
         // Memory may be full of what is to be written to them: what this thread needs must not wait for that.
         homenode_linux::process::serve_writes();
     }
-    Pool::open_on(members, options).map_err(|error| {
+    leaving::wait(|| Pool::open_on(members, options)).map_err(|error| {
         let is_missing = match &error {
             Error::MissingMembers(_) => true,
             Error::MemberFile(MemberFileError::Io { source, .. }) => source.kind() == ErrorKind::NotFound,

@@ -82,7 +82,8 @@ impl Server {
         };
         let ((running, connection), counters, chosen, data) = match mounting.mount(options.transport) {
             // The kernel had been told already that requests go through rings: a new mount, without.
-            Err(Error::Rings(error)) if options.transport == Transport::Auto => {
+            // And they take more threads than there are slots for on machines of very many CPUs.
+            Err(error @ (Error::Rings(_) | Error::Slots { .. })) if options.transport == Transport::Auto => {
                 let (running, counters, _, data) = mounting.mount(Transport::Classic)?;
                 (running, counters, not_rings(&error), data)
             }

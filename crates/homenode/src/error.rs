@@ -82,13 +82,19 @@ pub enum Error {
     #[error(transparent)]
     Topology(#[from] homenode_linux::topology::Error),
     /// A node that this machine has not.
-    #[error("this machine has no {node} with memory, only {}", list(known))]
+    #[error(
+        "this machine has no {node} with memory that this process may take (cpuset), only {}",
+        list(known)
+    )]
     UnknownNode {
         /// The node asked for.
         node: NodeId,
         /// The nodes with memory.
         known: Vec<NodeId>,
     },
+    /// A kernel whose pages are not the pool's blocks.
+    #[error("this kernel's pages have {0} bytes: Homenode needs a kernel with pages of 4096 bytes")]
+    PageSize(usize),
     /// A pool without any node.
     #[error("a pool needs at least one node with memory")]
     NoNodes,
@@ -272,6 +278,7 @@ const EXDEV: i32 = 18;
 const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
+const ENOSYS: i32 = 38;
 const EROFS: i32 = 30;
 const ELOOP: i32 = 40;
 
@@ -299,6 +306,7 @@ impl Error {
             Self::NotOpenedFor { .. } => EBADF,
             Self::UnknownNode { .. } | Self::NoMemberOn { .. } | Self::Topology(_) => ENODEV,
             Self::OtherPool { .. } => EXDEV,
+            Self::PageSize(_) => ENOSYS,
             Self::Size(_) | Self::NoNodes | Self::TooSmall { .. } | Self::CacheSize { .. } => EINVAL,
             Self::Memory(_) | Self::Starved { .. } | Self::CacheRoom { .. } => ENOMEM,
             Self::NotDrained(_) => EBUSY,

@@ -11,6 +11,14 @@ fn open_files_max() -> u64 {
     read.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX)
 }
 
+/// Memory is mapped, given back and made durable in blocks.
+fn require_pages(bytes: usize) -> Result<(), Error> {
+    match bytes {
+        BLOCK_BYTES => Ok(()),
+        other => Err(Error::PageSize(other)),
+    }
+}
+
 /// The nodes of this machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
@@ -28,12 +36,18 @@ pub(crate) struct Node {
 impl Machine {
     /// Reads the running machine, for a pool of at most `files_max` files, or as many as the machine may have.
     pub(crate) fn read(files_max: Option<u64>) -> Result<Self, Error> {
+        require_pages(rustix::param::page_size())?;
         let topology = topology::read(&topology::Source::Live)?;
+        let allowed = homenode_linux::memory::allowed_nodes();
         let node = |node: &homenode_policy::topology::Node| Node {
             id: node.id,
             cpus: node.cpus.clone(),
-            // What the kernel says now: a node's figure in the topology may be from before memory was brought online.
-            memory_bytes: homenode_linux::memory::total_bytes(node.id).unwrap_or(node.memory_bytes),
+            // What the kernel says now: a node's figure in the topology may be from before memory was brought online. None where this process
+            // may not take any: members would lie elsewhere, and nobody would say so.
+            memory_bytes: match &allowed {
+                Some(allowed) if !allowed.contains(&node.id) => 0,
+                _ => homenode_linux::memory::total_bytes(node.id).unwrap_or(node.memory_bytes),
+            },
         };
         let nodes: Vec<Node> = topology.nodes().iter().map(node).collect();
         let memory_bytes: u64 = nodes.iter().map(|node| node.memory_bytes).sum();
@@ -70,5 +84,17 @@ impl Machine {
                 node: id,
                 known: self.with_memory().map(|node| node.id).collect(),
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_pages_are_refused() {
+        assert!(require_pages(4096).is_ok());
+        let told = require_pages(65_536).map_err(|error| error.to_string());
+        assert!(told.is_err_and(|told| told.contains("65536")));
     }
 }

@@ -22,7 +22,7 @@ mod table;
 pub use backing::{Backing, Swap};
 pub use durable::{MemberFile, MemberFileError, MemberReader, RoomError, TakenRoom, identity, witness};
 pub use error::Error;
-pub use headroom::{free_bytes, total_bytes};
+pub use headroom::{allowed_nodes, free_bytes, total_bytes};
 pub use lent::Lent;
 
 use crate::copy;

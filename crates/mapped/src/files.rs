@@ -75,6 +75,10 @@ fn start() -> bool {
     if is_on() || IS_BEGUN.swap(true, Ordering::Relaxed) {
         return is_on();
     }
+    // SAFETY: takes a number.
+    if unsafe { libc::sysconf(libc::_SC_PAGESIZE) } != 4096 {
+        return false;
+    }
     statistics::begin();
     if !faults::catch() || !threads::start() {
         return false;

@@ -1,6 +1,7 @@
 //! `homenode pool create`, `import`, `list` and `export`: durable pools, and the files and disks that are their members.
 
 use super::known::{self, Known};
+use super::leaving;
 use super::mounted::{self, Mounted, Server};
 use crate::argument;
 use crate::failure::{Failure, Result, fail};
@@ -608,8 +609,9 @@ fn look_at(known: &Known) -> Result<Found> {
 
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {
     // Opened and closed: what a killed server left in this machine's memory is on the files then.
-    let opened =
-        known::members_of(&args.name).map(|members| Pool::open_on(&members, &PoolOptions::new().cache(CACHE_BYTES)));
+    let open =
+        |members: Vec<PathBuf>| leaving::wait(|| Pool::open_on(&members, &PoolOptions::new().cache(CACHE_BYTES)));
+    let opened = known::members_of(&args.name).map(open);
     let is_in_use = matches!(&opened, Ok(Err(Error::MemberFile(MemberFileError::InUse { .. }))));
     let opened = opened.and_then(|pool| Ok(pool?));
     if let Err(failure) = &opened {

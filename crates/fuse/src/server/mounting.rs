@@ -247,7 +247,7 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
 }
 
 /// The classic transport, because there are no rings.
-pub(super) fn not_rings(error: &RingError) -> Chosen {
+pub(super) fn not_rings(error: &dyn std::error::Error) -> Chosen {
     Chosen {
         transport: Transport::Classic,
         reason: error.to_string(),

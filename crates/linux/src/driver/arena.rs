@@ -121,11 +121,10 @@ impl Arena {
     fn prefer(&self, offset: usize, bytes: usize, home: Option<NodeId>) -> Result<(), ArenaError> {
         let Some(home) = home else { return Ok(()) };
         match self.mapping.prefer(offset, bytes, home) {
-            // A kernel without NUMA has nothing to choose from.
-            Err(error) if error.raw_os_error() != Some(libc::ENOSYS) => {
-                Err(failed(self.bytes, "choosing the node", error))
-            }
-            _ => Ok(()),
+            // A kernel without NUMA has nothing to choose from; and the process may not take memory of that node (cpuset).
+            Ok(()) => Ok(()),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL)) => Ok(()),
+            Err(error) => Err(failed(self.bytes, "choosing the node", error)),
         }
     }
 

@@ -5,6 +5,7 @@
 //! kernel's figures, read again every few milliseconds and counted down in between.
 
 use crate::memory::cgroup::Limits;
+use crate::topology::sysfs::parse_list;
 use homenode_engine::NodeId;
 use parking_lot::Mutex;
 use std::fs;
@@ -28,6 +29,22 @@ const RESERVE_PART: u64 = 50;
 /// `NotFound` when there is no such node; otherwise what reading its meminfo said.
 pub fn total_bytes(node: NodeId) -> io::Result<u64> {
     meminfo(node).map(|info| info.total)
+}
+
+/// The nodes whose memory this process may take (cpuset); `None` where the kernel does not say.
+#[must_use]
+pub fn allowed_nodes() -> Option<Vec<NodeId>> {
+    nodes_in(&fs::read_to_string("/proc/self/status").ok()?)
+}
+
+fn nodes_in(status: &str) -> Option<Vec<NodeId>> {
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Mems_allowed_list:"))?;
+    let nodes = parse_list(list.trim())?
+        .into_iter()
+        .map(|node| u16::try_from(node).map(NodeId));
+    nodes.collect::<Result<_, _>>().ok()
 }
 
 /// Bytes that members can still take on `node`: free memory and page cache that can be dropped, less a reserve of 2 %
@@ -201,6 +218,14 @@ mod tests {
     const NODE: &str = "\nNode 3 MemTotal:        4096000 kB\nNode 3 MemFree:         1024000 kB\n\
         Node 3 Active(anon):       100 kB\nNode 3 Active(file):     20000 kB\nNode 3 Inactive(file):   30000 kB\n\
         Node 3 Dirty:             5000 kB\nNode 3 Writeback:         1000 kB\nNode 3 SReclaimable:     8000 kB\n";
+
+    #[test]
+    fn nodes_that_a_process_may_take_memory_of_are_parsed() {
+        let status = "Name:\tx\nMems_allowed:\t00000000,00000005\nMems_allowed_list:\t0,2-3\n";
+        assert_eq!(nodes_in(status), Some([0, 2, 3].map(NodeId).to_vec()));
+        assert_eq!(nodes_in("Name:\tx\n"), None);
+        assert!(allowed_nodes().is_some_and(|nodes| !nodes.is_empty()));
+    }
 
     #[test]
     fn a_nodes_meminfo_is_parsed() {

@@ -208,6 +208,51 @@ fn a_dying_disk_is_reported_to_all_callers_in_time_and_to_down() {
     down(&lost.below);
 }
 
+/// umount(8) does not wait for the server.
+#[test]
+fn a_pool_is_mounted_again_and_checked_right_after_it_is_unmounted() {
+    need_mounts!();
+    let pools = Pools::new("again");
+    let mount = pools.0.dir("mount");
+    succeed(&mut pools.homenode("pool create tank a --size 32M"));
+    for round in 0..2 {
+        succeed(&mut pools.homenode("up tank mount"));
+        fs::write(mount.join("file"), [round; 5000]).unwrap();
+        let server = server_pid(&mount).unwrap().as_raw_nonzero();
+        let slow = "--inject=msync,fdatasync,fsync:delay_enter=700000";
+        let mut tracer = Command::new("strace")
+            .args([
+                "--follow-forks",
+                "--output=/dev/null",
+                "--trace=msync,fdatasync,fsync",
+                slow,
+            ])
+            .arg(format!("--attach={server}"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_until("all threads are traced", || {
+            let tasks = fs::read_dir(format!("/proc/{server}/task")).unwrap();
+            let is_traced = |task: io::Result<fs::DirEntry>| {
+                let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap_or_default();
+                status
+                    .lines()
+                    .any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
+            };
+            tasks.into_iter().all(is_traced)
+        });
+        assert!(Command::new("umount").arg(&mount).status().unwrap().success());
+        if round == 1 {
+            assert!(succeed(&mut pools.homenode("fsck tank")).contains("sound"));
+        } else {
+            succeed(&mut pools.homenode("up tank mount"));
+            assert_eq!(fs::read(mount.join("file")).unwrap(), [round; 5000]);
+            down(&mount);
+        }
+        tracer.wait().unwrap();
+    }
+}
+
 #[test]
 fn down_reports_a_server_that_is_killed_while_it_puts_the_pool_away() {
     const ATTEMPTS: usize = 10;

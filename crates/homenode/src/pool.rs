@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest time that a status takes to look where files of the kernel lie; what it finds is there for the next one.
-const LOOK_TIME_MAX: Duration = Duration::from_millis(200);
+pub(crate) const LOOK_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// The engine on this machine's memory.
 pub(crate) type EngineFs = Fs<Cached<NodeMemory>, CoarseClock>;

@@ -8,11 +8,12 @@ pub use driver::{VolumeDriver, VolumeQueue};
 pub use export::{Claim, Export, clear_dead_exports};
 pub use lasting::{LastingExport, lasting_exports};
 
-use crate::pool::{Inner, Pool};
+use crate::pool::{Inner, LOOK_TIME_MAX, Pool};
 use crate::{Error, FsError, NodeId, Placement, VolumeError, VolumeStatus};
 use homenode_engine::fs::{Asking, Volume as EngineVolume};
 use homenode_linux::cpu::current_cpu;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A volume: bytes of a fixed number, all zero at first. It takes space of the pool where it is written, by the same monitor
 /// as files do, on the node its [`Placement`] says; no directory shows it.
@@ -62,10 +63,11 @@ impl Pool {
         self.handle("find", name, self.inner.fs.volume(name))
     }
 
-    /// All volumes, by name.
+    /// All volumes, by name; where they lie as far as that is found in a fifth of a second.
     #[must_use]
     pub fn volumes(&self) -> Vec<VolumeStatus> {
-        self.inner.fs.volumes()
+        let start = Instant::now();
+        self.inner.fs.volumes(|| start.elapsed() < LOOK_TIME_MAX)
     }
 
     fn handle(
@@ -101,10 +103,13 @@ impl Volume {
         self.volume.size_bytes()
     }
 
-    /// Its size, what it takes, and where.
+    /// Its size, what it takes, and where, as far as that is found in a fifth of a second; [`Volume::map`] looks at all of it.
     #[must_use]
     pub fn status(&self) -> VolumeStatus {
-        self.pool.fs.volume_status(&self.volume)
+        let start = Instant::now();
+        self.pool
+            .fs
+            .volume_status(&self.volume, || start.elapsed() < LOOK_TIME_MAX)
     }
 
     /// Where it lies: bytes on each node, ascending by node, nodes with none left out.

@@ -58,7 +58,7 @@ fn write(text: &mut String, volumes: &[Listed]) -> fmt::Result {
     )?;
     for one in volumes {
         let (size, used) = (size(one.volume.size_bytes), size(one.volume.used_bytes));
-        let (policy, places) = (&one.volume.policy, places(&one.volume.nodes));
+        let (policy, places) = (&one.volume.policy, places(&one.volume.nodes, one.volume.used_bytes));
         let attached = match &one.volume.device {
             Some(device) => device,
             None if one.volume.attached => "yes",
@@ -73,12 +73,15 @@ fn write(text: &mut String, volumes: &[Listed]) -> fmt::Result {
     Ok(())
 }
 
-/// `node 0 4.00 MiB, node 1 2.00 MiB`
-fn places(nodes: &[NodeBytes]) -> String {
+/// `node 0 4.00 MiB, node 1 2.00 MiB, 1.00 MiB not looked at`
+fn places(nodes: &[NodeBytes], used_bytes: u64) -> String {
     let place = |on: &NodeBytes| format!("node {} {}", on.node, size(on.bytes));
-    match nodes {
+    let found: u64 = nodes.iter().map(|on| on.bytes).sum();
+    let rest = (found < used_bytes).then(|| format!("{} not looked at", size(used_bytes - found)));
+    let places: Vec<String> = nodes.iter().map(place).chain(rest).collect();
+    match &places[..] {
         [] => "nowhere yet".to_owned(),
-        nodes => nodes.iter().map(place).collect::<Vec<_>>().join(", "),
+        places => places.join(", "),
     }
 }
 

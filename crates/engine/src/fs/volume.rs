@@ -62,7 +62,7 @@ pub struct VolumeStatus {
     pub used_bytes: u64,
     /// Where new blocks of it go.
     pub placement: Placement,
-    /// Bytes on each node, ascending by node; nodes with none left out.
+    /// Bytes on each node, ascending by node; nodes with none left out. Less than `used_bytes` where the look at them took too long.
     pub map: Vec<(NodeId, u64)>,
     /// Whether it is attached.
     pub attached: bool,
@@ -162,22 +162,27 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.volumes.lock().get(name).cloned().ok_or(VolumeError::Unknown)
     }
 
-    /// All volumes, by name.
-    pub fn volumes(&self) -> Vec<VolumeStatus> {
+    /// All volumes, by name. Asks `goes_on` now and then while it looks where their blocks lie; when that says no, the maps have less than the
+    /// volumes use.
+    pub fn volumes(&self, goes_on: impl Fn() -> bool) -> Vec<VolumeStatus> {
         let volumes: Vec<_> = self.volumes.lock().values().cloned().collect();
-        let status = volumes.iter().map(|volume| self.volume_status(volume));
+        let status = volumes.iter().map(|volume| self.volume_status(volume, &goes_on));
         // One of no bytes was removed meanwhile.
         status.filter(|status| status.size_bytes > 0).collect()
     }
 
-    /// Returns the status of a volume. Exact while nobody writes to the volume.
-    pub fn volume_status(&self, volume: &Volume) -> VolumeStatus {
+    /// Returns the status of a volume, as [`Fs::volumes`] does. Exact while nobody writes to the volume.
+    pub fn volume_status(&self, volume: &Volume, goes_on: impl Fn() -> bool) -> VolumeStatus {
+        let (mut map, mut next) = (BTreeMap::new(), Some(0));
+        while let Some(from) = next.filter(|_| goes_on()) {
+            next = self.map_some_blocks(&volume.inode, volume.file(), from, &mut map);
+        }
         VolumeStatus {
             name: volume.name.clone(),
             size_bytes: volume.size_bytes(),
             used_bytes: volume.file().blocks.sum() * BLOCK_BYTES as u64,
             placement: volume.inode.policy.load().unwrap_or(Placement::Local),
-            map: self.map(&volume.inode),
+            map: map.into_iter().collect(),
             attached: *volume.state.lock() == State::Attached,
         }
     }

@@ -34,7 +34,7 @@ impl Tree {
     /// The tree that `fs` shows now.
     pub(crate) fn of(fs: &SimFs, slot: &Slot) -> Self {
         let mut tree = Self::below(fs, slot, fs.root());
-        for status in fs.volumes() {
+        for status in fs.volumes(|| true) {
             let volume = fs.volume(&status.name).expect("the list has its name");
             let ino = volume.inode().ino().0;
             tree.volumes.insert(status.name.into(), ino);

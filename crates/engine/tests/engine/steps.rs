@@ -2,7 +2,8 @@
 
 use crate::support::{BLOCK, Bytes, Caller, DISKS, RUN, TestFs, filesystem_on, new_file};
 use homenode_engine::NodeId;
-use homenode_engine::fs::{Inode, Whence, fallocate_mode as mode};
+use homenode_engine::fs::{Inode, Placement, Whence, fallocate_mode as mode};
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -141,6 +142,23 @@ fn the_end_of_scattered_data_is_sought_in_steps() {
     assert_eq!(found, WRITTEN * BLOCK);
     assert!(steps > 2, "{steps} steps");
     assert_eq!(fs.seek(&caller.asking(), &inode, 5, Whence::Hole), Ok(found));
+}
+
+#[test]
+fn a_volumes_map_ends_when_time_is_over() {
+    let (fs, _) = filesystem_on(Bytes::Memory, 1, BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let volume = fs.create_volume("v", 4 * BLOCKS * BLOCK, Placement::Local).unwrap();
+    for nth in 0..BLOCKS / 4 {
+        fs.write_volume(&caller.asking(), &volume, 2 * nth * BLOCK, &[1; BLOCK as usize])
+            .unwrap();
+    }
+    let looks = Cell::new(0);
+    let listed = fs.volumes(|| looks.replace(looks.get() + 1) < 2);
+    let found: u64 = listed[0].map.iter().map(|(_, bytes)| bytes).sum();
+    assert!(found > 0 && found < listed[0].used_bytes, "{listed:?}");
+    let all = fs.volume_status(&volume, || true);
+    assert_eq!(all.map, [(NodeId(0), all.used_bytes)]);
 }
 
 #[test]

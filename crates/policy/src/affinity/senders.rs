@@ -163,12 +163,15 @@ impl<'a> Card<'a> {
         };
         let comes = self.queues.iter().filter(elsewhere).find(idle);
         if let Some(channel) = comes.map(|sends| sends.channel) {
+            let before = state.cpu_of[channel];
             state.lift_channel(channel);
             let taken = |cpu: usize| state.cpu_of.iter().filter(|other| **other == Some(cpu)).count();
-            let cpu = here.cpus.iter().copied();
+            let cpu = here.open.iter().copied();
             let cpu = cpu.min_by_key(|cpu| (state.channel_overload(channel, *cpu), taken(*cpu), *cpu));
-            state.put_channel(channel, cpu);
-            senders.come.insert(channel, reason);
+            state.put_channel(channel, cpu.or(before));
+            if cpu.is_some() {
+                senders.come.insert(channel, reason);
+            }
         }
     }
 

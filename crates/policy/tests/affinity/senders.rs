@@ -130,7 +130,15 @@ fn a_queue_with_other_cpus_keeps_them() {
 /// Two threads share a queue; one may go to where its disk is only, and the idle queue of there comes along.
 #[test]
 fn an_idle_queue_moves_to_a_thread_whose_queue_stays() {
+    for isolated in [&[][..], &[6], &[6, 7]] {
+        move_an_idle_queue(isolated);
+    }
+}
+
+/// No interrupt moves to an isolated CPU.
+fn move_an_idle_queue(isolated: &[u32]) {
     let mut world = four_nodes();
+    world.snapshot.isolated = isolated.iter().copied().map(CpuId).collect();
     world.add_wide_disk("nvme0n1", Some(3));
     let stays = add_reader(&mut world, 0, 0);
     world.snapshot.threads[stays].cpuset = cpus([0, 1]);
@@ -143,9 +151,13 @@ fn an_idle_queue_moves_to_a_thread_whose_queue_stays() {
     world.snapshot.threads[goes].cpu = CpuId(4);
     let (plan, previous) = once(&mut world);
     assert_eq!(plan.action(&transmit(0)), None, "the shared queue stays: {plan:?}");
-    let came = plan
-        .action(&Target::Interrupt(103))
-        .expect("the idle queue of node 3 moves");
+    let came = plan.action(&Target::Interrupt(103));
+    if isolated.len() == 2 {
+        assert_eq!(came, None);
+        return;
+    }
+    let came = came.expect("the idle queue of node 3 moves");
+    assert!(came.to.iter().all(|cpu| !isolated.contains(&cpu.0)), "{came:?}");
     assert!(matches!(came.reason, Reason::NearSenders { node: NodeId(3), .. }));
     assert_eq!(world.snapshot.node(came.to[0]), Some(NodeId(3)));
     assert_eq!(local(&world), [true, true]);

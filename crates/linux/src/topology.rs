@@ -8,7 +8,7 @@
 pub(crate) mod copy;
 mod hwloc;
 mod latency;
-mod live;
+pub(crate) mod live;
 mod source;
 pub(crate) mod sysfs;
 

@@ -111,9 +111,24 @@ fn memory(parts: &mut Parts, tree: &Tree) {
     }
 }
 
-fn disks(tree: &Tree) -> Vec<Device> {
+/// Names of the disks with a device behind them, and of the cards.
+pub(crate) fn real_devices(tree: &Tree) -> Vec<String> {
+    real_disks(tree).chain(real_cards(tree)).collect()
+}
+
+fn real_disks(tree: &Tree) -> impl Iterator<Item = String> {
     let real = |name: &String| !VIRTUAL_DISKS.iter().any(|prefix| name.starts_with(prefix));
-    let names = tree.names(DISKS).into_iter().filter(real);
+    tree.names(DISKS).into_iter().filter(real)
+}
+
+/// Network cards are the interfaces with a device behind them; bridges, tunnels and the loopback have none.
+fn real_cards(tree: &Tree) -> impl Iterator<Item = String> {
+    let names = tree.names(CARDS).into_iter();
+    names.filter(|name| tree.exists(format!("{CARDS}/{name}/device")))
+}
+
+fn disks(tree: &Tree) -> Vec<Device> {
+    let names = real_disks(tree);
     let disk = |name: String| {
         let queue = |number: String| DeviceQueue {
             cpus: tree
@@ -142,10 +157,8 @@ fn disks(tree: &Tree) -> Vec<Device> {
     names.map(disk).collect()
 }
 
-/// Network cards are the interfaces with a device behind them; bridges, tunnels and the loopback have none.
 fn cards(tree: &Tree) -> Vec<Device> {
-    let names = tree.names(CARDS).into_iter();
-    let real = names.filter(|name| tree.exists(format!("{CARDS}/{name}/device")));
+    let real = real_cards(tree);
     let card = |name: String| {
         // xps_cpus answers only where there are several queues; without it every CPU may send.
         let queue = |queue: String| DeviceQueue {

@@ -1,10 +1,12 @@
 //! Signs that hardware has come or gone: reading them is far cheaper than reading the topology anew.
 
 use super::Reading;
+use crate::topology::live::real_devices;
 use crate::topology::sysfs::Tree;
 use homenode_policy::CpuId;
 
-/// The CPUs that run, the interrupts, and the names of disks and cards. While it is the same, so is the topology.
+/// The CPUs that run, the interrupts, and the names of disks and cards with a device behind them: others, such as those of containers, come and
+/// go all the time, and are not in the topology. While it is the same, so is the topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hardware {
     online: Vec<CpuId>,
@@ -14,11 +16,10 @@ pub struct Hardware {
 
 impl Hardware {
     pub(super) fn read(tree: &Tree, reading: &Reading) -> Self {
-        let directories = ["sys/block", "sys/class/net"];
         Self {
             online: reading.online.clone(),
             interrupts: reading.interrupts(),
-            devices: directories.iter().flat_map(|path| tree.names(path)).collect(),
+            devices: real_devices(tree),
         }
     }
 }

@@ -187,7 +187,11 @@ fn hardware_changes_are_seen() {
     let first = hardware(true);
     machine.interrupts(&[(30, [9; 3], "timer")]);
     assert_eq!(hardware(true), first);
-    machine.file("sys/class/net/eth0/mtu", "1500\n");
+    // A container's.
+    machine.file("sys/class/net/veth1/mtu", "1500\n");
+    machine.file("sys/block/loop7/size", "1\n");
+    assert_eq!(hardware(true), first);
+    machine.file("sys/class/net/eth0/device/vendor", "0x1af4\n");
     let with_card = hardware(false);
     assert_ne!(with_card, first);
     machine.interrupts(&[(30, [9; 3], "timer"), (31, [0; 3], "eth0")]);

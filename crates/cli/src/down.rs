@@ -128,7 +128,9 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, args: &Down
             Err(RequestError::Refused(refusal)) if refusal.not_mounted => return unmount(located, lazy).map(|()| None),
             Err(RequestError::Refused(refusal)) => fail!("{}", refusal.message),
             // The server takes its log away when all has ended well.
-            Err(_) if report.durable.is_some() && is_gone(located) && log_path(located.mount.device).exists() => {
+            Err(RequestError::Broken(_))
+                if report.durable.is_some() && is_gone(located) && log_path(located.mount.device).exists() =>
+            {
                 return Ok(Some(Failure::new(format!(
                     "{} is unmounted, but its server was killed before it had put the pool away: unsynced data may be lost; `homenode fsck` checks \
                      the pool",

@@ -48,23 +48,11 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
-    if args.is_careful {
-        match leaving::wait(|| homenode::check(&members)) {
-            Ok(checked) if checked.faults.iter().any(|fault| !fault.remedy.is_lossless()) => {
-                complain!(
-                    "homenode: a repair would lose some of the pool, so nothing is repaired: copy the members' files first if the data matter, \
-                     then --repair (-y) repairs it"
-                );
-                // The exit code tells it where this cannot.
-                let _ = print_text(&told(&checked, known.as_ref(), false));
-                return ExitCode::from(FAULTS);
-            }
-            // What cannot be checked cannot be repaired.
-            _ => {}
-        }
-    }
-    let look = if args.repair { homenode::repair } else { homenode::check };
-    let checked = match leaving::wait(|| look(&members)) {
+    let look = || match args.repair {
+        true => homenode::repair(&members, !args.is_careful),
+        false => homenode::check(&members),
+    };
+    let checked = match leaving::wait(look) {
         Ok(checked) => checked,
         Err(error) => {
             let is_fault = matches!(error, Error::Open(_));
@@ -72,14 +60,22 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
             return ExitCode::from(if is_fault { FAULTS } else { FAILED });
         }
     };
-    if let Err(failure) = print_text(&told(&checked, known.as_ref(), args.repair)) {
+    let is_lossless = checked.faults.iter().all(|fault| fault.remedy.is_lossless());
+    let is_repair = args.repair && (is_lossless || !args.is_careful);
+    if args.repair && !is_repair {
+        complain!(
+            "homenode: a repair would lose some of the pool, so nothing is repaired: copy the members' files first if the data matter, then --repair \
+             (-y) repairs it"
+        );
+    }
+    if let Err(failure) = print_text(&told(&checked, known.as_ref(), is_repair)) {
         complain(&failure);
         return ExitCode::from(FAILED);
     }
     if checked.faults.is_empty() {
         return ExitCode::SUCCESS;
     }
-    if !args.repair {
+    if !is_repair {
         return ExitCode::from(FAULTS);
     }
     // Not what was meant to be written counts, but what is there.

@@ -100,7 +100,7 @@ fn add(args: &AddArgs) -> Result<()> {
                     fail!("a share (%) is for a node's memory: give a file's size in bytes, such as 512M or 1.5G")
                 }
             });
-            let path = durable::to_be_added(path, args.force)?;
+            let path = durable::to_be_added(path)?;
             let request = Request::PoolAddFile {
                 path: path.clone(),
                 size_bytes: size.transpose()?,

@@ -78,6 +78,8 @@ struct Cache {
     /// A frame's number is its slice's above so many bits, and below them its own in the slice.
     shift: u32,
     slots: Arc<Slots>,
+    /// For those who find none free: nothing that is done with it waits for another thread's.
+    common_slot: Mutex<Slot>,
     epochs: Epochs,
     tail: Tail,
     ahead: Ahead,
@@ -132,6 +134,8 @@ impl<M> Cached<M> {
             .flat_map(Slice::take_all)
             .take(Tail::frames(all))
             .collect();
+        let slots = Slots::new(SLOTS);
+        let common_slot = slots.claim().expect("the first slot is free");
         let cache = Cache {
             members: Mutex::default(),
             disk_count: AtomicUsize::new(0),
@@ -142,7 +146,8 @@ impl<M> Cached<M> {
             others,
             placing: Mutex::new(placing),
             shift,
-            slots: Slots::new(SLOTS),
+            slots,
+            common_slot: Mutex::new(common_slot),
             epochs: Epochs::default(),
             tail: Tail::new(tail),
             ahead: Ahead::default(),
@@ -244,16 +249,6 @@ impl Cache {
     fn slice(&self, frame: u32) -> &Slice {
         &self.slices[(frame >> self.shift) as usize]
     }
-
-    /// A slot for a thread that uses frames outside of a filesystem's gates.
-    fn slot(&self) -> Slot {
-        loop {
-            match self.slots.claim() {
-                Some(slot) => return slot,
-                None => std::thread::yield_now(),
-            }
-        }
-    }
 }
 
 impl<M: Disks> Cached<M> {
@@ -282,7 +277,10 @@ impl<M: Disks> Cached<M> {
         at: Block,
         act: impl Fn(Block) -> Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
-        let slot = cache.slot();
+        // Outside of a filesystem's gates the thread may have one already, or there may be more threads than slots.
+        let own = cache.slots.claim();
+        let common = own.is_none().then(|| cache.common_slot.lock());
+        let slot = own.as_ref().or(common.as_deref()).expect("one of both is there");
         loop {
             {
                 let _inside = slot.stay();

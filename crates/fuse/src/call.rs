@@ -321,7 +321,6 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             // They wait with a file's gate closed, or for one.
             Request::CopyFileRange(_) | Request::CopyFileRange64(_) if fs.reads_disks() => Way::Long,
             Request::SetAttr(input) if input.valid & set_attr::SIZE != 0 && fs.reads_disks() => Way::Long,
-            Request::Open(input) if input.flags & libc::O_TRUNC.cast_unsigned() != 0 && fs.reads_disks() => Way::Long,
             Request::GetXattr { name, .. } if *name == MAP_XATTR && fs.reads_disks() => Way::Long,
             Request::Write { .. } | Request::CopyFileRange(_) | Request::CopyFileRange64(_) if fs.may_wait(true) => {
                 Way::Long
@@ -381,7 +380,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// Attributes of an inode have changed by a request after which the kernel asks for them again, but would take older ones that are on their
     /// way for an answer.
     fn note_changed(&self, inode: &Inode) {
-        if inode.take_told() {
+        if inode.take_told(self.header.pid) {
             self.service.forget_attributes(inode.ino());
         }
     }

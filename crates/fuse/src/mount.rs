@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The type in /proc/mounts; the kernel takes what follows the point as the subtype.
 const FILESYSTEM_TYPE: &str = "fuse.homenode";
@@ -38,7 +39,8 @@ pub(crate) enum Busy {
 pub(crate) struct Place {
     /// Where it was found: absolute, without symbolic links.
     dir: PathBuf,
-    parent: OwnedFd,
+    /// Open until it is of no use any more, as it keeps the filesystem below busy.
+    parent: Mutex<Option<Arc<OwnedFd>>>,
     name: OsString,
 }
 
@@ -50,7 +52,7 @@ impl Place {
             return Err(Errno::BUSY.into());
         };
         let place = Self {
-            parent: open_directory(CWD, parent)?,
+            parent: Mutex::new(Some(Arc::new(open_directory(CWD, parent)?))),
             name: name.to_owned(),
             dir,
         };
@@ -64,16 +66,27 @@ impl Place {
         &self.dir
     }
 
-    /// A path that leads to it, and to what is mounted on it, wherever it is now.
-    pub(crate) fn path(&self) -> PathBuf {
-        Path::new("/proc/self/fd")
-            .join(self.parent.as_raw_fd().to_string())
-            .join(&self.name)
+    /// Nothing is mounted on it any more.
+    pub(crate) fn leave(&self) {
+        *self.parent.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn parent(&self) -> io::Result<Arc<OwnedFd>> {
+        let parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
+        // As of what is mounted nowhere.
+        parent.clone().ok_or(Errno::INVAL.into())
+    }
+
+    /// Does something with a path that leads to it, and to what is mounted on it, wherever it is now.
+    pub(crate) fn with_path<T>(&self, act: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+        let parent = self.parent()?;
+        let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string());
+        act(&path.join(&self.name))
     }
 
     /// The directory that is to be mounted on.
     fn below(&self, options: &Options) -> io::Result<OwnedFd> {
-        let fd = open_directory(&self.parent, Path::new(&self.name))?;
+        let fd = open_directory(&*self.parent()?, Path::new(&self.name))?;
         if let Some(expected) = options.directory {
             let found = rustix::fs::fstat(&fd)?;
             if (found.st_dev, found.st_ino) != expected {
@@ -85,14 +98,15 @@ impl Place {
 
     /// Device number of whatever is mounted on it. Asks the kernel only: the answer needs no living server.
     pub(crate) fn device(&self) -> io::Result<u64> {
-        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
-        let found = rustix::fs::statx(&self.parent, &self.name, flags, StatxFlags::empty())?;
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let found = rustix::fs::statx(&*self.parent()?, &self.name, flags, StatxFlags::empty())?;
         Ok(makedev(found.stx_dev_major, found.stx_dev_minor))
     }
 
     /// Whether a mount of ours with this device number is on it, at whatever depth.
     pub(crate) fn has(&self, device: u64) -> io::Result<bool> {
-        let now = fs::read_link(format!("/proc/self/fd/{}", self.parent.as_raw_fd()))?.join(&self.name);
+        let Ok(parent) = self.parent() else { return Ok(false) };
+        let now = fs::read_link(format!("/proc/self/fd/{}", parent.as_raw_fd()))?.join(&self.name);
         // Bytes, not text: mount points need not be UTF-8.
         let table = fs::read("/proc/self/mountinfo")?;
         Ok(lists(&table, &now, device))
@@ -102,7 +116,11 @@ impl Place {
     pub(crate) fn is_dead(&self) -> bool {
         // The last is what a ring says whose thread has just died.
         let dead = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
-        rustix::fs::statfs(self.path()).is_err_and(|errno| dead.contains(&errno))
+        let asked = self.with_path(|path| Ok(rustix::fs::statfs(path)?));
+        asked.is_err_and(|error| {
+            dead.iter()
+                .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+        })
     }
 
     fn failed(&self, source: io::Error) -> Error {
@@ -154,9 +172,10 @@ pub(crate) fn unmount(place: &Place, busy: Busy) -> Result<(), Error> {
             // FORCE lets FUSE abort the connection before the kernel looks who is using it.
             Busy::Abort => UnmountFlags::FORCE | UnmountFlags::DETACH,
         };
-    rustix::mount::unmount(place.path(), flags).map_err(|errno| Error::Unmount {
+    let unmounted = place.with_path(|path| Ok(rustix::mount::unmount(path, flags)?));
+    unmounted.map_err(|source| Error::Unmount {
         dir: place.dir.clone(),
-        source: errno.into(),
+        source,
     })
 }
 

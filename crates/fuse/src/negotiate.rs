@@ -1,10 +1,10 @@
 //! INIT: what the kernel offers, what the server takes.
 //!
 //! OVER_IO_URING is taken where rings can be had, PASSTHROUGH where files of the kernel hold the bytes, HANDLE_KILLPRIV_V2 unless a bench measures without it.
-//! ATOMIC_O_TRUNC only with PASSTHROUGH: a cut within OPEN is not ordered against writes, whose offsets the kernel has chosen, nor against write-back of
-//! mappings. Files of the kernel are cut, and written to, below.
 //!
 //! Not taken, and why:
+//! - ATOMIC_O_TRUNC: a cut within OPEN is not ordered against writes, whose offsets the kernel has chosen, nor against write-back of mappings; and
+//!   where the kernel writes to the file, a server's thread would wait until the writer is through. SETATTR comes with the inode locked.
 //! - POSIX_LOCKS and FLOCK_LOCKS: without them the kernel keeps fcntl, OFD and flock locks itself, as for a local
 //!   filesystem. All users of the mount are on this machine, so its tables are complete, and no lock call costs a trip.
 //! - AUTO_INVAL_DATA, in favour of EXPLICIT_INVAL_DATA: nothing changes a file behind the kernel's back, so a changed time
@@ -175,7 +175,7 @@ fn agree(offer: &InitIn, terms: &Terms<'_>) -> Result<(InitOut, Agreed), Error> 
     for (flag, wish) in [
         (init::HANDLE_KILLPRIV_V2, options.kill_privileges),
         (init::OVER_IO_URING, terms.rings),
-        (init::PASSTHROUGH | init::ATOMIC_O_TRUNC, terms.passthrough),
+        (init::PASSTHROUGH, terms.passthrough),
     ] {
         wanted |= if wish { flag } else { 0 };
     }

@@ -173,7 +173,12 @@ impl Server {
         while state.threads > 0 && state.error.is_none() {
             state = self.running.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.error.take().map_or(Ok(()), Err)
+        let (has_ended, error) = (state.threads == 0, state.error.take());
+        drop(state);
+        if has_ended && !self.is_mounted() {
+            self.place.leave();
+        }
+        error.map_or(Ok(()), Err)
     }
 
     /// Unmounts. The threads end when nothing of the filesystem is open any more: at once, unless `lazy` left open files.
@@ -277,16 +282,15 @@ impl Server {
     /// Has the kernel learn that fsync, of files and of directories, asks for nothing: the server's answer to the first one counts
     /// for all, also after the server's death.
     fn silence_sync(&self) {
-        let root = self.place.path();
-        let sync = || {
-            fs::File::open(&root)?.sync_all()?;
+        let sync = |root: &Path| {
+            fs::File::open(root)?.sync_all()?;
             let unnamed = fs::OpenOptions::new()
                 .write(true)
                 .custom_flags(libc::O_TMPFILE)
-                .open(&root)?;
+                .open(root)?;
             unnamed.sync_all()
         };
-        if let Err(error) = sync() {
+        if let Err(error) = self.place.with_path(sync) {
             tracing::warn!(%error, "fsync will ask the server once");
         }
     }

@@ -60,10 +60,8 @@ impl Pool {
         if files.is_empty() {
             return Err(Error::NoMembers);
         }
-        for (file, path) in files.iter().zip(paths) {
-            if let Some(made) = options.made.get(path) {
-                file.require(*made)?;
-            }
+        for (file, made) in files.iter().zip(&options.made) {
+            made.map_or(Ok(()), |made| file.require(made))?;
         }
         files
             .iter()
@@ -395,14 +393,6 @@ fn home_of(machine: &Machine, file: &MemberFile) -> Result<NodeId, Error> {
     let nodes = &machine.engine.nodes;
     let home = file.home().filter(|home| nodes.contains(home));
     home.or(nodes.first().copied()).ok_or(Error::NoNodes)
-}
-
-/// Looks for other data at both ends of what could become a member: tells it by name, "data" where that is not known.
-///
-/// # Errors
-/// [`Error::MemberFile`] when it could not become one, is in use, or cannot be read.
-pub fn holds_data(path: &Path) -> Result<Option<&'static str>, Error> {
-    Ok(MemberFile::open_to_read(path)?.holds_data()?)
 }
 
 /// Options of the log that follow from the number of the pool's blocks.

@@ -12,8 +12,8 @@
 //! A [`Pool`] is private to its process, unless it is [mounted](Pool::mount); then it must be changed through the mount only.
 //! Calls are plain and synchronous: a read or a write is a copy by the calling thread. Where blocks are placed already it
 //! takes no lock, allocates nothing and makes no system call (the CPU's number is an instruction, RDPID, or the C library's to
-//! know). A first write takes blocks from what is set aside for its CPU, under a lock of that CPU's, and once for 2 MiB from the
-//! pool, under locks that all share; it may then wait for the kernel to clear pages. [`File::copy_from`] allocates a buffer.
+//! know). A first write takes blocks from what is set aside for its CPU, under a lock of that CPU's, and once for 2 MiB, more often
+//! where little is left, from the pool, under locks that all share; it may then wait for the kernel to clear pages. [`File::copy_from`] allocates a buffer.
 //!
 //! Threads: any number may use a pool, its files and clones of them. Each claims one of the pool's slots on first use and
 //! gives it back when it ends; where there are more threads than slots, the rest share one and wait for each other. Do not
@@ -43,9 +43,7 @@ mod status;
 pub mod tasks;
 mod volume;
 
-pub use durable::{
-    Checked, Found, Membership, NewFile, check, check_cache, find_members, holds_data, member_of, repair,
-};
+pub use durable::{Checked, Found, Membership, NewFile, check, check_cache, find_members, member_of, repair};
 pub use error::{Error, PathProblem};
 pub use file::{Allocate, File};
 pub use homenode_engine::cache::{CacheStatus, SliceStatus};

@@ -1,9 +1,7 @@
 //! Options of a pool.
 
 use crate::{Error, NodeId, PoolName, Size};
-use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -62,8 +60,8 @@ pub struct PoolOptions {
     pub takes_from: Vec<u128>,
     /// Files that hold other data may become members of a durable pool that is being made: the data are lost.
     pub overwrites: bool,
-    /// Device and inode of files that were just made for a new durable pool, by their paths: another one in such a place is refused.
-    pub made: HashMap<PathBuf, (u64, u64)>,
+    /// Device and inode of each file of a new durable pool that was just made for it, in the order of the files: another one in its place is refused.
+    pub made: Vec<Option<(u64, u64)>>,
     /// Set while a durable pool is being made, the pool is given up soon, with an error.
     pub interrupted: Option<Arc<AtomicBool>>,
     /// Time between two commits of a durable pool, 1 to 300 s: as long may a power cut take back what was not synced. `None`: a second,

@@ -278,7 +278,7 @@ fn damage_to_the_log_of_a_closed_pool_is_reported() {
     let mut flipped = image;
     flipped[usize::try_from(first).unwrap() + 40] ^= 1;
     fs::write(&member[0], &flipped).unwrap();
-    assert!(!homenode::repair(&member).unwrap().faults.is_empty());
+    assert!(!homenode::repair(&member, true).unwrap().faults.is_empty());
     assert!(homenode::check(&member).unwrap().faults.is_empty());
     drop(open(&member, &PoolOptions::new()).unwrap());
 }
@@ -387,7 +387,7 @@ fn groups_after_a_lost_snapshot_are_kept() {
         .filter(|at| number(&image, at + 8) == 1);
     snapshot.for_each(|at| flip(&member[0], at));
     assert!(open(&member, &read_only()).is_err());
-    assert!(!homenode::repair(&member).unwrap().faults.is_empty());
+    assert!(!homenode::repair(&member, true).unwrap().faults.is_empty());
     assert!(homenode::check(&member).unwrap().faults.is_empty());
     let pool = open(&member, &read_only()).unwrap();
     let kept = (0..20).filter(|nth| pool.metadata(format!("{nth}")).is_ok()).count();
@@ -405,7 +405,7 @@ fn found(path: &Path, word: &[u8]) -> Vec<u64> {
 
 /// Mends a pool of `count` files, and checks what is there of those that nothing is told of; false when it is refused.
 fn is_mended(members: &[PathBuf], at: u64) -> bool {
-    let Ok(mended) = homenode::repair(members) else {
+    let Ok(mended) = homenode::repair(members, true) else {
         return false;
     };
     let told: Vec<String> = mended.faults.iter().map(ToString::to_string).collect();

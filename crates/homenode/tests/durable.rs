@@ -251,13 +251,13 @@ fn a_file_with_data_or_in_the_place_of_another_is_refused() {
     refuse(create(&a, &options()), "holds data");
     assert!(fs::read(&a).unwrap().starts_with(&[0; 4096]), "it was written to");
     let of = |path: &PathBuf| fs::metadata(path).map(|found| (found.dev(), found.ino())).unwrap();
-    let made = |path: &PathBuf, identity| PoolOptions {
+    let made = |identity| PoolOptions {
         overwrites: true,
-        made: [(path.clone(), identity)].into(),
+        made: vec![Some(identity)],
         ..options()
     };
-    refuse(create(&a, &made(&a, of(&b))), "has taken the place of");
-    create(&a, &made(&a, of(&a))).unwrap();
+    refuse(create(&a, &made(of(&b))), "has taken the place of");
+    create(&a, &made(of(&a))).unwrap();
     let pool = Pool::open_on(std::slice::from_ref(&a), &options()).unwrap();
     flip(&b, 100);
     let add = |new: NewFile| pool.add_file(&b, new).map(drop);

@@ -35,6 +35,7 @@ use abi::DeviceInfo;
 use control::Control;
 use homenode_engine::blk::Limits;
 use homenode_engine::{CpuId, NodeId};
+use server::Tenure;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -65,6 +66,7 @@ pub struct Added {
     /// The driver's control device; `None` once a [`Server`] has it.
     control: Option<Control>,
     info: DeviceInfo,
+    tenure: Tenure,
     /// The device's file: who has it open serves the device, or is about to.
     file: File,
     queue_cpus: Vec<Vec<CpuId>>,
@@ -106,7 +108,7 @@ impl Added {
             mark: mark::own(),
             ..DeviceInfo::default()
         };
-        control.add(&mut info)?;
+        let tenure = Tenure::begin(info.mark, || control.add(&mut info).map(|()| info.device))?;
         let path = file_path(info.device);
         let opened = server::wait_for(&path, || File::options().read(true).write(true).open(&path));
         let file = match opened {
@@ -117,12 +119,12 @@ impl Added {
                 return Err(error);
             }
         };
-        Self::of(control, info, file, origin, None)
+        Self::of(control, (info, tenure), file, origin, None)
     }
 
     fn of(
         control: Control,
-        info: DeviceInfo,
+        (info, tenure): (DeviceInfo, Tenure),
         file: File,
         origin: Option<Origin>,
         taken_up: Option<bool>,
@@ -130,6 +132,7 @@ impl Added {
         let mut added = Self {
             control: Some(control),
             info,
+            tenure,
             file,
             queue_cpus: Vec::new(),
             origin,

@@ -18,6 +18,7 @@ enum Operation {
     },
     UpTo {
         blocks: u64,
+        least: u64,
     },
     Smallest {
         most: u64,
@@ -33,7 +34,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     let length = prop_oneof![6 => 1..16u64, 2 => 1..600u64, 1 => 400..3000u64];
     prop_oneof![
         2 => (0..13u32).prop_map(|order| Operation::Allocate { order }),
-        3 => length.clone().prop_map(|blocks| Operation::UpTo { blocks }),
+        3 => (length.clone(), 1..40u64).prop_map(|(blocks, least)| Operation::UpTo { blocks, least }),
         2 => (1..40u64).prop_map(|most| Operation::Smallest { most }),
         4 => (any::<u64>(), length).prop_map(|(from, blocks)| Operation::Free { from, blocks }),
     ]
@@ -70,13 +71,15 @@ impl Model {
             .map(|(_, start)| start)
     }
 
-    fn expect_up_to(&self, blocks: u64) -> Option<(u64, u64)> {
+    fn expect_up_to(&self, blocks: u64, least: u64) -> Option<(u64, u64)> {
         let wanted = blocks.ilog2();
         let orders: Vec<u32> = self.runs().into_iter().map(|(order, _)| order).collect();
         let smaller = orders.iter().copied().filter(|order| *order < wanted).max();
         let sufficient = orders.iter().copied().find(|order| *order >= wanted);
         let order = match (sufficient, smaller) {
-            (Some(order), Some(smaller)) if wanted < HUGE_ORDER && order >= HUGE_ORDER => smaller,
+            (Some(order), Some(smaller)) if wanted < HUGE_ORDER && order >= HUGE_ORDER && smaller >= least.ilog2() => {
+                smaller
+            }
             (Some(_), _) => wanted,
             (None, smaller) => smaller?,
         };
@@ -113,9 +116,12 @@ fn apply(buddy: &mut Buddy, model: &mut Model, operation: &Operation) -> Result<
                 model.set(start, 1 << order, false);
             }
         }
-        Operation::UpTo { blocks } => {
-            let run = buddy.allocate_up_to(blocks);
-            prop_assert_eq!(run, model.expect_up_to(blocks));
+        Operation::UpTo { blocks, least } => {
+            let run = match least {
+                1 => buddy.allocate_up_to(blocks),
+                least => buddy.allocate_some(blocks, least),
+            };
+            prop_assert_eq!(run, model.expect_up_to(blocks, least));
             if let Some((start, taken)) = run {
                 prop_assert!(taken <= blocks);
                 prop_assert!(taken < 512 || start % 512 == 0, "2 MiB and more are aligned to 2 MiB");

@@ -12,14 +12,16 @@ use crate::waiting;
 use clap::Args;
 use homenode::{Error, Found, MemberKind, Membership, Pool, PoolName, PoolOptions};
 use homenode_linux::memory::MemberFileError;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -136,29 +138,28 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
 pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u64)> {
     refuse_reserved(name)?;
     let interrupt = Interrupt::new()?;
-    let (mut made, mut takes_from) = (Made::default(), Vec::new());
+    let (mut made, mut made_files, mut takes_from) = (Made::default(), Vec::new(), Vec::new());
     for path in &args.members {
-        let is_there = refuse_data(path, args.force)?;
+        let is_there = is_there(path)?;
         if let Ok(found) = homenode::member_of(path)
             && args.force
             && known::name_of(found.uuid)?.is_none()
         {
             takes_from.push(found.uuid);
         }
+        let mut identity = None;
         if !is_there {
-            made.make(path, args.size)?;
+            identity = Some(made.make(path, args.size)?);
         } else if let Some(size) = args.size {
             check_size(path, size, args.force)?;
         }
+        made_files.push(identity);
     }
     let members = args
         .members
         .iter()
         .map(|path| absolute(path))
         .collect::<Result<Vec<_>>>()?;
-    // By the paths that the members have from now on.
-    let made_files = made.0.iter().map(|(path, made)| Ok((absolute(path)?, *made)));
-    let made_files = made_files.collect::<Result<_>>()?;
     let options = PoolOptions {
         name: *name,
         unwritten: args.unwritten,
@@ -211,7 +212,7 @@ impl Interrupt {
     /// Removes the files that were made, says so, and ends the process as a shell expects it.
     fn give_up(&self, made: &Made) -> ! {
         made.remove();
-        let names: Vec<String> = made.0.iter().map(|(path, _)| shown(path)).collect();
+        let names: Vec<String> = made.0.iter().map(|made| shown(&made.path)).collect();
         let removed = match &names[..] {
             [] => String::new(),
             names => format!(", and {} removed, made by this command", are(names)),
@@ -235,8 +236,8 @@ fn refuse_reserved(name: &PoolName) -> Result<()> {
 }
 
 /// The absolute path of a file that is to be a member of a pool that is up, and may not be there yet.
-pub(crate) fn to_be_added(path: &Path, force: bool) -> Result<String> {
-    let is_there = refuse_data(path, force)?;
+pub(crate) fn to_be_added(path: &Path) -> Result<String> {
+    let is_there = is_there(path)?;
     let path = match (path.file_name(), path.parent()) {
         (Some(name), Some(parent)) if !is_there => {
             let parent = if parent.as_os_str().is_empty() {
@@ -280,7 +281,15 @@ fn check_size(path: &Path, size: u64, is_forced: bool) -> Result<()> {
 
 /// Files that go again unless their pool is made.
 #[derive(Default)]
-pub(crate) struct Made(Vec<(PathBuf, (u64, u64))>);
+pub(crate) struct Made(Vec<MadeFile>);
+
+struct MadeFile {
+    path: PathBuf,
+    /// Directory that it was made in, whatever becomes of that one's path.
+    parent: OwnedFd,
+    /// Device and inode.
+    identity: (u64, u64),
+}
 
 impl Made {
     /// The files stay.
@@ -288,7 +297,8 @@ impl Made {
         self.0.clear();
     }
 
-    pub(crate) fn make(&mut self, path: &Path, size: Option<u64>) -> Result<()> {
+    /// Makes a file; returns its device and inode.
+    pub(crate) fn make(&mut self, path: &Path, size: Option<u64>) -> Result<(u64, u64)> {
         if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") {
             fail!("there is no device {}: `lsblk` lists the disks", shown(path));
         }
@@ -299,24 +309,38 @@ impl Made {
             );
         };
         let cannot = |error: io::Error| Failure::new(format!("cannot make {}: {error}", shown(path)));
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let name = path.file_name().ok_or_else(|| cannot(ErrorKind::InvalidInput.into()))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = rustix::fs::open(parent, flags, Mode::empty()).map_err(|errno| cannot(errno.into()))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         // What is in it is for whom the pool's own modes say.
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        let file = file.map_err(cannot)?;
+        let file = rustix::fs::openat(&parent, name, flags, Mode::RUSR | Mode::WUSR);
+        let file = fs::File::from(file.map_err(|errno| cannot(errno.into()))?);
         let found = file.metadata().map_err(cannot)?;
-        self.0.push((path.to_owned(), (found.dev(), found.ino())));
-        file.set_len(size).map_err(cannot)
+        let identity = (found.dev(), found.ino());
+        self.0.push(MadeFile {
+            path: path.to_owned(),
+            parent,
+            identity,
+        });
+        file.set_len(size).map_err(cannot)?;
+        Ok(identity)
     }
 }
 
 impl Made {
-    /// Device and inode of the file that was made last.
-    pub(crate) fn last(&self) -> Option<(u64, u64)> {
-        self.0.last().map(|(_, made)| *made)
-    }
-
+    /// Removes the files, but what has taken their places.
     fn remove(&self) {
-        for (path, _) in &self.0 {
-            let _ = fs::remove_file(path);
+        for made in &self.0 {
+            let Some(name) = made.path.file_name() else { continue };
+            let found = rustix::fs::statat(&made.parent, name, AtFlags::SYMLINK_NOFOLLOW);
+            if found.is_ok_and(|found| (found.st_dev, found.st_ino) == made.identity) {
+                let _ = rustix::fs::unlinkat(&made.parent, name, AtFlags::empty());
+            }
         }
     }
 }
@@ -340,8 +364,8 @@ pub(crate) fn open_to_others(path: &Path) -> String {
     )
 }
 
-/// Refuses a file that holds other data; false when there is no file.
-fn refuse_data(path: &Path, force: bool) -> Result<bool> {
+/// Whether there is a file; says what others can do with it.
+fn is_there(path: &Path) -> Result<bool> {
     match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         Err(error) => fail!("cannot look at {}: {error}", shown(path)),
@@ -349,16 +373,6 @@ fn refuse_data(path: &Path, force: bool) -> Result<bool> {
     }
     if is_open_to_others(path) {
         complain!("homenode: {}", open_to_others(path));
-    }
-    // A member is refused later, by its pool.
-    if !force
-        && homenode::member_of(path).is_err()
-        && let Some(data) = homenode::holds_data(path)?
-    {
-        fail!(
-            "{} holds {data}: --force makes it a member and overwrites its data",
-            shown(path)
-        );
     }
     Ok(true)
 }
@@ -641,4 +655,27 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
         "exported pool {}; `homenode pool import` records it again, on this or another machine",
         args.name
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_that_were_made_are_removed() {
+        let directory = std::env::temp_dir().join(format!("homenode-made-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let [stays, goes] = ["stays", "goes"].map(|name| directory.join(name));
+        let mut made = Made::default();
+        for path in [&stays, &goes] {
+            let found = (made.make(path, Some(4096)).unwrap(), fs::metadata(path).unwrap());
+            assert_eq!(found.0, (found.1.dev(), found.1.ino()));
+        }
+        fs::write(directory.join("another"), "of somebody").unwrap();
+        fs::rename(directory.join("another"), &stays).unwrap();
+        drop(made);
+        assert_eq!(fs::read_to_string(&stays).unwrap(), "of somebody");
+        assert!(!goes.exists());
+        fs::remove_dir_all(&directory).unwrap();
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::control::client::Connection;
 use crate::holders;
-use crate::mountinfo::mounts;
+use crate::mountinfo::{MountEntry, mounts};
 use homenode::Error;
 use homenode_linux::memory::MemberFileError;
 use std::path::Path;
@@ -16,27 +16,50 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Attempts something with the members of a pool, again and again while such a server has one of them.
 pub(crate) fn wait<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     let end = Instant::now() + TIMEOUT;
+    let mut is_told = false;
     loop {
-        match attempt() {
-            Err(Error::MemberFile(MemberFileError::InUse { path, .. }))
-                if Instant::now() < end && is_of_leaving(&path) =>
-            {
+        let error = match attempt() {
+            Err(error) => error,
+            done => return done,
+        };
+        let Error::MemberFile(MemberFileError::InUse { path, .. }) = &error else {
+            return Err(error);
+        };
+        match holder(path) {
+            // It has let go meanwhile.
+            Holder::Nobody => return attempt(),
+            Holder::Leaving(name) if Instant::now() < end => {
+                if !is_told {
+                    complain!("homenode: waiting for {name}, which puts the pool away");
+                    is_told = true;
+                }
                 thread::sleep(PAUSE);
             }
-            done => return done,
+            _ => return Err(error),
         }
     }
 }
 
-/// Whether a server has the file, and no mount that is seen here is its own.
-fn is_of_leaving(path: &Path) -> bool {
-    let mounts = mounts().unwrap_or_default();
-    let served = mounts.iter().filter(|mount| mount.is_homenode());
-    let serving: Vec<_> = served
-        .filter_map(|mount| Connection::open(mount.device).ok()?.server())
-        .map(|pid| format!("homenode ({})", pid.as_raw_nonzero()))
-        .collect();
-    let holders = [holders::of_lock, holders::of_file].map(|of| of(path)).concat();
-    let is_leaving = |holder: &&String| holder.starts_with("homenode (") && !serving.contains(holder);
-    holders.iter().any(|holder| is_leaving(&holder))
+enum Holder {
+    Nobody,
+    /// A server of which no mount is left.
+    Leaving(String),
+    Other,
+}
+
+fn holder(path: &Path) -> Holder {
+    // A disk's may be a link.
+    let holders = holders::of_lock(&std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
+    let serving = || {
+        let mounts = mounts().unwrap_or_default();
+        let served = mounts.into_iter().filter(MountEntry::is_homenode);
+        let pids = served.filter_map(|mount| Connection::open(mount.device).ok()?.server());
+        pids.map(|pid| format!("homenode ({})", pid.as_raw_nonzero()))
+            .collect::<Vec<_>>()
+    };
+    match holders.first() {
+        None => Holder::Nobody,
+        Some(name) if name.starts_with("homenode (") && !serving().contains(name) => Holder::Leaving(name.clone()),
+        Some(_) => Holder::Other,
+    }
 }

@@ -12,7 +12,7 @@ use crate::log::Attributes;
 use homenode_shared::Asker;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering, fence};
 
 /// An inode. Lives while it is linked, open or pinned.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ pub struct Inode {
     pub(super) mode: AtomicU32,
     pub(super) uid: AtomicU32,
     pub(super) policy: Policy,
-    /// Whether attributes may be on their way to somebody who keeps them.
-    pub(super) told: AtomicBool,
+    /// Thread that attributes may be on their way to, which keeps them: 0 for none, [`MANY`] for more than one.
+    pub(super) told: AtomicU32,
     pub(super) atime_ns: AtomicI64,
     pub(super) mtime_ns: AtomicI64,
     pub(super) ctime_ns: AtomicI64,
@@ -32,6 +32,9 @@ pub struct Inode {
     pub(super) state: Mutex<State>,
     pub(super) body: Body,
 }
+
+/// More than one thread, or one that is not known.
+const MANY: u32 = u32::MAX;
 
 /// Extended attributes by name.
 pub(super) type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
@@ -105,7 +108,7 @@ impl Inode {
             mode: AtomicU32::new(kind),
             uid: AtomicU32::new(0),
             policy: Policy::default(),
-            told: false.into(),
+            told: 0.into(),
             atime_ns: AtomicI64::new(now_ns),
             mtime_ns: AtomicI64::new(now_ns),
             ctime_ns: AtomicI64::new(now_ns),
@@ -115,17 +118,26 @@ impl Inode {
         }
     }
 
-    /// Notes that attributes which are read from now on are told to somebody who keeps them.
-    pub fn note_told(&self) {
-        self.told.store(true, Ordering::Relaxed);
+    /// Notes that attributes which are read from now on are told to a thread, which keeps them; 0 is one that is not known.
+    pub fn note_told(&self, thread: u32) {
+        let thread = if thread == 0 { MANY } else { thread };
+        let told = self.told.load(Ordering::Relaxed);
+        if told != thread && told != MANY {
+            let none = self
+                .told
+                .compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed);
+            none.unwrap_or_else(|_| self.told.swap(MANY, Ordering::Relaxed));
+        }
         // Either the attributes that are read next are the new ones, or who changes them finds the note.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether attributes may have been told since the last call, by which an earlier state could be kept. After a change of them.
-    pub fn take_told(&self) -> bool {
+    /// Whether attributes may be on their way to another thread than this, which would keep an earlier state. After a change of them. Who changes them
+    /// has got the answers to its own questions.
+    pub fn take_told(&self, thread: u32) -> bool {
         fence(Ordering::SeqCst);
-        self.told.load(Ordering::Relaxed) && self.told.swap(false, Ordering::Relaxed)
+        let told = self.told.load(Ordering::Relaxed);
+        told != 0 && told != thread && self.told.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Its number.

@@ -668,7 +668,7 @@ fn restored_inode(
         mode: attributes.mode.into(),
         uid: attributes.uid.into(),
         policy: Policy::default(),
-        told: false.into(),
+        told: 0.into(),
         atime_ns: atime_ns.into(),
         mtime_ns: mtime_ns.into(),
         ctime_ns: ctime_ns.into(),

@@ -25,7 +25,7 @@ use crate::pool::{MemberKind, Pool};
 use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 /// Empty segments beyond one for each in use, as long as there is room: what adds something, and half a segment of promises with it.
 const SPARE_SEGMENTS: usize = 7;
@@ -132,8 +132,8 @@ pub(crate) struct Journal {
     superblock: Mutex<Superblock>,
     /// Blocks that were freed, by the log's end at that time.
     quarantine: Mutex<Vec<(u64, Option<Block>, u64)>>,
-    /// Whether some that were in it are being given back.
-    is_releasing: AtomicBool,
+    /// Entries that are in it, or being given back.
+    quarantined: AtomicUsize,
     /// Held while a file is made durable, by its number.
     syncing: [Mutex<()>; SYNCING],
     /// Held while a file's blocks move to other places of it.
@@ -229,7 +229,7 @@ impl Journal {
             bad_blocks: AtomicU64::new(0),
             superblock: Mutex::new(superblock),
             quarantine: Mutex::default(),
-            is_releasing: AtomicBool::new(false),
+            quarantined: AtomicUsize::new(0),
             syncing: std::array::from_fn(|_| Mutex::default()),
             shifting: Mutex::default(),
             settling: Mutex::default(),
@@ -438,6 +438,7 @@ impl Journal {
     /// Keeps blocks back that a file had until now, or room that was reserved for it: a crash may bring back the record that gave them to it.
     pub(crate) fn quarantine(&self, first: Option<Block>, blocks: u64) {
         let end = self.end();
+        self.quarantined.fetch_add(1, Ordering::Relaxed);
         self.quarantine.lock().push((end, first, blocks));
     }
 
@@ -454,9 +455,8 @@ impl Journal {
 
     /// Whether blocks or room are kept back.
     pub(crate) fn has_quarantined(&self) -> bool {
-        let quarantine = self.quarantine.lock();
-        // Relaxed: changed under the lock, but for its end.
-        !quarantine.is_empty() || self.is_releasing.load(Ordering::Relaxed)
+        // Acquire: who sees that they are given back sees the room.
+        self.quarantined.load(Ordering::Acquire) > 0
     }
 
     /// Blocks that are kept back, and room that was reserved, in blocks.
@@ -475,16 +475,15 @@ impl Journal {
         let mut kept = self.quarantine.lock();
         let (free, still): (Vec<_>, Vec<_>) = kept.drain(..).partition(|(end, ..)| *end <= through);
         *kept = still;
-        self.is_releasing.store(true, Ordering::Relaxed);
         drop(kept);
+        let count = free.len();
         for (_, first, blocks) in free {
             match first {
                 Some(first) => pool.free(first, blocks),
                 None => pool.unreserve(blocks),
             }
         }
-        // Release: who sees it sees the room.
-        self.is_releasing.store(false, Ordering::Release);
+        self.quarantined.fetch_sub(count, Ordering::Release);
     }
 
     /// Blocks of the log, used and empty.

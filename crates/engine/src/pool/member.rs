@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// Share of a member, one part in this many, below which its whole runs are spared.
+/// Share of a durable member, one part in this many, below which its free whole runs are spared.
 const WHOLE_SHARE: u64 = 4;
 
 /// Kind of storage that holds a member's bytes.
@@ -62,6 +62,8 @@ pub(super) struct Space {
     pub(super) populated: u64,
     pub(super) draining: bool,
     pub(super) starved: bool,
+    /// Whether a log takes segments of it.
+    has_log: bool,
 }
 
 impl Member {
@@ -71,6 +73,7 @@ impl Member {
             populated: 0,
             draining: false,
             starved: false,
+            has_log: kind != MemberKind::Dram,
         };
         Self::with_space(id, kind, home, blocks, space)
     }
@@ -90,6 +93,7 @@ impl Member {
             populated: blocks,
             draining: false,
             starved: false,
+            has_log: kind != MemberKind::Dram,
         };
         Self::with_space(id, kind, home, blocks, space)
     }
@@ -191,20 +195,19 @@ impl Space {
 
     /// A run of at most `blocks` for one who needs `want` of them now; nothing when the member is being drained.
     ///
-    /// Where little of the member is whole, less than a run is taken from holes: of few blocks the smallest holes, and no
-    /// more than is needed. Small files that stay must not end up in every run, as the log needs whole ones.
+    /// Where little of a durable member is free in whole runs, less than a run is taken from holes: of few blocks the smallest
+    /// ones. Small files that stay must not end up in every run, as the log needs whole segments.
     pub(super) fn allocate(&mut self, member: MemberId, blocks: u64, want: u64) -> Option<(Block, u64)> {
         if self.draining {
             return None;
         }
-        let whole = self.buddy.whole_blocks() + self.buddy.blocks() - self.populated;
-        let run = if whole * WHOLE_SHARE >= self.buddy.blocks() || want >= RUN_BLOCKS {
+        let is_short = || self.has_log && self.buddy.whole_blocks() * WHOLE_SHARE < self.buddy.blocks();
+        let run = if want >= RUN_BLOCKS || !is_short() {
             self.buddy.allocate_up_to(blocks)
         } else if want < LONG_BLOCKS {
             self.buddy.allocate_smallest(blocks.min(LONG_BLOCKS))
         } else {
-            // Broken runs first.
-            self.buddy.allocate_up_to(blocks.min(want))
+            self.buddy.allocate_some(blocks.min(want), LONG_BLOCKS)
         };
         run.map(|(start, got)| (Block::new(member, start), got))
     }

@@ -42,7 +42,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     /// Attributes to be told, beside who may change them.
     fn told(&self, inode: &Inode) -> Attr {
-        inode.note_told();
+        inode.note_told(self.header.pid);
         self.fs().lasting_attr(inode)
     }
 

@@ -5,9 +5,9 @@
 
 use super::{Call, Errno};
 use crate::host::Host;
-use crate::wire::flags::{open, opened};
+use crate::wire::flags::opened;
 use crate::wire::{OpenIn, OpenOut, ReleaseIn, Reply};
-use homenode_engine::fs::{Access, Inode, SetAttr, SetTime};
+use homenode_engine::fs::{Access, Inode};
 use homenode_engine::{Clock, Memory};
 
 const CAPABILITY_XATTR: &[u8] = b"security.capability";
@@ -20,19 +20,9 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn open(&self, input: &OpenIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
         let inode = self.inode()?;
         if let Some(reader) = inode.words_reader()
-            && (![0, reader].contains(&self.header.uid) || input.flags & (O_ACCMODE | O_TRUNC) != O_RDONLY)
+            && (![0, reader].contains(&self.header.uid) || input.flags & O_ACCMODE != O_RDONLY)
         {
             return Err(Errno(libc::EACCES));
-        }
-        if input.flags & O_TRUNC != 0 {
-            self.shrink(&inode, 0)?;
-            let set = SetAttr {
-                size: Some(0),
-                mtime: Some(SetTime::Now),
-                kill_priv: input.open_flags & open::KILL_SUIDGID != 0,
-                ..SetAttr::default()
-            };
-            self.fs().set_attr(&inode, &set)?;
         }
         self.opened(&inode, input.flags, false, reply)
     }
@@ -120,7 +110,6 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 }
 
-const O_TRUNC: u32 = libc::O_TRUNC as u32;
 const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
 const O_RDONLY: u32 = libc::O_RDONLY as u32;
 const O_RDWR: u32 = libc::O_RDWR as u32;

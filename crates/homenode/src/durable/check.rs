@@ -45,11 +45,12 @@ pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
     Ok(checked(&newest, &repair, others))
 }
 
-/// Checks a durable pool on these files, and mends all faults: by the remedy that each has in the answer. A sound pool is not written to.
+/// Checks a durable pool on these files, and mends all faults: by the remedy that each has in the answer. A sound pool is not written to, and unless
+/// it `may_lose` something, no pool of which a remedy does.
 ///
 /// # Errors
 /// The errors of [`check`]. Nothing is changed then, unless writing itself failed.
-pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
+pub fn repair(paths: &[PathBuf], may_lose: bool) -> Result<Checked, Error> {
     let members = gathered(paths, Access::Write, false)?;
     let (witness, others) = (members.witness()?, others(paths, &members));
     let Members { newest, files } = members;
@@ -65,8 +66,10 @@ pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
     }
     let repair = plan(&memory, &newest, witness)?;
     let checked = checked(&newest, &repair, others);
-    let carried_out = repair.carry_out(&memory, &newest, witness, random()?);
-    carried_out.map_err(Error::Open)?;
+    if may_lose || checked.faults.iter().all(|fault| fault.remedy.is_lossless()) {
+        let carried_out = repair.carry_out(&memory, &newest, witness, random()?);
+        carried_out.map_err(Error::Open)?;
+    }
     Ok(checked)
 }
 

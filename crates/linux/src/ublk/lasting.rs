@@ -9,6 +9,7 @@ use super::control::{Control, failed};
 use super::error::Error;
 use super::leftover::devices;
 use super::record::{self, Origin};
+use super::server::Tenure;
 use super::{Added, disk_path, file_path, mark, server};
 use crate::process::start_ticks;
 use std::fs::File;
@@ -115,7 +116,10 @@ impl Lasting {
         let open = || File::options().read(true).write(true).open(&path);
         let opened = info.and_then(|info| Ok((info, server::wait_for(&path, open)?)));
         match opened {
-            Ok((info, file)) => Added::of(control, info, file, Some(origin), Some(can_repeat)),
+            Ok((info, file)) => {
+                let tenure = Tenure::begin(info.mark, || Ok(info.device))?;
+                Added::of(control, (info, tenure), file, Some(origin), Some(can_repeat))
+            }
             Err(error) => {
                 if !can_repeat {
                     let _ = control.delete(self.device);

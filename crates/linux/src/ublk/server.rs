@@ -1,6 +1,5 @@
 //! A device at work: its threads, and how it ends.
 
-use super::abi::DeviceInfo;
 use super::bell::{self, Bell, Ear, RingAtEnd};
 use super::control::{Control, failed};
 use super::error::Error;
@@ -55,8 +54,8 @@ pub struct Server {
 }
 
 /// Time for which a device has its number. The driver gives a number to another device once it is free, of this process too.
-#[derive(Debug)]
-struct Tenure {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tenure {
     device: u32,
     mark: u64,
     nth: u64,
@@ -66,12 +65,14 @@ struct Tenure {
 static LAST: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
 
 impl Tenure {
-    fn begin(device: u32, mark: u64) -> Self {
+    /// Begins with what gives the number, before which nobody sees that it is given.
+    pub(super) fn begin(mark: u64, give: impl FnOnce() -> Result<u32, Error>) -> Result<Self, Error> {
         let mut last = LAST.lock();
+        let device = give()?;
         let nth = last.entry(device).or_default();
         *nth += 1;
         let nth = *nth;
-        Self { device, mark, nth }
+        Ok(Self { device, mark, nth })
     }
 
     /// Whether no later device of this process has had the number.
@@ -148,7 +149,7 @@ impl Added {
         });
         let mut server = Server {
             device: self.info.device,
-            tenure: Tenure::begin(self.info.device, self.info.mark),
+            tenure: self.tenure,
             disk: disk_path(self.info.device),
             control: self.control.take().expect("the server is started once"),
             bell: Arc::new(bell),
@@ -245,11 +246,11 @@ impl Server {
         self.bell.ring();
         let joined = self.join();
         // Where somebody else has deleted it, its number may be another device's.
-        let is_there = |info: DeviceInfo| self.tenure.is_of(info.device, info.mark);
-        let deleted = if self.control.info(self.device).is_ok_and(is_there) {
-            self.control.delete(self.device)
-        } else {
-            Ok(())
+        let deleted = match self.control.info(self.device) {
+            Ok(info) if self.tenure.is_of(info.device, info.mark) => self.control.delete(self.device),
+            Ok(_) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
+            Err(error) => Err(failed("describe", self.device)(error)),
         };
         if self.is_lasting && deleted.is_ok() && self.tenure.is_last() {
             record::remove(self.device);
@@ -384,9 +385,10 @@ mod tests {
     fn a_number_that_is_taken_again_is_another_devices() {
         // No driver gives so many.
         const DEVICE: u32 = u32::MAX;
-        let first = Tenure::begin(DEVICE, 7);
+        let begin = || Tenure::begin(7, || Ok(DEVICE)).unwrap();
+        let first = begin();
         assert!(first.is_of(DEVICE, 7) && !first.is_of(DEVICE, 8) && !first.is_of(1, 7));
-        let second = Tenure::begin(DEVICE, 7);
+        let second = begin();
         assert!(!first.is_of(DEVICE, 7) && second.is_of(DEVICE, 7));
         assert!(!first.is_last());
     }

@@ -108,6 +108,12 @@ impl Buddy {
     /// `blocks` that there is. Less than 2 MiB is taken from 2 MiB runs that are broken already, even if it gets less
     /// than asked for, before a whole one is broken. `None` when nothing is free or `blocks` is 0.
     pub fn allocate_up_to(&mut self, blocks: u64) -> Option<(u64, u64)> {
+        self.allocate_some(blocks, 1)
+    }
+
+    /// [`Buddy::allocate_up_to`], but a whole run is broken before less than `least` blocks are taken.
+    pub fn allocate_some(&mut self, blocks: u64, least: u64) -> Option<(u64, u64)> {
+        let least = least.checked_ilog2()?;
         let wanted = blocks.checked_ilog2()?.min(MAX_ORDER);
         let fits = |order: &u32| !self.free_runs[*order as usize].is_empty();
         let order = if wanted >= HUGE_ORDER {
@@ -117,10 +123,13 @@ impl Buddy {
             }
         } else if (wanted..HUGE_ORDER).any(|order| fits(&order)) {
             wanted
-        } else if let Some(smaller) = self.largest_order_below(wanted) {
-            smaller
         } else {
-            wanted
+            let smaller = self.largest_order_below(wanted);
+            let is_whole = || (HUGE_ORDER..ORDERS).any(|order| fits(&order));
+            match smaller.filter(|smaller| *smaller >= least || !is_whole()) {
+                Some(smaller) => smaller,
+                None => wanted,
+            }
         };
         self.allocate(order).map(|start| (start, 1 << order))
     }

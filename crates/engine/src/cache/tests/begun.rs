@@ -307,3 +307,35 @@ fn threads_that_read_the_same_file_all_get_their_bytes() {
     });
     stage.end();
 }
+
+#[test]
+fn advice_about_all_of_a_sparse_file_ends() {
+    let stage = Stage::new();
+    let slot = stage.fs.slots().claim().expect("slots are free");
+    let sparse = stage
+        .fs
+        .create(&stage.fs.root(), b"sparse", NEW)
+        .expect("the name is new");
+    stage
+        .fs
+        .truncate_step(&sparse, 1 << 60, 0)
+        .expect("growing takes nothing");
+    let start = std::time::Instant::now();
+    for file in [&sparse, &stage.file] {
+        let advised = stage.fs.advise(&asking(&slot), file, Advice::WillNeed, 0..u64::MAX);
+        assert_eq!(advised, Ok(()));
+    }
+    assert!(start.elapsed().as_secs() < 5, "it took {:?}", start.elapsed());
+}
+
+/// More threads than slots: the log's superblocks are written, and the edges of files are cut, all the same.
+#[test]
+fn blocks_are_changed_without_a_free_slot() {
+    let stage = Stage::new();
+    let held: Vec<Slot> = std::iter::from_fn(|| stage.fs.slots().claim()).collect();
+    let start = std::time::Instant::now();
+    let memory = stage.fs.pool().memory();
+    let zeroed = memory.zero(Block::new(MemberId(0), 5000), 0, 4096);
+    assert_eq!(zeroed, Ok(()));
+    assert!(start.elapsed().as_secs() < 5 && !held.is_empty());
+}

@@ -12,6 +12,8 @@ pub const READS_MAX: usize = 32;
 const READS_AT_A_TIME: usize = 8;
 /// Blocks that are looked at before others can take blocks of the file away.
 const STEP_BLOCKS: u64 = 4096;
+/// Blocks of a file that are looked at for those that are soon wanted: 4 GiB.
+const WANTED_BLOCKS_MAX: u64 = 1 << 20;
 
 /// Advice of a program about its use of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,24 +58,29 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub fn advise(&self, asking: &Asking<'_>, inode: &Inode, advice: Advice, bytes: Range<u64>) -> Result<()> {
         let Some(file) = inode.blocks() else { return Ok(()) };
         let memory = self.pool.memory();
-        let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+        let size = file.size.load(Ordering::Acquire);
+        let blocks = bytes.start / BLOCK..bytes.end.min(size).div_ceil(BLOCK);
         match advice {
             Advice::Normal => file.ahead.advise(0),
             Advice::Sequential => file.ahead.advise(ReadAhead::SEQUENTIAL),
             Advice::Random => file.ahead.advise(ReadAhead::RANDOM),
             Advice::WillNeed => {
-                let missing = self.missing(asking, inode, file, [blocks], memory.fetch_max() / 2)?;
+                // Holes cost time as well.
+                let near = blocks.start..blocks.end.min(blocks.start.saturating_add(WANTED_BLOCKS_MAX));
+                let missing = self.missing(asking, inode, file, [near], memory.fetch_max() / 2)?;
                 memory.fetch_soon(&missing, false);
             }
             Advice::DontNeed => {
-                let end = blocks.end.min(file.size.load(Ordering::Acquire).div_ceil(BLOCK));
-                for at in (blocks.start..end).step_by(usize::try_from(STEP_BLOCKS).expect("STEP_BLOCKS fits a usize")) {
+                for at in blocks
+                    .clone()
+                    .step_by(usize::try_from(STEP_BLOCKS).expect("STEP_BLOCKS fits a usize"))
+                {
                     let _inside = inode.enter_as(file, asking)?;
                     let cool = |first, blocks| -> Result<()> {
                         memory.cool(first, blocks);
                         Ok(())
                     };
-                    file.each_placed(&self.nodes, at..end.min(at + STEP_BLOCKS), cool)?;
+                    file.each_placed(&self.nodes, at..blocks.end.min(at + STEP_BLOCKS), cool)?;
                 }
             }
         }

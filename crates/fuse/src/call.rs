@@ -55,6 +55,8 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     pub(crate) has_labels: AtomicBool,
     /// Maps of files under way, by their requests' numbers.
     maps: Mutex<HashMap<u64, FoundMap>>,
+    /// Sizes of files before those requests that make them longer and are under way.
+    extended: Mutex<HashMap<u64, u64>>,
     /// Threads that read the device.
     threads: usize,
     /// Number of these threads that wait, for room or for the disk.
@@ -85,6 +87,7 @@ impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
             has_one_node,
             has_labels: AtomicBool::new(Path::new("/sys/fs/selinux/enforce").exists()),
             maps: Mutex::default(),
+            extended: Mutex::default(),
             threads,
             waiting: AtomicUsize::new(0),
             hope: Mutex::default(),

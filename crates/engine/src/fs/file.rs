@@ -274,13 +274,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// Extends a file to `size`, and reserves what that adds, where its [`RESERVE_XATTR`](super::RESERVE_XATTR) asks for it; otherwise, and
+    /// Whether what makes the file longer is to be reserved, as its [`RESERVE_XATTR`](super::RESERVE_XATTR) asks for.
+    pub fn reserves_extension(&self, inode: &Inode) -> bool {
+        inode.state.lock().xattr(RESERVE_XATTR).is_some() && inode.bytes_for(Operation::Reserve).is_ok()
+    }
+
+    /// Extends a file to `size`, and reserves what that adds, where it [is to be](Fs::reserves_extension); otherwise, and
     /// where `size` is no larger than the file, nothing.
     ///
     /// # Errors
     /// [`Error::NoSpace`] when the space cannot be promised; the others of [`Fs::fallocate`].
     pub fn reserve_extension(&self, asking: &Asking<'_>, inode: &Inode, size: u64) -> Result<()> {
-        if inode.state.lock().xattr(RESERVE_XATTR).is_none() || inode.bytes_for(Operation::Reserve).is_err() {
+        if !self.reserves_extension(inode) {
             return Ok(());
         }
         let before = self.attr(inode).size;

@@ -17,7 +17,7 @@ use crate::wire::{
 };
 use homenode_engine::fs::{Attr, Inode, SetAttr, SetTime};
 use homenode_engine::{BLOCK_BYTES, Clock, Memory};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// How long an answer to who wants the size alone lasts; the kernel rounds it up to one or two ticks. A stat(2) in this time does not
@@ -69,13 +69,35 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             changes.kill_priv = self.may_take_privileges(&inode)?;
         }
         if let Some(size) = changes.size {
-            let node = || self.own_node();
-            let asking = self.asking(&node);
-            self.with_room(|| self.fs().reserve_extension(&asking, &inode, size))?;
-            self.shrink(&inode, size)?;
+            if !self.extend(&inode, size)? {
+                self.shrink(&inode, size)?;
+            }
         }
         let attr = self.fs().set_attr(&inode, &changes)?;
         Ok(reply.put(self.attr_out(&attr))?)
+    }
+
+    /// Reserves what makes a file longer, and sets its size, where that is to be reserved; false where there is nothing to do. Comes in steps, the first
+    /// of which sets the size.
+    fn extend(&self, inode: &Inode, size: u64) -> Result<bool, Errno> {
+        if !self.fs().reserves_extension(inode) {
+            return Ok(false);
+        }
+        let lock = || self.service.extended.lock().unwrap_or_else(PoisonError::into_inner);
+        let size_before = || self.fs().attr(inode).size;
+        let before = *lock().entry(self.header.unique).or_insert_with(size_before);
+        let mut result = Ok(());
+        if let Some(more @ 1..) = size.checked_sub(before) {
+            let node = || self.own_node();
+            let asking = self.asking(&node);
+            result = self
+                .in_steps(|done| self.with_room(|| self.fs().fallocate_step(&asking, inode, 0, before, more, done)));
+        }
+        // It goes on, from there.
+        if result != Err(Errno(libc::EAGAIN)) {
+            lock().remove(&self.header.unique);
+        }
+        result.map(|()| size > before)
     }
 
     /// Whether a request that changes nothing takes set-uid, set-gid and capabilities away. The kernel sends one when it has passed a write

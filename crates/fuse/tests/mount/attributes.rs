@@ -1,6 +1,6 @@
 //! Modes, times, extended attributes and where bytes lie.
 
-use crate::support::{Mounted, as_nobody, eventually, set_xattr, tick, xattr, xattr_names};
+use crate::support::{Mounted, as_nobody, eventually, options, set_xattr, tick, xattr, xattr_names};
 use homenode_fuse::wire::Opcode;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, StatxFlags, XattrFlags, mknodat};
 use rustix::io::Errno;
@@ -58,7 +58,7 @@ fn special_files_and_times() {
 /// Attributes that were read before a change and arrive after it are not kept.
 #[test]
 fn a_change_beside_a_look_shows() {
-    const ROUNDS: u32 = 5_000;
+    const ROUNDS: u32 = 1_000;
     let Some(mounted) = Mounted::new() else { return };
     let (dir, file) = (mounted.path("dir"), mounted.path("file"));
     fs::create_dir(&dir).unwrap();
@@ -67,7 +67,11 @@ fn a_change_beside_a_look_shows() {
         rustix::fs::statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS).unwrap();
     };
     let (begun, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
-    let wait = || while begun.load(Ordering::SeqCst) % 2 == 0 && !is_over.load(Ordering::SeqCst) {};
+    let wait = || {
+        while begun.load(Ordering::SeqCst) % 2 == 0 && !is_over.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::SeqCst) {
@@ -88,7 +92,9 @@ fn a_change_beside_a_look_shows() {
                 (2, 0o644)
             };
             set_xattr(&file, "system.posix_acl_access", &access_list(mode)).unwrap();
-            while begun.load(Ordering::SeqCst) == before + 1 {}
+            while begun.load(Ordering::SeqCst) == before + 1 {
+                std::thread::yield_now();
+            }
             let (links_found, mode_found) = (fs::metadata(&dir).unwrap().nlink(), fs::metadata(&file).unwrap().mode());
             (links_found, mode_found & 0o777) == (links, mode)
         });
@@ -106,6 +112,30 @@ fn access_list(mode: u32) -> Vec<u8> {
     };
     let entries = [entry(1, mode >> 6), entry(4, mode >> 3), entry(0x20, mode)];
     [&2_u32.to_le_bytes()[..], &entries.concat()].concat()
+}
+
+/// A reservation of several steps: the first of them sets the size already.
+#[test]
+fn all_that_makes_a_file_longer_is_reserved() {
+    const BYTES: u64 = 56 << 20;
+    let mut classic = options();
+    classic.transport = homenode_fuse::Transport::Classic;
+    for options in [options(), classic] {
+        let Some(mounted) = Mounted::with(&options) else { return };
+        let path = mounted.path("file");
+        let file = File::create(&path).unwrap();
+        set_xattr(&path, "user.homenode.reserve", b"extend").unwrap();
+        file.set_len(5000).unwrap();
+        file.set_len(BYTES).unwrap();
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.len(), found.blocks() * 512), (BYTES, BYTES));
+        assert_eq!(file.set_len(4 * BYTES).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+        assert_eq!(fs::metadata(&path).unwrap().len(), BYTES);
+        file.set_len(BYTES / 2).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), BYTES / 2);
+        drop(file);
+        mounted.finish();
+    }
 }
 
 #[test]

@@ -385,7 +385,13 @@ class Ends(Lasting):
 
     def failed(self, program: subprocess.Popen) -> None:
         """It ends with an error."""
-        told, _ = program.communicate(timeout=GO_ON_S)
+        try:
+            told, _ = program.communicate(timeout=GO_ON_S)
+        except subprocess.TimeoutExpired:
+            # Where the server is, and who waits for it.
+            for task in [*Path(f"/proc/{self.pid}/task").iterdir(), Path(f"/proc/{program.pid}")]:
+                print(name_of(task), (task / "stack").read_text(), file=sys.stderr)
+            raise
         self.assertNotEqual(program.returncode, 0, told)
         self.assertRegex(told, r"Input/output error|No such device")
 

@@ -68,10 +68,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         if names_nothing {
             changes.kill_priv = self.may_take_privileges(&inode)?;
         }
-        if let Some(size) = changes.size {
-            if !self.extend(&inode, size)? {
-                self.shrink(&inode, size)?;
-            }
+        if let Some(size) = changes.size
+            && !self.extend(&inode, size)?
+        {
+            self.shrink(&inode, size)?;
         }
         let attr = self.fs().set_attr(&inode, &changes)?;
         Ok(reply.put(self.attr_out(&attr))?)

@@ -224,6 +224,13 @@ echo "$n"
 """
 
 
+def stack_of(task: Path) -> str:
+    """Where a thread is in the kernel; nothing when it has ended meanwhile."""
+    with contextlib.suppress(OSError):
+        return (task / "stack").read_text()
+    return ""
+
+
 def name_of(task: Path) -> str:
     """Name of a thread; nothing when it has ended meanwhile."""
     with contextlib.suppress(FileNotFoundError):
@@ -388,9 +395,10 @@ class Ends(Lasting):
         try:
             told, _ = program.communicate(timeout=GO_ON_S)
         except subprocess.TimeoutExpired:
-            # Where the server is, and who waits for it.
-            for task in [*Path(f"/proc/{self.pid}/task").iterdir(), Path(f"/proc/{program.pid}")]:
-                print(name_of(task), (task / "stack").read_text(), file=sys.stderr)
+            # Where the server is, who waits for it, and who is in the driver.
+            others = [task for task in Path("/proc").glob("[0-9]*") if "ublk" in stack_of(task)]
+            for task in [*Path(f"/proc/{self.pid}/task").iterdir(), Path(f"/proc/{program.pid}"), *others]:
+                print(name_of(task), stack_of(task), file=sys.stderr)
             raise
         self.assertNotEqual(program.returncode, 0, told)
         self.assertRegex(told, r"Input/output error|No such device")

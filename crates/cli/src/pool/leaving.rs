@@ -30,7 +30,7 @@ pub(crate) fn wait<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T
             Holder::Nobody => return attempt(),
             Holder::Leaving(name) if Instant::now() < end => {
                 if !is_told {
-                    complain!("homenode: waiting for {name}, which puts the pool away");
+                    complain!("homenode: waiting for {name}, which has a member of the pool and no mount here");
                     is_told = true;
                 }
                 thread::sleep(PAUSE);

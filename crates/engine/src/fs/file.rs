@@ -406,21 +406,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let mut done = 0;
         while done < bytes {
             let most = usize::try_from(bytes - done).map_or(stage.len(), |left| left.min(stage.len()));
-            let step = match self.read(asking, from, from_offset + done, &mut stage[..most]) {
-                Ok(read @ 1..) => {
-                    let written = self.write(asking, to, to_offset + done, &stage[..read], false);
-                    written.map(|written| (read, written))
-                }
-                ended => ended.map(|read| (read, 0)),
-            };
-            let (read, written) = match step {
-                Ok(step) => step,
-                // What was copied is told: the kernel knows the file's size by that.
+            // What was copied is told, whatever follows: the kernel knows the file's size by that.
+            let read = match self.read(asking, from, from_offset + done, &mut stage[..most]) {
+                Ok(0) => break,
                 Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
+                read => read?,
+            };
+            let written = match self.write(asking, to, to_offset + done, &stage[..read], false) {
+                Err(_) if done > 0 => break,
+                written => written?,
             };
             done += written as u64;
-            if written < read || read == 0 {
+            if written < read {
                 break;
             }
         }

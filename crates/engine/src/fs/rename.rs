@@ -65,7 +65,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Fs::rename`] by a user.
     ///
     /// # Errors
-    /// As [`Fs::rename`].
+    /// The errors of [`Fs::rename`].
     pub fn rename_as(
         &self,
         user: u32,

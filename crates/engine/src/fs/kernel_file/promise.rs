@@ -205,20 +205,18 @@ impl KernelFile {
     /// Blocks that are promised and not written, for attributes of a file of so many blocks: anew if that takes no longer than a call may, else as they
     /// were counted last.
     pub(in crate::fs) fn told_promised_blocks<M: Memory>(&self, pool: &Pool<M>, blocks: u64) -> u64 {
-        if let Some(mut promise) = self.promise.try_lock_for(COUNT_PATIENCE)
-            && !promise.ranges.is_empty()
-            && promise.effort(blocks) <= CALL_EFFORT
-        {
-            self.recount(pool, &mut promise);
-        }
-        // Relaxed: a figure.
-        self.promised.load(Ordering::Relaxed)
+        self.count(pool, |promise| promise.effort(blocks) <= CALL_EFFORT)
     }
 
     /// Counts anew what is promised and not written; returns it, in blocks. Where another thread takes long to change it, as it was last.
     pub(in crate::fs) fn promised_blocks<M: Memory>(&self, pool: &Pool<M>) -> u64 {
+        self.count(pool, |_| true)
+    }
+
+    fn count<M: Memory>(&self, pool: &Pool<M>, is_short: impl FnOnce(&Promise) -> bool) -> u64 {
         if let Some(mut promise) = self.promise.try_lock_for(COUNT_PATIENCE)
             && !promise.ranges.is_empty()
+            && is_short(&promise)
         {
             self.recount(pool, &mut promise);
         }

@@ -95,6 +95,20 @@ fn a_mount_whose_parent_was_renamed_is_found_and_no_other() {
 }
 
 #[test]
+fn a_server_whose_mount_has_gone_leaves_the_filesystem_below_it() {
+    let below = new_dir();
+    run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&below));
+    let pool = below.join("pool");
+    fs::create_dir(&pool).unwrap();
+    let server = Server::mount(filesystem(), Arc::new(TestHost), &pool, &options()).unwrap();
+    run(Command::new("umount").arg(&pool));
+    server.wait().unwrap();
+    run(Command::new("umount").arg(&below));
+    assert_eq!(server.unmount(false).unwrap_err().errno(), Some(libc::EINVAL));
+    fs::remove_dir(&below).unwrap();
+}
+
+#[test]
 fn the_kernel_keeps_no_file_after_the_end_of_a_mount() {
     let Some(mounted) = Mounted::new() else { return };
     for nth in 0..20 {

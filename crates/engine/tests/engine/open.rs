@@ -144,3 +144,19 @@ fn concurrent_opens_and_releases_balance() {
     fs.unlink(&fs.root(), b"file").expect("the inode has a name");
     assert_empty(&fs);
 }
+
+/// Who asked itself has its answer when it changes something; others may not have theirs.
+#[test]
+fn attributes_on_their_way_are_those_of_other_threads() {
+    let (fs, _) = filesystem(1, 512);
+    let inode = new_file(&fs, "file");
+    assert!(!inode.take_told(1), "nobody was told");
+    inode.note_told(1);
+    assert!(!inode.take_told(1) && inode.take_told(2) && !inode.take_told(2));
+    inode.note_told(1);
+    inode.note_told(2);
+    assert!(inode.take_told(1) && !inode.take_told(2));
+    // A thread that is not known may be any.
+    inode.note_told(0);
+    assert!(inode.take_told(0) && !inode.take_told(0));
+}

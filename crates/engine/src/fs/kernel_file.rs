@@ -358,9 +358,12 @@ impl KernelFile {
     /// Gives up the file, its promises and its registration, when nothing keeps the inode any more.
     pub(super) fn discard<M: Memory>(&self, pool: &Pool<M>) {
         let _discarding = pool.note_discarding();
-        // By steps: the kernel counts what it frees only when all of it is free. Nobody can reach the file any more.
+        // A large file by steps: the kernel counts what it frees only when all of it is free. Nobody can reach the file any more.
         let mut done = 0;
-        while let Ok(Some(next)) = self.truncate_step(pool, 0, done) {
+        let is_large = || self.file.status().is_ok_and(|now| now.blocks > STEP_BLOCKS);
+        while is_large()
+            && let Ok(Some(next)) = self.truncate_step(pool, 0, done)
+        {
             done = next;
         }
         self.promise_nothing(pool);

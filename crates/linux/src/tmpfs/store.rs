@@ -15,8 +15,8 @@ use homenode_engine::fs::{Error, Placement, Result, Whence};
 use homenode_shared::Words;
 use parking_lot::Mutex;
 use rustix::fs::{
-    AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags, Timespec, Timestamps, UTIME_OMIT, fallocate, fstatvfs,
-    ftruncate, openat, seek, statx, unlinkat, utimensat,
+    AtFlags, FallocateFlags, FileType, OFlags, SeekFrom, StatxFlags, Timespec, Timestamps, UTIME_OMIT, fallocate,
+    fstatvfs, ftruncate, mknodat, openat, seek, statx, unlinkat, utimensat,
 };
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2, retry_on_intr};
 use rustix::mount::{FsPickFlags, MountAttrFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
@@ -78,8 +78,7 @@ impl Root {
     fn add(&self) -> Result<Box<str>> {
         // Relaxed: only that no two are equal.
         let name = self.last.fetch_add(1, Ordering::Relaxed).to_string().into_boxed_str();
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        openat(&self.directory, &*name, flags, OWNER_ONLY).map_err(error)?;
+        mknodat(&self.directory, &*name, FileType::RegularFile, OWNER_ONLY, 0).map_err(error)?;
         Ok(name)
     }
 }

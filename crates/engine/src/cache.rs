@@ -430,11 +430,20 @@ impl<M: Disks> Memory for Cached<M> {
         let Some(disk) = self.disk(at.member()) else {
             return self.below.persist(at, offset, bytes);
         };
-        let first = at.plus((offset / BLOCK_BYTES) as u64).index();
-        let end = offset + bytes;
-        let range = first..at.index() + end.div_ceil(BLOCK_BYTES) as u64;
-        self.save_tail(disk, &range, end.is_multiple_of(BLOCK_BYTES))?;
-        self.save_range(disk, range)
+        self.save_bytes(disk, at, offset, bytes)?;
+        self.flush(disk.1)
+    }
+
+    fn persist_each(&self, stretches: &[(Block, usize)]) -> Result<(), MemoryError> {
+        let disk = stretches.first().and_then(|(at, _)| self.disk(at.member()));
+        let Some(disk) = disk else {
+            return self.below.persist_each(stretches);
+        };
+        let saved = stretches
+            .iter()
+            .map(|(at, bytes)| self.save_bytes(disk, *at, 0, *bytes));
+        let saved = saved.fold(Ok(()), Result::and);
+        saved.and(self.flush(disk.1))
     }
 
     fn persist_all(&self, member: MemberId) -> Result<(), MemoryError> {
@@ -442,7 +451,8 @@ impl<M: Disks> Memory for Cached<M> {
             return self.below.persist_all(member);
         };
         // The end of the log is made durable by itself.
-        self.save_range(disk, 0..disk.1.index.blocks())
+        self.save_range(disk, 0..disk.1.index.blocks())?;
+        self.flush(disk.1)
     }
 
     #[inline]

@@ -84,6 +84,16 @@ pub trait Memory: Send + Sync + 'static {
         Ok(())
     }
 
+    /// [`Memory::persist`] of stretches of one member: the first block of each, and its bytes. One flush of a device is enough for all. Goes on
+    /// behind a stretch that fails.
+    ///
+    /// # Errors
+    /// Those of [`Memory::persist`], of any of the stretches.
+    fn persist_each(&self, stretches: &[(Block, usize)]) -> Result<(), MemoryError> {
+        let persisted = stretches.iter().map(|(at, bytes)| self.persist(*at, 0, *bytes));
+        persisted.fold(Ok(()), Result::and)
+    }
+
     /// Makes all bytes of `member` durable that were stored before the call.
     ///
     /// # Errors
@@ -314,6 +324,12 @@ pub trait Memory: Send + Sync + 'static {
         let _ = member;
         false
     }
+}
+
+/// Sorts stretches, and divides them by their members: for [`Memory::persist_each`].
+pub(crate) fn by_member(stretches: &mut [(Block, usize)]) -> impl Iterator<Item = &[(Block, usize)]> {
+    stretches.sort_unstable();
+    stretches.chunk_by(|(one, _), (other, _)| one.member() == other.member())
 }
 
 /// Disks that blocks of memory are read from and written to, by requests of whole blocks that block until they are done: what is below a cache.

@@ -461,6 +461,19 @@ impl Memory for NodeMemory {
         member.persist(start, bytes).map_err(|_| MemoryError)
     }
 
+    fn persist_each(&self, stretches: &[(Block, usize)]) -> Result<(), MemoryError> {
+        let Some((last, others)) = stretches.split_last() else {
+            return Ok(());
+        };
+        let member = self.durable(last.0.member())?;
+        let written = others.iter().map(|(at, bytes)| match usize::try_from(at.index()) {
+            Ok(at) => member.write_out(at * BLOCK_BYTES, *bytes).map_err(|_| MemoryError),
+            Err(_) => Err(MemoryError),
+        });
+        let written = written.fold(Ok(()), Result::and);
+        written.and(self.persist(last.0, 0, last.1))
+    }
+
     fn persist_all(&self, member: MemberId) -> Result<(), MemoryError> {
         let member = self.durable(member)?;
         member.persist_all().map_err(|_| MemoryError)

@@ -8,7 +8,7 @@
 use super::failures::Failures;
 use super::{Cache, Cached, Disk};
 use crate::log::planted::{Planted, is_planted};
-use crate::{Block, Disks, MemoryError};
+use crate::{BLOCK_BYTES, Block, Disks, MemoryError};
 use parking_lot::{Condvar, Mutex};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -150,7 +150,22 @@ impl Saving {
 }
 
 impl<M: Disks> Cached<M> {
-    /// Makes all bytes of blocks durable that were stored before the call, but for those in the tail of the log.
+    /// Writes all bytes that were stored before the call; [`Cached::flush`] makes them durable then.
+    pub(super) fn save_bytes(
+        &self,
+        disk: (&Cache, &Disk),
+        at: Block,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), MemoryError> {
+        let first = at.index() + (offset / BLOCK_BYTES) as u64;
+        let end = offset + bytes;
+        let range = first..at.index() + end.div_ceil(BLOCK_BYTES) as u64;
+        self.save_tail(disk, &range, end.is_multiple_of(BLOCK_BYTES))?;
+        self.save_range(disk, range)
+    }
+
+    /// [`Cached::save_bytes`] of whole blocks, but for those in the tail of the log.
     pub(super) fn save_range(&self, (cache, disk): (&Cache, &Disk), range: Range<u64>) -> Result<(), MemoryError> {
         let mut looks = 0;
         let before = disk.saving.failures();
@@ -186,10 +201,11 @@ impl<M: Disks> Cached<M> {
         if disk.saving.writes.lock().failures.met(before, &range) {
             return Err(MemoryError);
         }
-        self.flush(disk)
+        Ok(())
     }
 
-    fn flush(&self, disk: &Disk) -> Result<(), MemoryError> {
+    /// Makes all writes durable that have ended.
+    pub(super) fn flush(&self, disk: &Disk) -> Result<(), MemoryError> {
         // Whoever does it now may have begun before our writes ended.
         let _one_at_a_time = disk.saving.flushing.lock();
         if disk.saving.has_lost.load(Ordering::SeqCst) {

@@ -741,11 +741,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         })?;
         // A disk may be slow, and frames are given back when all have left that are inside.
         drop(inside);
-        let persisted = on_disks
-            .into_iter()
-            .map(|(block, bytes)| journal.persist_data(&self.pool, block, bytes));
-        // Also those behind one that fails.
-        persisted.fold(Ok(()), std::result::Result::and)
+        journal.persist_each(&self.pool, on_disks)
     }
 
     /// Makes all bytes durable, appends that everything is settled, and makes the log durable.

@@ -211,7 +211,6 @@ impl Repair {
         persist_life(memory, superblock, witness)?;
         for (place, bytes) in &new.saved {
             memory.store_clean(*place, 0, bytes)?;
-            memory.persist(*place, 0, bytes.len())?;
         }
         let mut segments = new.segments.into_iter();
         let (snapshot, tail) = new.snapshot.write(memory, nonce, &mut segments)?;

@@ -15,6 +15,7 @@ use crate::log::{
     MemberRecord, Name, Named, Names, Node, Overview, Rare, Record, Segment, Shown, Superblock, Tables, Tail,
     Unreadable, claimed_behind, first_superblock, repair_superblocks, revoke, scan,
 };
+use crate::memory::by_member;
 use crate::pool::Machine;
 use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError, NodeId};
 use homenode_shared::{Asker, BlockMap, RUN_BLOCKS, Taker};
@@ -402,10 +403,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             ..
         } = replayed;
         repair_superblocks(fs.pool.memory(), &superblock)?;
+        let mut places = Vec::with_capacity(saved.len());
         for (_, place, bytes) in saved {
             fs.pool.memory().store(place, 0, &bytes)?;
-            fs.pool.memory().persist(place, 0, bytes.len())?;
+            places.push((place, bytes.len()));
         }
+        by_member(&mut places).try_for_each(|places| fs.pool.memory().persist_each(places))?;
         let journal = Journal::new(options, superblock, snapshot, tail);
         journal.fill_spare(&fs.pool);
         fs.journal = Some(Box::new(journal));

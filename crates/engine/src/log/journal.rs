@@ -21,6 +21,7 @@ use super::scan::{Segment, Tail};
 use super::superblock::{Features, Head, MemberRecord, PoolName, Superblock};
 use super::turn::Turn;
 use crate::fs::Ino;
+use crate::memory::by_member;
 use crate::pool::{MemberKind, Pool};
 use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 use parking_lot::{Mutex, RwLock};
@@ -313,6 +314,32 @@ impl Journal {
                 self.lose();
             }
         })
+    }
+
+    /// [`Journal::persist_data`] of many stretches; also of those behind one that fails.
+    ///
+    /// # Errors
+    /// The errors of [`Memory::persist`].
+    pub(crate) fn persist_each<M: Memory>(
+        &self,
+        pool: &Pool<M>,
+        mut stretches: Vec<(Block, usize)>,
+    ) -> Result<(), MemoryError> {
+        let (memory, all) = (pool.memory(), stretches.len());
+        stretches.retain(|(at, bytes)| memory.is_there(*at, 0, *bytes));
+        let are_there = if stretches.len() == all {
+            Ok(())
+        } else {
+            Err(MemoryError)
+        };
+        let persisted = by_member(&mut stretches).map(|of_member| {
+            memory.persist_each(of_member).inspect_err(|_| {
+                if memory.has_lost(of_member[0].0.member()) {
+                    self.lose();
+                }
+            })
+        });
+        persisted.fold(are_there, Result::and)
     }
 
     /// [`Journal::persist_data`] of all bytes of a member.

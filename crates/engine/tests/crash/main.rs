@@ -16,6 +16,7 @@ mod workload;
 use check::{Looked, Violation, explore, flip_each};
 use homenode_engine::fs::{Error, RenameMode};
 use sim::{DISK, Disk, Event, Kind};
+use tree::Tree;
 use workload::{Operation, Range, Run, asking};
 
 /// Every operation that the short sequences are made of.
@@ -605,6 +606,56 @@ fn unsteady(kind: Kind, random: &mut fastrand::Rng) -> Run {
 #[test]
 fn pools_on_an_unsteady_disk_lose_nothing_and_stay_usable() {
     survive(&[DISK], states() / 7, |kind, random| vec![unsteady(kind, random)]);
+}
+
+/// Flushes of a disk, which takes requests without any.
+fn flushes(memory: &sim::SimMemory) -> usize {
+    let events = memory.take_events();
+    events
+        .iter()
+        .filter(|event| matches!(event, Event::Persist(..)))
+        .count()
+}
+
+#[test]
+fn a_sync_of_a_fragmented_file_flushes_its_disk_once_for_all_fragments() {
+    const FRAGMENTS: u64 = 1000;
+    let (fs, memory) = workload::format_of(Kind::Disk { frames: 8192 }, 4096, 64);
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let [a, b] = ["a", "b"].map(|name| {
+        let made = fs.create(&fs.root(), name.as_bytes(), full::file());
+        made.expect("the pool is empty")
+    });
+    for at in 0..FRAGMENTS {
+        for file in [&a, &b] {
+            let written = fs.write(&asking(&slot), file, at * 4096, &[7; 4096], false);
+            assert_eq!(written, Ok(4096));
+        }
+    }
+    flushes(&memory);
+    fs.sync(&slot, &a).expect("the disk is sound");
+    let flushes = flushes(&memory);
+    assert!((1..=4).contains(&flushes), "{flushes} flushes");
+}
+
+#[test]
+fn an_opened_pool_flushes_its_disk_once_for_all_bytes_of_the_log() {
+    let (fs, memory) = workload::format_of(DISK, 4096, 64);
+    let slot = fs.slots().claim().expect("the first slot is free");
+    for nth in 0..50 {
+        let name = format!("f{nth}");
+        let file = fs
+            .create(&fs.root(), name.as_bytes(), full::file())
+            .expect("the pool has room");
+        fs.write(&asking(&slot), &file, 0, &[7; 4096], false)
+            .expect("the pool has room");
+        fs.sync(&slot, &file).expect("the disk is sound");
+    }
+    let (again, memory) = workload::open(DISK, memory.bytes(), 9).expect("the log is sound");
+    let flushes = flushes(&memory);
+    assert!((1..=12).contains(&flushes), "{flushes} flushes");
+    let slot = again.slots().claim().expect("the first slot is free");
+    assert!(Tree::of(&fs, &fs.slots().claim().expect("slots are free")) == Tree::of(&again, &slot));
 }
 
 #[test]

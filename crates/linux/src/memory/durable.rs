@@ -678,6 +678,17 @@ impl DurableMember {
         self.told.check(self.mapping.sync(start, offset + bytes - start))
     }
 
+    /// Writes a range of bytes, which the next [`DurableMember::persist`] makes durable, whatever its range: that commits the file and flushes its disk.
+    pub(super) fn write_out(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        if self.is_memory {
+            return self.persist(offset, bytes);
+        }
+        if self.told.has_failed() || is_lost(self.mapping.base().wrapping_add(offset), bytes) {
+            return Err(io::ErrorKind::Other.into());
+        }
+        self.told.check(told::write_out(&self.file.file, offset, bytes))
+    }
+
     /// Makes all bytes durable.
     pub(super) fn persist_all(&self) -> io::Result<()> {
         if self.is_memory {

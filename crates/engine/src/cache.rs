@@ -20,6 +20,7 @@ mod status;
 mod tail;
 
 pub use fill::Fetch;
+pub use homenode_shared::FrameIndex;
 pub use spot::Spot;
 pub use status::{CacheStatus, SliceStatus};
 
@@ -30,7 +31,7 @@ use ending::Ending;
 use failures::Failures;
 use homenode_policy::eviction::Ghosts;
 use homenode_policy::slices::Slices;
-use homenode_shared::{Epochs, FrameIndex, Slot, Slots};
+use homenode_shared::{Epochs, Slot, Slots};
 use parking_lot::Mutex;
 use save::Saving;
 use space::{Slice, Use};
@@ -168,16 +169,16 @@ impl<M> Cached<M> {
         self.cache.is_some()
     }
 
-    /// Caches the disk `member` of `blocks` blocks, at home on `home`, from now on.
+    /// Caches the disk `member` with the blocks of `index`, at home on `home`, from now on.
     ///
     /// # Panics
     /// Without a cache, or when there is one of that number.
-    pub fn add_disk(&self, member: MemberId, home: NodeId, blocks: u64) {
+    pub fn add_disk(&self, member: MemberId, home: NodeId, index: FrameIndex) {
         let cache = self.cache.as_ref().expect("`add_disk` needs a cache");
         let disk = Disk {
             member,
             home,
-            index: FrameIndex::new(blocks),
+            index,
             saving: Saving::default(),
             ending: Ending::default(),
             unread: Mutex::default(),

@@ -14,7 +14,7 @@ use crate::pool::{EngineFs, Pool, root_of};
 use crate::{Error, Owner, PoolOptions};
 use frames::Frames;
 use given::{Access, Members, blocks, gathered, refuse_twice, require_blocks};
-use homenode_engine::cache::{Cached, SliceOptions, SliceStatus};
+use homenode_engine::cache::{Cached, FrameIndex, SliceOptions, SliceStatus};
 use homenode_engine::fs::{Fs, OpenError};
 use homenode_engine::log::{LogOptions, MemberRecord, PoolName, Superblock};
 use homenode_engine::pool::{MemberKind, PoolError};
@@ -69,6 +69,9 @@ impl Pool {
         let memory = NodeMemory::new();
         let frames = frames::add(&machine, &memory, &files, options.cache)?;
         let memory = cached(&machine, memory, &frames);
+        // Before anything is taken, or written.
+        let indexes = files.iter().map(|file| index_of(file, file.blocks()));
+        let indexes = indexes.collect::<Result<Vec<_>, _>>()?;
         let taken = TakenRoom::begin(&files)?;
         let is_over = options.interrupted.clone().unwrap_or_default();
         let takes = |found: &Superblock| options.takes_from.contains(&found.uuid);
@@ -95,8 +98,8 @@ impl Pool {
                 Ok((member, home_of(&machine, file)?))
             })
             .collect::<Result<_, Error>>()?;
-        for ((member, home), file) in members.iter().zip(files) {
-            attach(&memory, *member, *home, file, Access::Write)?;
+        for (((member, home), file), index) in members.iter().zip(files).zip(indexes) {
+            attach(&memory, *member, *home, (file, index), Access::Write)?;
         }
         let (owner, root) = root_of(options);
         let fs = Fs::format(&machine.engine, memory, CoarseClock, root, log, &members);
@@ -133,7 +136,8 @@ impl Pool {
             };
             let home = home_of(&machine, &file)?;
             homes.insert(member.id, home);
-            attach(&memory, member, home, file, access)?;
+            let index = index_of(&file, member.blocks)?;
+            attach(&memory, member, home, (file, index), access)?;
         }
         let first = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
         let home_of = |id| homes.get(&id).copied().unwrap_or(first);
@@ -185,6 +189,7 @@ impl Pool {
             return Err(Error::NoCache(path.to_owned()));
         }
         let is_member = |id: MemberId| members.iter().any(|member| member.id == id);
+        let index = index_of(&file, file.blocks())?;
         let files = [file];
         let taken = TakenRoom::begin(&files)?;
         let [file] = files;
@@ -201,7 +206,7 @@ impl Pool {
         }
         let member = record(pool.next_member(), &file)?;
         let identity = identity(member.id, &file)?;
-        attach(pool.memory(), member, home, file, Access::Write)?;
+        attach(pool.memory(), member, home, (file, index), Access::Write)?;
         let added = fs.add_member(member, home, identity);
         // After the second the pool may list it.
         if matches!(added, Ok(()) | Err(PoolError::Log)) {
@@ -338,19 +343,31 @@ fn cached(machine: &Machine, memory: NodeMemory, frames: &[Frames]) -> Cached<No
     }
 }
 
+/// The index of the cache for a member of `blocks` blocks, if that is a disk.
+fn index_of(file: &MemberFile, blocks: u64) -> Result<Option<FrameIndex>, Error> {
+    if file.kind()? != MemberKind::Block {
+        return Ok(None);
+    }
+    let index = FrameIndex::new(blocks).ok_or_else(|| Error::IndexRoom {
+        path: file.path().to_owned(),
+        bytes: FrameIndex::bytes(blocks),
+    });
+    index.map(Some)
+}
+
 /// Gives a file to the memory as a member, as where it lies now asks for.
 fn attach(
     memory: &Cached<NodeMemory>,
     member: MemberRecord,
     home: NodeId,
-    file: MemberFile,
+    (file, index): (MemberFile, Option<FrameIndex>),
     access: Access,
 ) -> Result<(), Error> {
     let below = memory.below();
-    match (file.kind()?, access) {
-        (MemberKind::Block, _) => {
+    match (index, access) {
+        (Some(index), _) => {
             below.attach_disk(member.id, file)?;
-            memory.add_disk(member.id, home, member.blocks);
+            memory.add_disk(member.id, home, index);
         }
         (_, Access::Write) => below.attach(member.id, member.kind, file)?,
         (_, Access::Read | Access::Look) => below.attach_to_read(member.id, member.kind, file)?,

@@ -167,6 +167,18 @@ pub enum Error {
         /// Bytes that it was to give.
         bytes: u64,
     },
+    /// The memory of a disk's index in the cache cannot be had.
+    #[error(
+        "{} needs {} MiB of memory for its index in the cache, a thousandth of its size, and this process cannot have that: make the pool of a smaller disk or partition, or on a machine with more memory",
+        path.display(),
+        bytes >> 20
+    )]
+    IndexRoom {
+        /// The disk.
+        path: PathBuf,
+        /// Bytes of the index.
+        bytes: u64,
+    },
     /// A cache is too small to be one, or larger than the memory.
     #[error(
         "a cache cannot have {bytes} B here: give --cache from {} MiB to the size of the memory, {} MiB",
@@ -308,7 +320,7 @@ impl Error {
             Self::OtherPool { .. } => EXDEV,
             Self::PageSize(_) => ENOSYS,
             Self::Size(_) | Self::NoNodes | Self::TooSmall { .. } | Self::CacheSize { .. } => EINVAL,
-            Self::Memory(_) | Self::Starved { .. } | Self::CacheRoom { .. } => ENOMEM,
+            Self::Memory(_) | Self::Starved { .. } | Self::CacheRoom { .. } | Self::IndexRoom { .. } => ENOMEM,
             Self::NotDrained(_) => EBUSY,
             Self::DurablePool
             | Self::VolatilePool

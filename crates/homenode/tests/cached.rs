@@ -254,3 +254,37 @@ fn many_threads_share_a_small_cache_fairly() {
         mounted.wait().unwrap();
     }
 }
+
+/// A disk of more blocks than any process can have an index for: refused, and as it was.
+#[test]
+fn a_disk_whose_index_finds_no_memory_is_refused_before_it_is_written() {
+    // A tmpfs takes files of such sizes.
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let huge = directory.path().join("huge");
+    fs::File::create(&huge).unwrap().set_len(1 << 62).unwrap();
+    let refused = |error: homenode::Error| {
+        let (text, errno) = (error.to_string(), error.errno());
+        let names = text.contains(&huge.display().to_string());
+        assert!(names && text.contains("4366270464 MiB"), "{text}");
+        assert_eq!(errno, 12, "ENOMEM");
+    };
+    match Pool::create_on(std::slice::from_ref(&huge), &options()) {
+        Err(error) if error.to_string().contains("direct") => {
+            eprintln!("SKIPPED: this kernel's tmpfs takes no direct requests");
+            return;
+        }
+        made => refused(made.unwrap_err()),
+    }
+    let own = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let pool = Pool::create_on(&[member(&own)], &options()).unwrap();
+    let tables = pool.cache().table_bytes;
+    let new = homenode::NewFile {
+        direct: true,
+        ..Default::default()
+    };
+    refused(pool.add_file(&huge, new).unwrap_err());
+    assert_eq!(pool.status().members.len(), 1);
+    assert_eq!(pool.cache().table_bytes, tables);
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&huge).unwrap());
+    assert_eq!(blocks, 0, "the file was written to");
+}

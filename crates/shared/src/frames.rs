@@ -78,24 +78,30 @@ impl FrameIndex {
     /// Most frames that words can name: 1 TiB.
     pub const FRAMES_MAX: u32 = FRAME;
 
-    /// Words of `blocks` blocks without frames. Takes a little more than 4 bytes a block, of which memory is used where blocks were ever read or written.
+    /// Words of `blocks` blocks without frames; `None` when the process cannot have [`FrameIndex::bytes`] more.
     #[must_use]
-    pub fn new(blocks: u64) -> Self {
-        let guesses = Guesses::new(blocks);
-        let blocks = usize::try_from(blocks).expect("a disk has less than 2^63 bytes");
-        let groups = blocks.div_ceil(usize::try_from(GROUP).expect("GROUP fits a usize"));
+    pub fn new(blocks: u64) -> Option<Self> {
+        let guesses = Guesses::new(blocks)?;
+        let groups = usize::try_from(blocks.div_ceil(GROUP)).ok()?;
+        let blocks = usize::try_from(blocks).ok()?;
         #[cfg(not(loom))]
-        return Self {
-            words: bytemuck::zeroed_slice_box(blocks),
-            dirty: bytemuck::zeroed_slice_box(groups),
+        return Some(Self {
+            words: bytemuck::try_zeroed_slice_box(blocks).ok()?,
+            dirty: bytemuck::try_zeroed_slice_box(groups).ok()?,
             guesses,
-        };
+        });
         #[cfg(loom)]
-        Self {
+        Some(Self {
             words: (0..blocks).map(|_| AtomicU32::new(ABSENT)).collect(),
             dirty: (0..groups).map(|_| AtomicU16::new(0)).collect(),
             guesses,
-        }
+        })
+    }
+
+    /// Bytes that the words of `blocks` blocks take, where blocks were ever read or written: a thousandth of theirs.
+    #[must_use]
+    pub const fn bytes(blocks: u64) -> u64 {
+        (blocks + blocks.div_ceil(guesses::RUN)) * 4 + blocks.div_ceil(GROUP) * 2
     }
 
     /// Gives the memory of all words back: no block has a frame then. The disk is gone, and so are all frames but those that are being filled.
@@ -542,7 +548,7 @@ mod tests {
 
     #[test]
     fn a_word_goes_through_its_states() {
-        let index = FrameIndex::new(2000);
+        let index = FrameIndex::new(2000).unwrap();
         let stamps = std::cell::Cell::new(0);
         let stamp = |frame| {
             assert_eq!(frame, 0);
@@ -591,7 +597,7 @@ mod tests {
 
     #[test]
     fn a_forgotten_block_leaves_the_frame_to_its_filler() {
-        let index = FrameIndex::new(10);
+        let index = FrameIndex::new(10).unwrap();
         assert!(index.begin_fill(3, 5));
         assert_eq!(index.forget(3), Forgotten::Nothing);
         assert!(!index.end_fill(3, 5));
@@ -606,7 +612,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "Miri gives no memory back")]
     fn clear_releases_the_memory_of_a_removed_disk() {
-        let index = FrameIndex::new(1 << 20);
+        let index = FrameIndex::new(1 << 20).unwrap();
         for (frame, at) in (0..).zip((0..1 << 20).step_by(512)) {
             assert!(index.begin_fill(at, frame) && index.end_fill(at, frame));
         }
@@ -618,8 +624,18 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri ends where there is no memory")]
+    fn a_disk_whose_index_finds_no_memory_gets_none() {
+        // More than any process can address.
+        assert_eq!(FrameIndex::bytes(1 << 50), (1 << 52) + (1 << 46) + (1 << 42));
+        for blocks in [1 << 50, u64::MAX] {
+            assert!(FrameIndex::new(blocks).is_none());
+        }
+    }
+
+    #[test]
     fn dirty_blocks_are_found_in_order() {
-        let index = FrameIndex::new(200_000);
+        let index = FrameIndex::new(200_000).unwrap();
         let dirty = [0_u64, 1, 511, 512, 40_000, 131_071, 199_999];
         for (frame, at) in (0..).zip(dirty) {
             assert!(index.begin_fill(at, frame) && index.end_fill_dirty(at, frame));

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::report::Row;
 use crate::required::Bound;
 use crate::shuffle::Random;
-use homenode_engine::cache::{Cached, SliceOptions};
+use homenode_engine::cache::{Cached, FrameIndex, SliceOptions};
 use homenode_engine::{Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved};
 use std::time::Instant;
 
@@ -82,7 +82,9 @@ impl Full {
             frames: u32::try_from(frames).expect("less than 2^32 frames"),
         };
         let memory = Cached::new(Nothing, &[slice], &[vec![10]]);
-        memory.add_disk(DISK, NODE, frames * DISK_SHARE);
+        let index = FrameIndex::new(frames * DISK_SHARE)
+            .ok_or_else(|| Error::system("the cache", std::io::ErrorKind::OutOfMemory))?;
+        memory.add_disk(DISK, NODE, index);
         for first in (0..frames).step_by(256) {
             memory.fetch(NODE, Block::new(DISK, first), 256).map_err(failed)?;
         }

@@ -4,6 +4,7 @@ use super::Cached;
 use super::save::count;
 use super::space::Slice;
 use crate::{BLOCK_BYTES, NodeId};
+use homenode_shared::FrameIndex;
 use std::sync::atomic::Ordering;
 
 /// State of a cache.
@@ -68,10 +69,11 @@ impl<M> Cached<M> {
         });
         let frames: u64 = cache.slices.iter().map(|slice| u64::from(slice.frames)).sum();
         let disks = cache.disks.iter().filter_map(|disk| disk.get());
-        let blocks: u64 = disks.map(|disk| disk.index.blocks()).sum();
+        let there = disks.filter(|disk| !disk.is_gone.load(Ordering::Relaxed));
+        let indexes: u64 = there.map(|disk| FrameIndex::bytes(disk.index.blocks())).sum();
         CacheStatus {
             slices: slices.collect(),
-            table_bytes: frames * Slice::TABLE_BYTES as u64 + blocks * 4,
+            table_bytes: frames * Slice::TABLE_BYTES as u64 + indexes,
         }
     }
 }

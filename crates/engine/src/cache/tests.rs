@@ -223,6 +223,10 @@ impl Disks for TestDisk {
     }
 }
 
+fn index(blocks: u64) -> FrameIndex {
+    FrameIndex::new(blocks).expect("the disk is small")
+}
+
 struct NoTime;
 
 impl Clock for NoTime {
@@ -241,7 +245,7 @@ fn a_node_takes_idle_frames_of_other_nodes() {
         frames: FRAMES_OF_EACH,
     });
     let cached = Cached::new(disk, &slices, &[vec![10, 20], vec![20, 10]]);
-    cached.add_disk(MemberId(0), NodeId(0), 8192);
+    cached.add_disk(MemberId(0), NodeId(0), index(8192));
     let read = |node: u16, at: u64| {
         let block = Block::new(MemberId(0), at);
         cached.fetch(NodeId(node), block, 1).expect("the disk is sound");
@@ -271,7 +275,7 @@ fn who_tends_a_slice_interrupts_nobody_while_it_has_room() {
         frames: 1024,
     };
     let cached = Cached::new(TestDisk::new(1024, 8192), &[slice], &[vec![10]]);
-    cached.add_disk(MemberId(0), NodeId(0), 8192);
+    cached.add_disk(MemberId(0), NodeId(0), index(8192));
     let epoch = || cached.cache.as_ref().expect("it has one").epochs.now();
     // Whether it has room in the end.
     let tend = || (0..20).fold(false, |_, _| cached.tend_space(0));
@@ -307,7 +311,7 @@ fn filesystem_on(disk: TestDisk, frames: u32, blocks: u64) -> (Fs<Cached<TestDis
         frames,
     };
     let cached = Cached::new(disk.clone(), &[slice], &[vec![10]]);
-    cached.add_disk(MemberId(0), NodeId(0), blocks);
+    cached.add_disk(MemberId(0), NodeId(0), index(blocks));
     let machine = Machine {
         cpu_nodes: vec![NodeId(0)],
         nodes: vec![NodeId(0)],

@@ -2,7 +2,7 @@
 
 use crate::sim::{Event, FRAMES_MEMBER, Kind, MEMBER_BYTES, SimMemory, member_bytes};
 use crate::tree::Tree;
-use homenode_engine::cache::{Cached, SliceOptions};
+use homenode_engine::cache::{Cached, FrameIndex, SliceOptions};
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, INSERT_RANGE, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
 use homenode_engine::fs::{
     Asking, Fs, Inode, NewInode, OpenError, POLICY_XATTR, Placement, RenameMode, SetAttr, SetTime, XattrMode,
@@ -97,7 +97,8 @@ fn cached(kind: Kind, memory: &SimMemory, members: &[MemberRecord]) -> Cached<Si
     };
     let cached = Cached::new(memory.clone(), &[slice], &[vec![10]]);
     for member in members {
-        cached.add_disk(member.id, NodeId(0), member.blocks);
+        let index = FrameIndex::new(member.blocks).expect("the disk is small");
+        cached.add_disk(member.id, NodeId(0), index);
     }
     cached
 }
@@ -499,7 +500,8 @@ impl Run {
                     record.kind = MemberKind::Pmem;
                 }
                 if record.kind == MemberKind::Block {
-                    self.fs.pool().memory().add_disk(id, NodeId(0), record.blocks);
+                    let index = FrameIndex::new(record.blocks).expect("the disk is small");
+                    self.fs.pool().memory().add_disk(id, NodeId(0), index);
                 }
                 let added = self.fs.add_member(record, NodeId(0), 0);
                 added.inspect_err(|_| self.fs.pool().memory().remove_disk(id)).ok()

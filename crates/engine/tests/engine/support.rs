@@ -11,7 +11,7 @@ pub(crate) use clock::ManualClock;
 pub(crate) use memory::{Fault, ON_PURPOSE, POISON, TestMemory, Trouble};
 pub(crate) use store::TestStore;
 
-use homenode_engine::cache::{Cached, SliceOptions};
+use homenode_engine::cache::{Cached, FrameIndex, SliceOptions};
 use homenode_engine::fs::{Asking, Fs, Ino, Inode, NewInode};
 use homenode_engine::log::{LogOptions, MemberRecord, PoolName};
 use homenode_engine::pool::{Machine, MemberKind};
@@ -106,7 +106,7 @@ pub(crate) fn durable_on(frames: u32, nodes: u16, blocks: u64) -> TestFs {
     let member = |number: u16| {
         let (id, home) = (MemberId(number), NodeId(number));
         memory.below().add_disk(id, blocks);
-        memory.add_disk(id, home, blocks);
+        memory.add_disk(id, home, FrameIndex::new(blocks).expect("the disk is small"));
         let kind = MemberKind::Block;
         (MemberRecord { id, kind, blocks }, home)
     };
@@ -146,7 +146,7 @@ pub(crate) fn add_member(fs: &TestFs, home: NodeId, blocks: u64) -> MemberId {
     let (pool, memory, member) = (fs.pool(), fs.pool().memory(), fs.pool().next_member());
     if memory.has_cache() {
         memory.below().add_disk(member, blocks);
-        memory.add_disk(member, home, blocks);
+        memory.add_disk(member, home, FrameIndex::new(blocks).expect("the disk is small"));
     } else {
         memory.below().add(member, blocks);
     }

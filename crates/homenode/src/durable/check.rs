@@ -1,7 +1,7 @@
 //! A durable pool that nobody has up: checked, and mended.
 
 use super::given::{Access, Members, blocks, gathered};
-use super::{attach, cached, frames, home_of, log_options, random};
+use super::{attach, cached, frames, home_of, index_of, log_options, random};
 use crate::machine::Machine;
 use crate::{Error, PoolName};
 use homenode_engine::fs::{Mended, Repair};
@@ -62,7 +62,8 @@ pub fn repair(paths: &[PathBuf], may_lose: bool) -> Result<Checked, Error> {
     for (record, file) in files {
         let file = file.expect("a check needs all members, so every file is there");
         let home = home_of(&machine, &file)?;
-        attach(&memory, record, home, file, Access::Write)?;
+        let index = index_of(&file, record.blocks)?;
+        attach(&memory, record, home, (file, index), Access::Write)?;
     }
     let repair = plan(&memory, &newest, witness)?;
     let checked = checked(&newest, &repair, others);

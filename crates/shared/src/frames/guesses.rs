@@ -20,9 +20,9 @@ const ENOUGH: u32 = 8;
 pub(super) struct Guesses(Box<[AtomicU32]>);
 
 impl Guesses {
-    pub(super) fn new(blocks: u64) -> Self {
-        let runs = usize::try_from(blocks.div_ceil(RUN)).expect("there are fewer runs than blocks");
-        Self(bytemuck::zeroed_slice_box(runs))
+    pub(super) fn new(blocks: u64) -> Option<Self> {
+        let runs = usize::try_from(blocks.div_ceil(RUN)).ok()?;
+        bytemuck::try_zeroed_slice_box(runs).ok().map(Self)
     }
 
     /// Gives their memory back.
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn contiguous_runs_are_guessed_despite_other_accesses() {
-        let guesses = Guesses::new(200);
+        let guesses = Guesses::new(200).unwrap();
         assert_eq!(guesses.get(70), None);
         (64..84).for_each(|at| guesses.note(at, 1000 + u32::try_from(at).unwrap()));
         // Also blocks that were not noted, and beside a few that lie elsewhere.
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn frames_in_the_middle_of_a_run_are_guessed_too() {
-        let guesses = Guesses::new(64);
+        let guesses = Guesses::new(64).unwrap();
         (5..30).for_each(|at| guesses.note(at, u32::try_from(at).unwrap() - 5));
         assert_eq!(guesses.get(5), Some(0));
         // There is no such frame.
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn blocks_of_a_reserved_run_lie_beside_each_other() {
-        let guesses = Guesses::new(64);
+        let guesses = Guesses::new(64).unwrap();
         assert_eq!(guesses.beside(3), None);
         guesses.reserve(40, 1040);
         assert_eq!(
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn frames_in_any_order_are_not_guessed() {
-        let guesses = Guesses::new(64);
+        let guesses = Guesses::new(64).unwrap();
         for at in 0..64 {
             guesses.note(at, u32::try_from(at * 37 % 64).unwrap());
             assert_eq!(guesses.get(at), None);

@@ -25,7 +25,7 @@ fn world() -> Arc<World> {
     let world = World {
         slots: Slots::new(3),
         gate: Gate::default(),
-        index: FrameIndex::new(1),
+        index: FrameIndex::new(1).unwrap(),
         epochs: Epochs::default(),
         stamp: AtomicU32::new(0),
         bytes: AtomicU32::new(0),
@@ -216,7 +216,7 @@ fn a_store_beside_write_back_and_eviction_is_not_lost() {
 #[test]
 fn a_block_may_be_forgotten_while_it_is_filled() {
     loom::model(|| {
-        let index = Arc::new(FrameIndex::new(1));
+        let index = Arc::new(FrameIndex::new(1).unwrap());
         // Frames in nobody's hands.
         let free = Arc::new(AtomicU32::new(1));
         let filler = {
@@ -244,7 +244,7 @@ fn a_block_may_be_forgotten_while_it_is_filled() {
 #[test]
 fn a_store_replaces_a_block_under_its_reader() {
     loom::model(|| {
-        let index = Arc::new(FrameIndex::new(1));
+        let index = Arc::new(FrameIndex::new(1).unwrap());
         let (read, stored) = (0, 1);
         let reader = {
             let index = index.clone();

@@ -24,7 +24,7 @@ fn cached() -> (Cached<TestDisk>, TestDisk) {
         frames: 8,
     };
     let cached = Cached::new(disk.clone(), &[slice], &[vec![10]]);
-    cached.add_disk(MemberId(0), NodeId(0), 64);
+    cached.add_disk(MemberId(0), NodeId(0), index(64));
     (cached, disk)
 }
 

@@ -35,7 +35,7 @@ use homenode_shared::{Epochs, Slot, Slots};
 use parking_lot::Mutex;
 use save::Saving;
 use space::{Slice, Use};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use tail::Tail;
 
@@ -192,8 +192,9 @@ impl<M> Cached<M> {
     /// Forgets the disk `member`, no block of which is anybody's any more.
     pub fn remove_disk(&self, member: MemberId) {
         if let Some((cache, disk)) = self.disk(member) {
-            // Release: before its requests fail.
+            // Release: before its requests fail. And no block of it is read into a frame any more: see `Disk::begin_read`.
             disk.is_gone.store(true, Ordering::Release);
+            fence(Ordering::SeqCst);
             cache.change_members(|members| members.retain(|other| *other != member));
             cache.forget_tail(Block::new(member, 0), disk.index.blocks());
             // Those of its superblocks, and of blocks that were read just when a drain took them away.

@@ -4,7 +4,7 @@ use super::space::Use;
 use super::{Cache, Cached, Disk};
 use crate::{BLOCK_BYTES, Block, Disks, MemberId, MemoryError, NodeId, Transfer};
 use homenode_shared::Away;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// Blocks that are being read by a caller's own means. To be given back: until then others wait for them.
 #[derive(Debug)]
@@ -36,6 +36,28 @@ impl Disk {
     pub(super) fn block(&self, at: u64) -> Block {
         Block::new(self.member, at)
     }
+
+    /// Gives a block without a frame `frame` to read it; false when it has one by now, and of a disk that is gone.
+    fn begin_read(&self, at: u64, frame: u32) -> bool {
+        let has_begun = self.index.begin_fill(at, frame);
+        // Either it is seen here that the disk is gone, or the thread that takes the disk away finds the block, and forgets it.
+        fence(Ordering::SeqCst);
+        let is_gone = self.is_gone.load(Ordering::Relaxed);
+        if has_begun && is_gone {
+            self.index.give_up(at, frame);
+        }
+        has_begun && !is_gone
+    }
+
+    /// An error when the disk was taken away.
+    fn check_there(&self) -> Result<(), MemoryError> {
+        // Acquire: as where a request has failed.
+        if self.is_gone.load(Ordering::Acquire) {
+            Err(MemoryError)
+        } else {
+            Ok(())
+        }
+    }
 }
 
 impl<M: Disks> Cached<M> {
@@ -63,9 +85,9 @@ impl<M: Disks> Cached<M> {
     /// [`Cached::fill`] of one block, which needs no memory; false when it has a frame by now.
     fn fill_one(&self, (cache, disk): (&Cache, &Disk), node: NodeId, at: u64) -> Result<bool, MemoryError> {
         let frame = self.wait_for(cache, Use::Read, || cache.take_at_once(node, disk.block(at)))?;
-        if !disk.index.begin_fill(at, frame) {
+        if !disk.begin_read(at, frame) {
             cache.give_back(frame);
-            return Ok(false);
+            return disk.check_there().map(|()| false);
         }
         let is_returned = cache.enlist(frame);
         if is_returned {
@@ -129,9 +151,12 @@ impl<M: Disks> Cached<M> {
         if frames.is_empty() && waits {
             frames.push(self.wait_for(cache, Use::Read, || cache.take_at_once(node, disk.block(at)))?);
         }
-        let begin = |(at, frame): &(u64, &u32)| disk.index.begin_fill(*at, **frame);
+        let begin = |(at, frame): &(u64, &u32)| disk.begin_read(*at, **frame);
         let begun = (at..).zip(&frames).take_while(begin).count();
         frames.drain(begun..).for_each(|frame| cache.give_back(frame));
+        if frames.is_empty() {
+            disk.check_there()?;
+        }
         let frames = cache.enlist_all(&frames);
         for _ in frames.iter().filter(|(_, is_returned)| *is_returned) {
             cache.note_returned(node);

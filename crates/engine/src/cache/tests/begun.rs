@@ -201,6 +201,43 @@ fn a_read_that_is_begun_while_its_disk_goes_keeps_no_frame_and_no_reader() {
     }
 }
 
+/// Whoever found blocks away before a drain moved them may read them from the old disk at any time.
+#[test]
+fn frames_that_are_filled_while_their_disk_goes_are_not_lost() {
+    let slice = SliceOptions {
+        member: FRAMES,
+        node: NodeId(0),
+        frames: FRAMES_OF_CACHE,
+    };
+    let cached = Cached::new(TestDisk::new(FRAMES_OF_CACHE as usize, 16_384), &[slice], &[vec![10]]);
+    let free = || cached.cache_status().slices[0].free_bytes / 4096;
+    let before = free();
+    for number in 0..200 {
+        let member = MemberId(number);
+        cached.add_disk(member, NodeId(0), index(16_384));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (cached, is_over) = (&cached, &is_over);
+                scope.spawn(move || {
+                    let mut random = fastrand::Rng::with_seed(thread);
+                    while !is_over.load(Ordering::Relaxed) {
+                        let block = Block::new(member, random.u64(..16_384));
+                        cached.fetch(NodeId(0), block, 1).expect("the disk is sound");
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            cached.remove_disk(member);
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let (_, disk) = cached.disk(member).expect("it was cached");
+        let mut used = 0;
+        disk.index.visit(|_, _, _| used += 1);
+        assert_eq!((free(), used), (before, 0), "member {number}");
+    }
+}
+
 #[test]
 fn frames_of_a_removed_disk_are_free() {
     let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, 16_384, Some(Mutex::default()));

@@ -35,7 +35,7 @@ use homenode_shared::{Epochs, Slot, Slots};
 use parking_lot::Mutex;
 use save::Saving;
 use space::{Slice, Use};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use tail::Tail;
 
@@ -94,6 +94,8 @@ struct Disk {
     index: FrameIndex,
     saving: Saving,
     ending: Ending,
+    /// Frames that are being read, or are about to be.
+    reading: AtomicU64,
     /// Reads that failed.
     unread: Mutex<Failures>,
     /// It was taken away, and no block of it is anybody's any more.
@@ -181,6 +183,7 @@ impl<M> Cached<M> {
             index,
             saving: Saving::default(),
             ending: Ending::default(),
+            reading: AtomicU64::new(0),
             unread: Mutex::default(),
             is_gone: AtomicBool::new(false),
         };

@@ -84,7 +84,8 @@ impl<M: Disks> Cached<M> {
                 at += fetch.blocks();
                 fetches.push(fetch);
             }
-            if fetches.is_empty() && at < end {
+            // Who tends a slice reads by itself, and must not wait for a disk that is slow.
+            if fetches.is_empty() && at < end && cache.has_turn(disk) {
                 cache.ahead.send(Wanted {
                     node: *node,
                     at: *first,

@@ -6,7 +6,8 @@
 //! A *marked* block is kept back when it was read: it looks as if it were being read until somebody wants it. So who reads in order comes by, and
 //! notices that it is time to read ahead.
 //!
-//! Invariant: whoever sleeps is told when a block of the disk was filled or given up, a read was begun, or nobody takes ends any more.
+//! Invariant: whoever sleeps is told when a block of the disk was filled or given up, a read was begun or did not use its turn, or nobody takes ends any
+//! more.
 
 use super::{Cache, Cached, Disk};
 use crate::{Disks, MemberId, MemoryError};
@@ -102,7 +103,8 @@ impl<M: Disks> Cached<M> {
             if looks < LOOKS {
                 std::thread::yield_now();
             } else {
-                self.sleep(disk, at);
+                let is_kept = || disk.ending.kept.lock().iter().any(|kept| kept.at == at);
+                self.sleep(disk, || is_filling() && !is_kept());
             }
         }
         let has_failed = looks > 0 && !disk.index.has_frame(at) && disk.unread.lock().met(before, &(at..at + 1));
@@ -139,7 +141,7 @@ impl<M: Disks> Cached<M> {
     }
 
     /// Takes ends, and waits for one if it `waits`; `None` when somebody else does, or no read is under way.
-    fn take_ends(&self, (cache, disk): (&Cache, &Disk), waits: bool) -> Option<()> {
+    pub(super) fn take_ends(&self, (cache, disk): (&Cache, &Disk), waits: bool) -> Option<()> {
         if !self.below.has_reads(disk.member) {
             return None;
         }
@@ -157,15 +159,14 @@ impl<M: Disks> Cached<M> {
         Some(())
     }
 
-    /// Sleeps until something has changed, or there is something else to do for who waits for a block.
-    fn sleep(&self, disk: &Disk, at: u64) {
+    /// Sleeps until something has changed, or there is something else to do for a thread that waits while `is_waiting`.
+    pub(super) fn sleep(&self, disk: &Disk, is_waiting: impl Fn() -> bool) {
         let ending = &disk.ending;
         let mut state = ending.state.lock();
         ending.sleepers.fetch_add(1, Ordering::Relaxed);
         // See `tell`.
         fence(Ordering::SeqCst);
-        let is_kept = || ending.kept.lock().iter().any(|kept| kept.at == at);
-        if disk.index.is_filling(at) && (state.is_taking || !self.below.has_reads(disk.member)) && !is_kept() {
+        if is_waiting() && (state.is_taking || !self.below.has_reads(disk.member)) {
             ending.changed.wait(&mut state);
         }
         ending.sleepers.fetch_sub(1, Ordering::Relaxed);

@@ -49,6 +49,12 @@ impl Disk {
         has_begun && !is_gone
     }
 
+    /// Notes that `frames` frames are not being read any more; their blocks are there, or given up.
+    fn end_reading(&self, frames: usize) {
+        // Relaxed: a figure; `Ending::tell` shows it to those who wait for it.
+        self.reading.fetch_sub(frames as u64, Ordering::Relaxed);
+    }
+
     /// An error when the disk was taken away.
     fn check_there(&self) -> Result<(), MemoryError> {
         // Acquire: as where a request has failed.
@@ -84,11 +90,13 @@ impl<M: Disks> Cached<M> {
 
     /// [`Cached::fill`] of one block, which needs no memory; false when it has a frame by now.
     fn fill_one(&self, (cache, disk): (&Cache, &Disk), node: NodeId, at: u64) -> Result<bool, MemoryError> {
+        let turn = self.wait_for_turn((cache, disk), 1);
         let frame = self.wait_for(cache, Use::Read, || cache.take_at_once(node, disk.block(at)))?;
         if !disk.begin_read(at, frame) {
             cache.give_back(frame);
             return disk.check_there().map(|()| false);
         }
+        turn.use_for(1);
         let is_returned = cache.enlist(frame);
         if is_returned {
             cache.note_returned(node);
@@ -146,8 +154,15 @@ impl<M: Disks> Cached<M> {
         if wanted == 0 {
             return Ok(Vec::new());
         }
+        let turn = match waits {
+            true => self.wait_for_turn((cache, disk), wanted),
+            false => match cache.take_turn(disk, wanted) {
+                Some(turn) => turn,
+                None => return Ok(Vec::new()),
+            },
+        };
         // What was begun must be ended before it is waited for more.
-        let mut frames = cache.take_some(node, disk.block(at), wanted);
+        let mut frames = cache.take_some(node, disk.block(at), turn.frames);
         if frames.is_empty() && waits {
             frames.push(self.wait_for(cache, Use::Read, || cache.take_at_once(node, disk.block(at)))?);
         }
@@ -157,11 +172,24 @@ impl<M: Disks> Cached<M> {
         if frames.is_empty() {
             disk.check_there()?;
         }
+        turn.use_for(frames.len());
         let frames = cache.enlist_all(&frames);
         for _ in frames.iter().filter(|(_, is_returned)| *is_returned) {
             cache.note_returned(node);
         }
         Ok(frames)
+    }
+
+    /// Waits until some of `wanted` frames of a disk may be read, and takes part in telling the ends of reads.
+    fn wait_for_turn<'a>(&self, (cache, disk): (&Cache, &'a Disk), wanted: usize) -> Turn<'a> {
+        loop {
+            if let Some(turn) = cache.take_turn(disk, wanted) {
+                return turn;
+            }
+            if self.take_ends((cache, disk), true).is_none() {
+                self.sleep(disk, || !cache.has_turn(disk));
+            }
+        }
     }
 
     fn read_run(&self, (cache, disk): (&Cache, &Disk), first: u64, frames: &[(u32, bool)]) -> Result<(), MemoryError> {
@@ -193,7 +221,7 @@ impl<M: Disks> Cached<M> {
         let end = (first + blocks).min(disk.index.blocks());
         let begin = || self.begin_run((cache, disk), node, first, end, false);
         let mut frames = begin().ok()?;
-        if frames.is_empty() {
+        if frames.is_empty() && cache.has_turn(disk) {
             // What was made cool just now is out of use when nobody is inside.
             (0..3).for_each(|_| cache.epochs.advance(&cache.slots));
             frames = begin().ok()?;
@@ -262,6 +290,57 @@ impl<M: Disks> Cached<M> {
     }
 }
 
+/// Frames of the share of a disk that a thread is about to read. Dropping gives back those that it does not use.
+struct Turn<'a> {
+    disk: &'a Disk,
+    frames: usize,
+}
+
+impl Turn<'_> {
+    /// Leaves `frames` of the frames to the reads that have begun.
+    fn use_for(mut self, frames: usize) {
+        self.frames -= frames;
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.frames > 0 {
+            self.disk.end_reading(self.frames);
+            self.disk.ending.tell();
+        }
+    }
+}
+
+impl Cache {
+    /// Most frames of a disk that are read at a time. One of several disks, which may never answer, leaves the others enough: all of them together take
+    /// less than the quarter of all frames that is not dirty.
+    fn turn_max(&self) -> u64 {
+        // Relaxed: a figure.
+        match self.disk_count.load(Ordering::Relaxed) as u64 {
+            ..2 => u64::MAX,
+            disks => (self.frames / 4 / (disks + 1)).max(1),
+        }
+    }
+
+    /// Whether some frames of a disk may be read now.
+    pub(super) fn has_turn(&self, disk: &Disk) -> bool {
+        // Relaxed: a figure.
+        disk.reading.load(Ordering::Relaxed) < self.turn_max()
+    }
+
+    /// Takes as many of `wanted` frames as may be read of a disk now.
+    fn take_turn<'a>(&self, disk: &'a Disk, wanted: usize) -> Option<Turn<'a>> {
+        let most = self.turn_max();
+        let may = |reading: u64| most.saturating_sub(reading).min(wanted as u64);
+        let more = |reading: u64| (may(reading) > 0).then(|| reading + may(reading));
+        // Relaxed: a figure.
+        let before = disk.reading.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        let frames = usize::try_from(may(before.ok()?)).expect("at most as many as are wanted");
+        Some(Turn { disk, frames })
+    }
+}
+
 /// Blocks that are being read. Dropping shows them after a read that succeeded, and else takes their frames away: also when the reader panics.
 struct Filling<'a> {
     cache: &'a Cache,
@@ -273,6 +352,7 @@ struct Filling<'a> {
 
 impl Drop for Filling<'_> {
     fn drop(&mut self) {
+        self.disk.end_reading(self.frames.len());
         self.cache.end_run(self.disk, self.first, self.frames, self.is_read);
     }
 }
@@ -311,6 +391,7 @@ impl Drop for Storing<'_> {
 impl Cache {
     /// Ends a fetch whose bytes were read.
     pub(super) fn end_fetch(&self, disk: &Disk, fetch: &Fetch) {
+        disk.end_reading(fetch.frames.len());
         let (mut first, mut frames) = (fetch.first, &*fetch.frames);
         if fetch.is_marked
             && let [marked, others @ ..] = frames
@@ -327,6 +408,7 @@ impl Cache {
     }
 
     fn give_up_run(&self, disk: &Disk, first: u64, frames: &[(u32, bool)]) {
+        disk.end_reading(frames.len());
         for (at, (frame, _)) in (first..).zip(frames) {
             disk.index.give_up(at, *frame);
             self.give_back(*frame);

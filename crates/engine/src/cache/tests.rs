@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 const FRAMES: MemberId = MemberId(2048);
+/// Blocks of a disk beside others.
+const DISK_BLOCKS: usize = 16_384;
 
 /// Bytes of frames and of a disk, which tells what was asked of it.
 #[derive(Clone, Debug)]
@@ -35,6 +37,9 @@ struct Inner {
     fails: AtomicBool,
     /// Action in the middle of the next write: behind its reading of the frames. The write fails if it does.
     at_write: Mutex<Hook>,
+    /// Disk whose reads wait until there is none.
+    hung: Mutex<Option<MemberId>>,
+    is_answering: parking_lot::Condvar,
     /// Blocks that are being written.
     under_way: Mutex<Vec<u64>>,
 }
@@ -81,6 +86,8 @@ impl TestDisk {
             turns: AtomicU64::new(0),
             fails: AtomicBool::new(false),
             at_write: Mutex::default(),
+            hung: Mutex::default(),
+            is_answering: parking_lot::Condvar::new(),
             under_way: Mutex::default(),
             frames: Mutex::new(vec![0x5a; frames * BLOCK_BYTES]),
             disk: Mutex::new(vec![0; blocks * BLOCK_BYTES]),
@@ -98,6 +105,12 @@ impl TestDisk {
             .expect("the disk is reached by requests");
         let start = (usize::from(slice) * 1024 + usize::try_from(at.index()).expect("small")) * BLOCK_BYTES + offset;
         act(&mut self.0.frames.lock()[start..start + bytes])
+    }
+
+    /// Where a block's bytes lie: disks follow on each other, as far as there is room for more than one.
+    fn place(&self, block: Block) -> usize {
+        let at = usize::from(block.member().0) * DISK_BLOCKS + usize::try_from(block.index()).expect("small");
+        at * BLOCK_BYTES % self.0.disk.lock().len()
     }
 
     fn take_reads(&self) -> Vec<(u64, usize)> {
@@ -137,8 +150,13 @@ impl Disks for TestDisk {
 
     fn read(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
         self.0.reads.lock().push((first.index(), frames.len()));
-        for (at, frame) in (first.index()..).zip(frames) {
-            let start = usize::try_from(at).expect("the number is small") * BLOCK_BYTES;
+        let mut hung = self.0.hung.lock();
+        while *hung == Some(first.member()) {
+            self.0.is_answering.wait(&mut hung);
+        }
+        drop(hung);
+        for (at, frame) in (0..).zip(frames) {
+            let start = self.place(first.plus(at));
             let bytes = self.0.disk.lock()[start..start + BLOCK_BYTES].to_vec();
             self.store(*frame, 0, &bytes)?;
         }
@@ -207,8 +225,8 @@ impl Disks for TestDisk {
         self.0.writes.lock().push((first.index(), frames.len()));
         let blocks = first.index()..first.index() + frames.len() as u64;
         let _under_way = UnderWay::new(&self.0.under_way, blocks);
-        for (at, frame) in (first.index()..).zip(frames) {
-            let start = usize::try_from(at).expect("the number is small") * BLOCK_BYTES;
+        for (at, frame) in (0..).zip(frames) {
+            let start = self.place(first.plus(at));
             let mut bytes = [0; BLOCK_BYTES];
             self.load(*frame, 0, &mut bytes)?;
             let act = self.0.at_write.lock().0.take();
@@ -327,7 +345,7 @@ fn filesystem_on(disk: TestDisk, frames: u32, blocks: u64) -> (Fs<Cached<TestDis
     };
     let fs = Fs::new(&machine, cached, NoTime, root);
     fs.pool()
-        .add(MemberKind::Block, NodeId(0), blocks)
+        .add(MemberKind::Dram, NodeId(0), blocks)
         .expect("the pool may have a member");
     (fs, disk)
 }
@@ -393,4 +411,65 @@ fn sequential_reads_read_ahead_and_random_reads_do_not() {
     let reads = disk.take_reads();
     assert!(reads.iter().all(|(_, blocks)| *blocks == 1), "{reads:?}");
     fs.check_invariants();
+}
+
+#[test]
+fn readers_of_a_disk_go_on_while_another_one_never_answers() {
+    const FRAMES_OF_CACHE: u32 = 2048;
+    const BLOCKS: u64 = 16_384;
+    let [sound, hung] = [MemberId(0), MemberId(1)];
+    let slice = SliceOptions {
+        member: FRAMES,
+        node: NodeId(0),
+        frames: FRAMES_OF_CACHE,
+    };
+    let begun = Some(Mutex::default());
+    let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, usize::try_from(BLOCKS).expect("small"), begun);
+    let cached = Cached::new(disk.clone(), &[slice], &[vec![10]]);
+    for member in [sound, hung] {
+        cached.add_disk(member, NodeId(0), index(BLOCKS));
+    }
+    let free = || cached.cache_status().slices[0].free_bytes / 4096;
+    let all = free();
+    *disk.0.hung.lock() = Some(hung);
+    std::thread::scope(|scope| {
+        for thread in 0..64 {
+            let cached = &cached;
+            scope.spawn(move || {
+                let first = Block::new(hung, thread * 256);
+                // Some read one block, and some as many as there are frames for.
+                let blocks = if thread % 4 == 0 { 1 } else { 256 };
+                cached.fetch(NodeId(0), first, blocks).expect("it answers in the end");
+            });
+        }
+        // So that the test ends, whatever becomes of it.
+        let answer = || {
+            *disk.0.hung.lock() = None;
+            disk.0.is_answering.notify_all();
+        };
+        let readers = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            std::thread::sleep(Duration::from_millis(200));
+            // Nor do reads that nobody waits for take more.
+            for first in (0..BLOCKS).step_by(256) {
+                cached.fetch_soon(&[(NodeId(0), Block::new(hung, first + 64), 32)], false);
+            }
+            let start = std::time::Instant::now();
+            for first in (0..BLOCKS).step_by(64) {
+                let begun = cached.begin_fetch(NodeId(0), Block::new(sound, first), 16);
+                cached.end_fetch(begun.expect("there are frames"), true);
+                let block = Block::new(sound, first + 32);
+                cached.fetch(NodeId(0), block, 8).expect("the disk is sound");
+            }
+            assert!(start.elapsed().as_secs() < 5, "it took {:?}", start.elapsed());
+        }));
+        answer();
+        readers.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    for member in [sound, hung] {
+        cached.end_all_reads_of(member);
+        let (_, disk) = cached.disk(member).expect("it is cached");
+        assert_eq!(disk.reading.load(Ordering::Relaxed), 0);
+        cached.remove_disk(member);
+    }
+    assert_eq!(free(), all);
 }

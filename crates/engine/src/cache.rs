@@ -410,10 +410,13 @@ impl<M: Disks> Memory for Cached<M> {
         if self.disk(from.member()).is_none() && self.disk(to.member()).is_none() {
             return self.below.copy(from, to, blocks);
         }
-        let mut stage = vec![0; BLOCK_BYTES];
-        for at in 0..blocks {
-            self.load(from.plus(at), 0, &mut stage)?;
-            self.store(to.plus(at), 0, &stage)?;
+        // What must be read comes by requests of so many blocks.
+        let count = |left: u64| usize::try_from(left).unwrap_or(usize::MAX).min(M::BLOCKS_MAX);
+        let mut stage = vec![0; count(blocks) * BLOCK_BYTES];
+        for at in (0..blocks).step_by(M::BLOCKS_MAX) {
+            let bytes = &mut stage[..count(blocks - at) * BLOCK_BYTES];
+            self.load(from.plus(at), 0, bytes)?;
+            self.store(to.plus(at), 0, bytes)?;
         }
         Ok(())
     }

@@ -473,3 +473,70 @@ fn readers_of_a_disk_go_on_while_another_one_never_answers() {
     }
     assert_eq!(free(), all);
 }
+
+#[test]
+fn a_drain_of_a_disk_reads_it_by_large_requests_beside_the_readers_of_the_file() {
+    fn asking(slot: &Slot) -> Asking<'_> {
+        Asking {
+            waits: true,
+            slot,
+            cpu: CpuId(0),
+            node: &|| NodeId(0),
+            user: None,
+        }
+    }
+    const BLOCKS: u64 = 1024;
+    const MIB_BLOCKS: u64 = 256;
+    let (fs, disk) = filesystem_on(TestDisk::new(8192, 2 * DISK_BLOCKS), 8192, DISK_BLOCKS as u64);
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let new = NewInode {
+        mode: 0o100_644,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+    };
+    let file = fs.create(&fs.root(), b"a", new).expect("the name is new");
+    for at in 0..BLOCKS {
+        let written = fs.write(&asking(&slot), &file, at * 4096, &[at.to_le_bytes()[0]; 4096], false);
+        assert_eq!(written, Ok(4096));
+    }
+    let memory = fs.pool().memory();
+    memory.add_disk(MemberId(1), NodeId(0), index(DISK_BLOCKS as u64));
+    fs.pool()
+        .add(MemberKind::Dram, NodeId(0), DISK_BLOCKS as u64)
+        .expect("the pool may have a member");
+    memory.persist_all(MemberId(0)).expect("the disk is sound");
+    let (cache, old) = memory.disk(MemberId(0)).expect("it is cached");
+    let mut here = Vec::new();
+    old.index.visit(|at, _, _| here.push(at));
+    here.into_iter().for_each(|at| cache.forget_frame(old, at));
+    let read = |slot: &Slot, at: u64| {
+        let mut bytes = [0; 4096];
+        assert_eq!(fs.read(&asking(slot), &file, at * 4096, &mut bytes), Ok(4096));
+        assert_eq!(bytes, [at.to_le_bytes()[0]; 4096], "block {at}");
+    };
+    read(&slot, BLOCKS - 1);
+    disk.take_reads();
+    *disk.0.hung.lock() = Some(MemberId(0));
+    std::thread::scope(|scope| {
+        let drain = scope.spawn(|| fs.drain(MemberId(0), &mut |_, _| {}));
+        while disk.0.reads.lock().is_empty() {
+            std::thread::yield_now();
+        }
+        let reader = scope.spawn(|| read(&fs.slots().claim().expect("slots are free"), BLOCKS - 1));
+        let start = std::time::Instant::now();
+        while !reader.is_finished() && start.elapsed().as_secs() < 5 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let goes_on = reader.is_finished();
+        *disk.0.hung.lock() = None;
+        disk.0.is_answering.notify_all();
+        assert!(goes_on, "a reader waits for the drain");
+        assert_eq!(drain.join().expect("it does not panic"), Ok(BLOCKS * 4096));
+    });
+    let reads = disk.take_reads();
+    assert!(reads.len() as u64 <= 2 * BLOCKS / MIB_BLOCKS, "{reads:?}");
+    (0..BLOCKS).for_each(|at| read(&slot, at));
+    fs.check_invariants();
+}

@@ -9,6 +9,7 @@ use crate::pool::Taken;
 use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
 use homenode_shared::{BlockMap, Change, Found, RUN_BLOCKS};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 /// Runs of blocks that are counted inside the gate at once.
 const RUNS_AT_ONCE: usize = 512;
@@ -79,6 +80,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Result<u64> {
         let (mut moved, mut at) = (0, 0);
         loop {
+            self.bring_to_move(inode, file, at, is_wanted);
             // Each stretch is told to the log. Before the lock: room may be made by a commit.
             let _room = self.admit_bytes(Effect::Adds, RUN_BLOCKS * EXTENT_RECORD_BYTES_MAX)?;
             // A commit that has begun makes the old blocks durable that it settles.
@@ -118,6 +120,39 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             updated?;
             drop((closed, no_commit));
             progress(at.min(total) * BLOCK_BYTES as u64, total * BLOCK_BYTES as u64);
+        }
+    }
+
+    /// Brings blocks of the next stretch to the cache that are about to be moved, with nothing held: as many as stay there, most likely. An error comes to
+    /// light when they are moved.
+    fn bring_to_move(&self, inode: &Inode, file: &BlockFile, at: u64, is_wanted: &mut dyn FnMut(Block) -> bool) {
+        let memory = self.pool.memory();
+        if !self.reads_disks() {
+            return;
+        }
+        let mut placed = Vec::new();
+        if let Some(slot) = self.slots.claim() {
+            let _inside = inode.enter(file, &slot);
+            let Some(stretch) = self.next_placed(file, at) else {
+                return;
+            };
+            let placing = file.each_placed(&self.nodes, stretch..stretch + RUN_BLOCKS, |block, blocks| {
+                placed.push((block, blocks));
+                Ok::<(), Infallible>(())
+            });
+            let Ok(()) = placing;
+        }
+        let mut left = memory.fetch_max();
+        for (first, blocks) in placed.into_iter().filter(|(first, _)| is_wanted(*first)) {
+            let node = self.pool.home(first.member());
+            for at in 0..blocks.min(left) {
+                // One that was here is read again by whoever wants it next.
+                if !memory.is_here(first.plus(at)) && memory.fetch(node, first.plus(at), blocks.min(left) - at).is_err()
+                {
+                    return;
+                }
+            }
+            left = left.saturating_sub(blocks);
         }
     }
 

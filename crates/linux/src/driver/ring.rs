@@ -5,10 +5,11 @@
 
 use super::{Arena, RingError};
 use crate::cpu::near_cpus;
+use crate::topology::sysfs::parse_list;
 use homenode_engine::CpuId;
 use io_uring::types::Fixed;
 use io_uring::{IoUring, squeue};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, PipeReader, Read};
 use std::os::fd::{AsRawFd, RawFd};
 use std::{fmt, ptr};
@@ -17,6 +18,8 @@ use std::{fmt, ptr};
 pub(super) const FILE: Fixed = Fixed(0);
 /// The file as it was opened once more.
 pub(super) const OWN_FILE: Fixed = Fixed(1);
+/// CPUs whose timer stops while one thread has them to itself (`nohz_full=` of the kernel).
+const TICKLESS: &str = "/sys/devices/system/cpu/nohz_full";
 /// The kernel takes no larger buffers.
 pub(super) const CHUNK_BYTES: usize = 1 << 30;
 
@@ -63,8 +66,12 @@ impl Ring {
     /// A ring for about `depth` requests at a time to any files, which threads share who do not use it at the same time. Its descriptor
     /// is readable while there are results.
     pub(super) fn shared(depth: u16) -> Result<Self, RingError> {
-        let ring = make_shared(u32::from(depth).next_power_of_two()).map_err(|source| RingError::Make { source })?;
-        Self::holding(ring, None, true)
+        Self::shared_as(depth, has_tickless(fs::read_to_string(TICKLESS).ok().as_deref()))
+    }
+
+    fn shared_as(depth: u16, interrupts: bool) -> Result<Self, RingError> {
+        let ring = make_shared(u32::from(depth).next_power_of_two(), interrupts);
+        Self::holding(ring.map_err(|source| RingError::Make { source })?, None, true)
     }
 
     /// A ring with `files` as [`FILE`] and [`OWN_FILE`].
@@ -225,14 +232,24 @@ fn make(entries: u32, is_polled: bool) -> io::Result<IoUring> {
     })
 }
 
-/// The kernel works for it in any call of the thread that submitted; others' polls of the ring see that, unlike with deferred work.
-fn make_shared(entries: u32) -> io::Result<IoUring> {
+/// The kernel works for it in any call of the thread that submitted; others' polls of the ring see that, unlike with deferred work. A thread that makes
+/// no call does so at the next tick of its CPU's timer, or at once where the kernel `interrupts` it.
+fn make_shared(entries: u32, interrupts: bool) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
-    builder.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+    builder.setup_submit_all();
+    if !interrupts {
+        builder.setup_coop_taskrun().setup_taskrun_flag();
+    }
     builder.build(entries).or_else(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => IoUring::new(entries),
         _ => Err(error),
     })
+}
+
+/// Whether a machine with this list has CPUs whose timer stops: a thread there that makes no call would keep others' results for ever.
+fn has_tickless(list: Option<&str>) -> bool {
+    // Without such CPUs the kernel writes "(null)".
+    list.and_then(parse_list).is_some_and(|cpus| !cpus.is_empty())
 }
 
 /// The arena in pieces that the kernel takes.
@@ -255,7 +272,6 @@ mod tests {
     use crate::cpu::{allowed_cpus, current_cpu};
     use crate::process::own_thread;
     use io_uring::{opcode, types::Fd};
-    use std::fs;
     use std::io::Write;
 
     /// CPUs that the kernel's helpers of thread `of` may run on.
@@ -293,6 +309,22 @@ mod tests {
             ring.take(|_, result| assert_eq!(result, 1)).unwrap();
         }
         found
+    }
+
+    #[test]
+    fn a_shared_ring_interrupts_its_threads_where_a_timer_may_stop() {
+        for (list, expected) in [
+            (None, false),
+            (Some("(null)\n"), false),
+            (Some("\n"), false),
+            (Some("1-3,5\n"), true),
+        ] {
+            assert_eq!(has_tickless(list), expected, "{list:?}");
+        }
+        // A thread of its own: the kernel's helpers belong to it.
+        std::thread::spawn(|| read_by_worker(&mut Ring::shared_as(4, true).unwrap()))
+            .join()
+            .unwrap();
     }
 
     #[test]

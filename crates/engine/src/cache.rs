@@ -35,6 +35,7 @@ use homenode_shared::{Epochs, Slot, Slots};
 use parking_lot::Mutex;
 use save::Saving;
 use space::{Slice, Use};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use tail::Tail;
@@ -84,6 +85,8 @@ struct Cache {
     epochs: Epochs,
     tail: Tail,
     ahead: Ahead,
+    /// Bytes in the place of those of disks that are only read.
+    instead: OnceLock<BTreeMap<Block, Arc<[u8]>>>,
 }
 
 /// A disk with its blocks in the cache.
@@ -154,6 +157,7 @@ impl<M> Cached<M> {
             epochs: Epochs::default(),
             tail: Tail::new(tail),
             ahead: Ahead::default(),
+            instead: OnceLock::new(),
         };
         Self {
             below,
@@ -387,6 +391,18 @@ impl<M: Disks> Memory for Cached<M> {
         Self::each_block(to, offset, from.len(), |done, at, in_block, bytes| {
             self.append_block(disk, at, in_block, &from[done..done + bytes])
         })
+    }
+
+    fn show_instead(&self, mut blocks: BTreeMap<Block, Arc<[u8]>>) -> Result<(), MemoryError> {
+        let Some(cache) = &self.cache else {
+            return self.below.show_instead(blocks);
+        };
+        // Not in frames: there may be fewer, and none that is dirty can be given back.
+        let others = blocks
+            .extract_if(.., |at, _| self.disk(at.member()).is_none())
+            .collect();
+        cache.instead.set(blocks).expect("a pool is opened once");
+        self.below.show_instead(others)
     }
 
     #[inline]

@@ -4,6 +4,7 @@ use crate::cache::{Fetch, Spot};
 use crate::{Block, MemberId, NodeId};
 use homenode_shared::Slots;
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// An act while the bytes of a copy are on their way. A trait, because `inline(always)` cannot be put on a closure.
@@ -41,6 +42,16 @@ pub trait Memory: Send + Sync + 'static {
     /// Those of [`Memory::store`].
     fn store_clean(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         self.store(to, offset, from)
+    }
+
+    /// Shows bytes of blocks in the place of those that are there, in a pool that is only read: nothing is written. To be called once, before anything is
+    /// read. Bytes that are not there stay away.
+    ///
+    /// # Errors
+    /// Those of [`Memory::store`].
+    fn show_instead(&self, mut blocks: BTreeMap<Block, Arc<[u8]>>) -> Result<(), MemoryError> {
+        blocks.retain(|at, bytes| self.is_there(*at, 0, bytes.len()));
+        blocks.iter().try_for_each(|(at, bytes)| self.store(*at, 0, bytes))
     }
 
     /// Says that a copy is about to come: it begins early if copies of that many bytes gain by that.

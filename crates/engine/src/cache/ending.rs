@@ -150,11 +150,7 @@ impl<M: Disks> Cached<M> {
         }
         let _taking = Taking(&disk.ending);
         self.below.take_reads(disk.member, waits, &mut |fetch, is_read| {
-            if is_read {
-                cache.end_fetch(disk, &fetch);
-            } else {
-                cache.give_up(disk, &fetch);
-            }
+            self.end_begun((cache, disk), &fetch, is_read);
         });
         Some(())
     }

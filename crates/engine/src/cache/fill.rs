@@ -202,8 +202,30 @@ impl<M: Disks> Cached<M> {
             is_read: false,
         };
         let read = self.below.read(disk.block(first), &places);
+        let read = read.and_then(|()| self.lay_over(cache, disk.block(first), frames));
         filling.is_read = read.is_ok();
         read
+    }
+
+    /// Ends a read that was begun, whatever became of it.
+    pub(super) fn end_begun(&self, (cache, disk): (&Cache, &Disk), fetch: &Fetch, is_read: bool) {
+        if is_read && self.lay_over(cache, disk.block(fetch.first), &fetch.frames).is_ok() {
+            cache.end_fetch(disk, fetch);
+        } else {
+            cache.give_up(disk, fetch);
+        }
+    }
+
+    /// Stores [what is shown instead](crate::Memory::show_instead) into frames that were read.
+    fn lay_over(&self, cache: &Cache, first: Block, frames: &[(u32, bool)]) -> Result<(), MemoryError> {
+        let Some(instead) = cache.instead.get() else {
+            return Ok(());
+        };
+        let mut all = instead.range(first..first.plus(frames.len() as u64));
+        all.try_for_each(|(at, bytes)| {
+            let nth = usize::try_from(at.index() - first.index()).expect("it is among the frames");
+            self.below.store(cache.block(frames[nth].0), 0, bytes)
+        })
     }
 
     /// See [`Memory::begin_fetch`](crate::Memory::begin_fetch).
@@ -246,10 +268,8 @@ impl<M: Disks> Cached<M> {
 
     /// See [`Memory::end_fetch`](crate::Memory::end_fetch).
     pub(super) fn end_fetch_of(&self, fetch: Fetch, is_read: bool) {
-        match self.disk(fetch.member) {
-            Some((cache, disk)) if is_read => cache.end_fetch(disk, &fetch),
-            Some((cache, disk)) => cache.give_up(disk, &fetch),
-            None => {}
+        if let Some(disk) = self.disk(fetch.member) {
+            self.end_begun(disk, &fetch, is_read);
         }
     }
 

@@ -71,9 +71,10 @@ impl<M> Cached<M> {
         let disks = cache.disks.iter().filter_map(|disk| disk.get());
         let there = disks.filter(|disk| !disk.is_gone.load(Ordering::Relaxed));
         let indexes: u64 = there.map(|disk| FrameIndex::bytes(disk.index.blocks())).sum();
+        let instead = cache.instead.get().map_or(0, |blocks| blocks.len() * BLOCK_BYTES);
         CacheStatus {
             slices: slices.collect(),
-            table_bytes: frames * Slice::TABLE_BYTES as u64 + indexes,
+            table_bytes: frames * Slice::TABLE_BYTES as u64 + indexes + instead as u64,
         }
     }
 }

@@ -420,8 +420,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(fs)
     }
 
-    /// Opens a durable pool as [`Fs::open_durable`] does, to be read only. Writes nothing but bytes of the log to their places, where a power cut has
-    /// kept them from there: `memory` must take these, and may forget them. Bytes that are not there, as on a missing member, are errors when
+    /// Opens a durable pool as [`Fs::open_durable`] does, to be read only. Bytes of the log that a power cut has kept from their
+    /// places are [shown there](Memory::show_instead). Bytes that are not there, as on a missing member, are errors when
     /// they are read.
     ///
     /// # Errors
@@ -435,12 +435,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         home_of: &dyn Fn(MemberId) -> NodeId,
     ) -> Result<Self, OpenError> {
         let (mut fs, replayed) = Self::restored(machine, memory, clock, &options, &superblock, home_of)?;
-        for (_, place, bytes) in replayed.saved {
-            let memory = fs.pool.memory();
-            if memory.is_there(place, 0, bytes.len()) {
-                memory.store(place, 0, &bytes)?;
-            }
-        }
+        let saved = replayed.saved.into_iter();
+        let saved = saved.map(|(_, place, bytes)| (place, bytes)).collect();
+        fs.pool.memory().show_instead(saved)?;
         let journal = Journal::new(options, superblock, replayed.snapshot, replayed.tail);
         fs.journal = Some(Box::new(journal.read_only()));
         Ok(fs)

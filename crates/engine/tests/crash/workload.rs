@@ -128,6 +128,16 @@ fn format_in(kind: Kind, bytes: Vec<u8>, blocks: usize, segment_blocks: u32) -> 
 
 /// Opens the pool that these bytes are, under a witness: 1 is the one it was used under.
 pub(crate) fn open(kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<(SimFs, SimMemory), OpenError> {
+    open_as(kind, bytes, witness, false)
+}
+
+/// [`open`], also of a pool that is only read, on memory of which nothing can be written.
+pub(crate) fn open_as(
+    kind: Kind,
+    bytes: Vec<u8>,
+    witness: u128,
+    is_read: bool,
+) -> Result<(SimFs, SimMemory), OpenError> {
     let superblock = newest_superblock(&bytes).map_err(|why| OpenError::Log(format!("superblocks: {why:?}")))?;
     let memory = SimMemory::new(kind, bytes);
     let ticks = Ticks(Arc::new(AtomicI64::new(1 << 40)));
@@ -137,6 +147,11 @@ pub(crate) fn open(kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<(SimFs, 
         ..options(witness)
     };
     let below = cached(kind, &memory, &superblock.members);
+    if is_read {
+        memory.fail_after(0, u64::MAX);
+        let fs = Fs::open_to_read(&machine(), below, ticks, options, superblock, &home)?;
+        return Ok((fs, memory));
+    }
     let fs = Fs::open_durable(&machine(), below, ticks, options, superblock, &home)?;
     Ok((fs, memory))
 }

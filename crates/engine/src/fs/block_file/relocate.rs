@@ -146,7 +146,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         for (first, blocks) in placed.into_iter().filter(|(first, _)| is_wanted(*first)) {
             let node = self.pool.home(first.member());
             for at in 0..blocks.min(left) {
-                // One that was here is read again by whoever wants it next.
+                // A request brings those behind it as well.
                 if !memory.is_here(first.plus(at)) && memory.fetch(node, first.plus(at), blocks.min(left) - at).is_err()
                 {
                     return;

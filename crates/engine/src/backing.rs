@@ -90,6 +90,12 @@ pub trait BackingFile: Debug + Send + Sync {
     /// ENOSPC; nothing has changed then.
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()>;
 
+    /// Takes room for a range of bytes, all below the end of the file. Moves no time, and does not wait for writers, as [`BackingFile::allocate`] does.
+    ///
+    /// # Errors
+    /// ENOSPC; some of it may be taken then.
+    fn fill(&self, offset: u64, bytes: u64) -> Result<()>;
+
     /// Frees a range of bytes, which read as zeros then.
     ///
     /// # Errors
@@ -107,6 +113,13 @@ pub trait BackingFile: Debug + Send + Sync {
     /// # Errors
     /// ENXIO at or beyond the end, or when no data follows.
     fn seek(&self, offset: u64, whence: Whence) -> Result<u64>;
+
+    /// Start of the first aligned 2 MiB from the byte `from` on, or `from` itself within such, with blocks that take room below the byte
+    /// `end`; `None` when there are none. Does not wait for writers, as [`BackingFile::seek`] may.
+    ///
+    /// # Errors
+    /// As [`BackingFile::status`].
+    fn next_taken(&self, from: u64, end: u64) -> Result<Option<u64>>;
 
     /// Sets times in ns since the epoch; `None` leaves one as it is.
     ///

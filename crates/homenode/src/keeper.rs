@@ -1,7 +1,7 @@
-//! Three threads that look after files of the kernel, as long as a mount serves them.
+//! Four threads that look after files of the kernel, as long as a mount serves them.
 //!
-//! `promises` looks every 20 ms, every 5 ms while something is promised, whether there is room for what fallocate has promised, and whether room that was given ahead can be taken
-//! back. `room` keeps free memory on each node for pages to come. `steering` looks which nodes have room for them, and puts files that grew
+//! `promises` and `beyond` look every 20 ms, every 5 ms while something is promised, whether there is room for what fallocate has promised inside and beyond the ends
+//! of files; `beyond` waits for writers of these, maybe for ever. `promises` also looks whether room that was given ahead can be taken back. `room` keeps free memory on each node for pages to come. `steering` looks which nodes have room for them, and puts files that grew
 //! and rest in huge pages; its steps may take longer.
 //!
 //! Cost: a look at three counters each period while something is promised, and at a list that is empty otherwise; a meminfo of each node
@@ -13,6 +13,7 @@ use crate::machine::Machine;
 use crate::periodic::Periodic;
 use crate::pool::EngineFs;
 use homenode_engine::BLOCK_BYTES;
+use homenode_engine::fs::Promised;
 use homenode_linux::room::RoomKeeper;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,28 +34,19 @@ const DUE_REST: u32 = 100;
 const COLLAPSE_REST: u32 = 10;
 
 /// Starts the threads.
-pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 3], Error> {
+pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 4], Error> {
     let promising = Arc::clone(fs);
-    let (mut broken, mut told, mut lent) = (0, None::<Instant>, Instant::now());
+    let (mut keep, mut lent) = (keep(fs, Promised::Inside), Instant::now());
     let promises = Periodic::start("promises", move || {
-        broken += promising.keep_promises() * BLOCK_BYTES as u64;
-        if broken > 0 && told.is_none_or(|told| told.elapsed() >= TOLD_PERIOD) {
-            tracing::warn!(
-                "{broken} bytes that fallocate promised found no room: others filled the pool within {PROMISED_PERIOD:?}"
-            );
-            (broken, told) = (0, Some(Instant::now()));
-        }
+        let rest = keep();
         promising.settle_ahead();
         if lent.elapsed() >= LEND_PERIOD {
             promising.lend_discarded();
             lent = Instant::now();
         }
-        if promising.has_promises() {
-            PROMISED_PERIOD
-        } else {
-            PERIOD
-        }
+        rest
     })?;
+    let beyond = Periodic::start("beyond", self::keep(fs, Promised::Beyond))?;
     let roomy = Arc::clone(fs);
     let nodes: Vec<_> = machine.with_memory().map(|node| node.id).collect();
     let mut rooms = RoomKeeper::new(&nodes);
@@ -83,5 +75,21 @@ pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 
         }
         PERIOD
     })?;
-    Ok([promises, room, steering])
+    Ok([promises, beyond, room, steering])
+}
+
+/// A look at promises, which returns the time until the next one.
+fn keep(fs: &Arc<EngineFs>, promised: Promised) -> impl FnMut() -> Duration + Send + use<> {
+    let fs = Arc::clone(fs);
+    let (mut broken, mut told) = (0, None::<Instant>);
+    move || {
+        broken += fs.keep_promises(promised) * BLOCK_BYTES as u64;
+        if broken > 0 && told.is_none_or(|told| told.elapsed() >= TOLD_PERIOD) {
+            tracing::warn!(
+                "{broken} bytes that fallocate promised found no room: others filled the pool within {PROMISED_PERIOD:?}"
+            );
+            (broken, told) = (0, Some(Instant::now()));
+        }
+        if fs.has_promises() { PROMISED_PERIOD } else { PERIOD }
+    }
 }

@@ -40,7 +40,7 @@ struct Tasks {
 /// get errors then.
 pub struct Mount {
     /// They end before the server does.
-    _keepers: Option<[Periodic; 3]>,
+    _keepers: Option<[Periodic; 4]>,
     mover: OnceLock<(Arc<Mutex<Watch>>, Periodic)>,
     tasks: Arc<Tasks>,
     server: Server,

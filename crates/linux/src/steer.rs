@@ -1,7 +1,11 @@
 //! Where the pages of a file on a tmpfs lie: told, asked for, and changed while the file is in use.
 //!
 //! Works on any tmpfs by a descriptor of the file: nothing here knows who made it. A policy is the file's own, shared by all who
-//! write or map it; it comes before the policies of tasks and of the filesystem. Source: set_mempolicy(2), mbind(2), move_pages(2).
+//! write or map it; it comes before the policies of tasks and of the filesystem. Source: set_mempolicy(2), mbind(2), move_pages(2),
+//! cachestat(2).
+//!
+//! From Linux 6.5 on no call takes the file's inode lock: a write(2) holds it for as long as the memory that it writes does not come, which
+//! may be for ever. Before 6.5, and of a file that this process may neither write nor owns, lseek(2) finds the pages, which waits for such a writer.
 
 use crate::affinity::sense::pages_of_line;
 use crate::memory::cgroup::Limits;
@@ -18,6 +22,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Bytes of a file that a policy covers: a terabyte. More would leave many threads at once no addresses.
 const POLICY_BYTES: usize = 1 << 40;
+const HUGE: u64 = HUGE_BYTES as u64;
 
 /// Nodes with memory, ascending.
 ///
@@ -169,6 +174,23 @@ pub fn collapse(file: BorrowedFd<'_>, bytes: Range<u64>) -> io::Result<()> {
     Ok(())
 }
 
+/// Has the kernel allocate the holes of a range of bytes below the end of the file, as reading from a mapping of it does: no time of the file moves.
+///
+/// # Errors
+/// ENOSPC when the filesystem is full; what was allocated stays.
+pub(crate) fn fill(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<()> {
+    let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    let mapping = Mapping::reserve(bytes.next_multiple_of(HUGE_BYTES))?;
+    mapping.attach_to_read(file, offset)?;
+    mapping
+        .populate_read(0, bytes)
+        .map_err(|error| match error.raw_os_error() {
+            // The page fault could give its thread SIGBUS only.
+            Some(libc::EFAULT) => io::Error::from_raw_os_error(libc::ENOSPC),
+            _ => error,
+        })
+}
+
 /// Bytes of a file that are mapped at a time: 12 ms to look at in pages of 4 KiB.
 const WINDOW_BYTES: u64 = 64 << 20;
 
@@ -189,20 +211,13 @@ fn map_window(
     each: &mut dyn FnMut(&Mapping, Part) -> io::Result<()>,
     whole: &mut dyn FnMut(&Mapping) -> io::Result<()>,
 ) -> io::Result<Option<u64>> {
-    const HUGE: u64 = HUGE_BYTES as u64;
     /// No mapping reaches the last page that a file could have.
     const MAPPED_MAX: u64 = i64::MAX as u64 / PAGE_BYTES as u64 * PAGE_BYTES as u64;
     let size = size_of_file(file)?.min(MAPPED_MAX);
-    let next_data = |at: u64| match seek(file, SeekFrom::Data(at)) {
-        Ok(at) => Ok(at / HUGE * HUGE),
-        Err(rustix::io::Errno::NXIO) => Ok(u64::MAX),
-        Err(errno) => Err(io::Error::from(errno)),
-    };
-    let mut at = next_data(from)?;
-    if at >= size {
+    let Some(start) = next_pages(file, from, size)?.map(|at| at / HUGE * HUGE) else {
         return Ok(None);
-    }
-    let start = at;
+    };
+    let mut at = start;
     let end = size
         .next_multiple_of(HUGE)
         .min(MAPPED_MAX)
@@ -214,12 +229,18 @@ fn map_window(
         // Cut at the end of the file: of a file of another user the kernel calls pages beyond it resident too.
         let below = usize::try_from(size.saturating_sub(at).min(HUGE)).unwrap_or(HUGE_BYTES);
         let pages = below.div_ceil(PAGE_BYTES);
-        // One count of a huge page, where mincore(2) would look for each of its 512.
-        let is_whole = cached_pages(file, at, below as u64).is_ok_and(|cached| cached == pages as u64);
-        let resident = if is_whole {
-            vec![true; pages]
-        } else {
-            mapping.resident_pages(in_mapping, below)?
+        let resident = match cached_pages(file, at, below as u64) {
+            // One count of a huge page, where mincore(2) would look for each of its 512.
+            Ok(cached) if cached == pages as u64 => vec![true; pages],
+            cached => {
+                let mut resident = mapping.resident_pages(in_mapping, below)?;
+                let seen = resident.iter().filter(|is_resident| **is_resident).count() as u64;
+                // mincore(2) passes pages that fallocate(2) took and nobody has written.
+                if cached.is_ok_and(|cached| cached > seen) {
+                    mark_cached(file, at, &mut resident)?;
+                }
+                resident
+            }
         };
         let mut page = 0;
         for run in resident.chunk_by(|one, other| one == other) {
@@ -243,11 +264,57 @@ fn map_window(
         }
         at += HUGE;
         if !resident.contains(&true) {
-            at = next_data(at)?;
+            at = next_pages(file, at, size)?.map_or(u64::MAX, |at| at / HUGE * HUGE);
         }
     }
     whole(&mapping)?;
     Ok((at < size).then_some(at))
+}
+
+/// Start of the first aligned 2 MiB of the file from the byte `from` on, or `from` itself within such, with pages in memory below the byte `end`; `None`
+/// when there are none. Pages that fallocate(2) took and nobody has written count.
+///
+/// # Errors
+/// When the kernel can neither count the pages nor look for them.
+pub fn next_pages(file: BorrowedFd<'_>, from: u64, end: u64) -> io::Result<Option<u64>> {
+    /// Most that is counted at once, unless the file is larger than 4 TiB: 2 ms in pages of 4 KiB.
+    const COUNTED_MAX: u64 = 1 << 30;
+    const COUNTS_MAX: u64 = 4096;
+    let most = (end / COUNTS_MAX).max(COUNTED_MAX);
+    let (mut at, mut bytes) = (from, HUGE);
+    while at < end {
+        let until = (at / HUGE * HUGE).saturating_add(bytes).min(end);
+        match cached_pages(file, at, until - at) {
+            // The next hole may be longer: as much again as was passed.
+            Ok(0) => (at, bytes) = (until, (bytes * 2).min(most)),
+            Ok(_) if bytes == HUGE => return Ok(Some(at)),
+            Ok(_) => bytes = HUGE,
+            Err(_) => return next_data(file, at, end),
+        }
+    }
+    Ok(None)
+}
+
+/// [`next_pages`] where the kernel does not count pages: the next data.
+fn next_data(file: BorrowedFd<'_>, from: u64, end: u64) -> io::Result<Option<u64>> {
+    match seek(file, SeekFrom::Data(from)) {
+        Ok(at) => Ok(Some(from.max(at / HUGE * HUGE)).filter(|at| *at < end)),
+        Err(rustix::io::Errno::NXIO) => Ok(None),
+        Err(errno) => Err(io::Error::from(errno)),
+    }
+}
+
+/// Marks those of some pages from the byte `at` on that are in memory.
+fn mark_cached(file: BorrowedFd<'_>, at: u64, pages: &mut [bool]) -> io::Result<()> {
+    let cached = cached_pages(file, at, (pages.len() * PAGE_BYTES) as u64)?;
+    if cached == 0 || cached == pages.len() as u64 {
+        pages.fill(cached > 0);
+        return Ok(());
+    }
+    let (one, other) = pages.split_at_mut(pages.len() / 2);
+    let middle = at + (one.len() * PAGE_BYTES) as u64;
+    mark_cached(file, at, one)?;
+    mark_cached(file, middle, other)
 }
 
 /// Pages of a range of bytes of the file that are in memory (cachestat(2), Linux 6.5 and newer).

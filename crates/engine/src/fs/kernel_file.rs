@@ -17,6 +17,7 @@ use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
 use homenode_shared::Words;
 use parking_lot::Mutex;
+pub use promise::Promised;
 pub(super) use promise::Promising;
 use promise::{Given, MARGIN_BLOCKS, Promise};
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// Pieces of 2 MiB with data that one step of freeing takes: a few milliseconds of pages of 4 KiB.
+/// Pieces of 2 MiB with blocks that one step of freeing takes: a few milliseconds of pages of 4 KiB.
 const STEP_PIECES: u64 = 16;
 /// Blocks that are freed at once.
 const STEP_BLOCKS: u64 = STEP_PIECES * huge::HUGE_BYTES / BLOCK_BYTES as u64;
@@ -281,7 +282,7 @@ impl KernelFile {
         // No more steps than its blocks can need: its writers go on, and may put new bytes ahead of each.
         if now.blocks > STEP_BLOCKS && steps <= now.blocks.div_ceil(STEP_PIECES) {
             let from = size.max(place * huge::HUGE_BYTES);
-            if let Some(next) = self.free_pieces(from, u64::MAX)? {
+            if let Some(next) = self.free_pieces(from, FILE_BYTES_MAX)? {
                 return Ok(Some(((steps + 1) << PLACE_BITS) | (next / huge::HUGE_BYTES)));
             }
         }
@@ -317,19 +318,17 @@ impl KernelFile {
         })
     }
 
-    /// Frees the first [`STEP_PIECES`] pieces with data from the byte `from` on; gives the byte up to which it came, `None` when no data is
+    /// Frees the first [`STEP_PIECES`] pieces with blocks from the byte `from` on; gives the byte up to which it came, `None` when no block is
     /// left below `end`.
     fn free_pieces(&self, from: u64, end: u64) -> Result<Option<u64>> {
         let mut at = from;
         for _ in 0..STEP_PIECES {
-            let data = match self.file.seek(at, Whence::Data) {
-                Ok(data) if data < end => data,
-                Ok(_) | Err(Error::NoData) => return Ok(None),
-                Err(error) => return Err(error),
+            let Some(taken) = self.file.next_taken(at, end)? else {
+                return Ok(None);
             };
-            at = (data / huge::HUGE_BYTES + 1) * huge::HUGE_BYTES;
-            let until = at.min(end).min(FILE_BYTES_MAX);
-            self.file.punch(data, until - data)?;
+            at = (taken / huge::HUGE_BYTES + 1) * huge::HUGE_BYTES;
+            let until = at.min(end);
+            self.file.punch(taken, until - taken)?;
         }
         Ok((at < end).then_some(at))
     }

@@ -9,7 +9,7 @@ pub(crate) mod threads;
 
 pub(crate) use clock::ManualClock;
 pub(crate) use memory::{Fault, ON_PURPOSE, POISON, TestMemory, Trouble};
-pub(crate) use store::TestStore;
+pub(crate) use store::{ALLOCATED_NS, TestStore};
 
 use homenode_engine::cache::{Cached, FrameIndex, SliceOptions};
 use homenode_engine::fs::{Asking, Fs, Ino, Inode, NewInode};

@@ -47,6 +47,47 @@ fn a_map_counts_pages_with_data_and_fills_no_hole() {
 }
 
 #[test]
+fn a_map_counts_pages_that_were_allocated_and_never_written() {
+    let Some(file) = file() else { return };
+    if cached_pages(file.as_fd(), 0, 1).is_err() {
+        return eprintln!("SKIPPED: cachestat(2) is Linux 6.5 and newer");
+    }
+    file.set_len(3 << 40).unwrap();
+    let allocate = |at, bytes| rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, at, bytes).unwrap();
+    // Within 2 MiB beside a written page, whole 2 MiB, and behind a long hole.
+    for (at, bytes) in [(8192, 4096), (4 << 20, 5 << 20), (2 << 40, 12_288)] {
+        allocate(at, bytes);
+    }
+    file.write_all_at(b"x", 0).unwrap();
+    let blocks = || std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap());
+    let before = blocks();
+    assert_eq!(bytes_in(&map(file.as_fd()).unwrap()), before * 512);
+    assert_eq!(blocks(), before, "the holes between them are not filled");
+}
+
+#[test]
+fn the_next_pages_are_found_behind_any_hole() {
+    let Some(file) = file() else { return };
+    let next = |from, end| next_pages(file.as_fd(), from, end).unwrap();
+    file.set_len(8 << 40).unwrap();
+    assert_eq!(next(0, i64::MAX as u64), None);
+    for at in [3 << 40, (3 << 40) + (1 << 30), (5 << 40) + (6 << 20) + 4096] {
+        file.write_all_at(b"x", at).unwrap();
+    }
+    for (from, end, found) in [
+        (0, 8 << 40, Some(3 << 40)),
+        (0, 3 << 40, None),
+        (4096, (3 << 40) + 1, Some(3 << 40)),
+        ((3 << 40) + (2 << 20), 8 << 40, Some((3 << 40) + (1 << 30))),
+        ((3 << 40) + (2 << 30), u64::MAX, Some((5 << 40) + (6 << 20))),
+        ((5 << 40) + (6 << 20) + 1, u64::MAX, Some((5 << 40) + (6 << 20) + 1)),
+        ((5 << 40) + (8 << 20), u64::MAX, None),
+    ] {
+        assert_eq!(next(from, end), found, "from {from} to {end}");
+    }
+}
+
+#[test]
 fn a_file_whose_name_is_no_text_has_a_map() {
     let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
         eprintln!("SKIPPED: no file can be made on /dev/shm");

@@ -151,6 +151,11 @@ impl TmpfsFile {
         self.open_for(OFlags::RDWR)
     }
 
+    /// The file, for mappings that are none of its users': no access time moves.
+    fn open_to_map(&self) -> Result<Opened<'_>> {
+        self.open_for(OFlags::RDONLY | OFlags::NOATIME)
+    }
+
     fn open_for(&self, access: OFlags) -> Result<Opened<'_>> {
         let running = self.run()?;
         let flags = access | OFlags::CLOEXEC;
@@ -259,6 +264,15 @@ impl BackingFile for TmpfsFile {
         fallocate(self.open()?, FallocateFlags::KEEP_SIZE, offset, bytes).map_err(error)
     }
 
+    fn fill(&self, offset: u64, bytes: u64) -> Result<()> {
+        // As in `allocate`.
+        if Limits::of_this_process().room() < bytes {
+            return Err(Error::NoSpace);
+        }
+        let file = self.open_to_map()?;
+        steer::fill(file.as_fd(), offset, bytes).map_err(|failure| error_of(&failure))
+    }
+
     fn punch(&self, offset: u64, bytes: u64) -> Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(self.open()?, flags, offset, bytes).map_err(error)
@@ -283,6 +297,11 @@ impl BackingFile for TmpfsFile {
         seek(self.open_for(OFlags::RDONLY)?, offset).map_err(error)
     }
 
+    fn next_taken(&self, from: u64, end: u64) -> Result<Option<u64>> {
+        let file = self.open_for(OFlags::RDONLY)?;
+        steer::next_pages(file.as_fd(), from, end).map_err(|failure| error_of(&failure))
+    }
+
     fn set_times(&self, atime_ns: Option<i64>, mtime_ns: Option<i64>) -> Result<()> {
         let time = |ns: Option<i64>| Timespec {
             tv_sec: ns.unwrap_or(0).div_euclid(NS_PER_SECOND),
@@ -297,22 +316,22 @@ impl BackingFile for TmpfsFile {
     }
 
     fn map_part(&self, from: u64, by_node: &mut BTreeMap<NodeId, u64>) -> Result<Option<u64>> {
-        let file = self.open_for(OFlags::RDONLY)?;
+        let file = self.open_to_map()?;
         steer::map_part(file.as_fd(), from, by_node).map_err(|failure| error_of(&failure))
     }
 
     fn place(&self, placement: Placement, among: Option<&[NodeId]>) -> Result<()> {
-        let file = self.open_for(OFlags::RDONLY)?;
+        let file = self.open_to_map()?;
         steer::place(file.as_fd(), placement, among).map_err(|failure| error_of(&failure))
     }
 
     fn move_pages(&self, from: Option<NodeId>, to: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
-        let file = self.open_for(OFlags::RDONLY)?;
+        let file = self.open_to_map()?;
         steer::move_pages(file.as_fd(), from, to, progress).map_err(|failure| error_of(&failure))
     }
 
     fn collapse(&self, bytes: Range<u64>) -> Result<()> {
-        let file = self.open_for(OFlags::RDONLY)?;
+        let file = self.open_to_map()?;
         steer::collapse(file.as_fd(), bytes).map_err(|failure| error_of(&failure))
     }
 

@@ -6,7 +6,7 @@
 //! Cost: a stat of at most 2,048 listed files a look; a file leaves the list when it is done and has no writer.
 
 use super::KernelFile;
-use crate::fs::{Error, Fs, Ino, Inode, Placement, Whence};
+use crate::fs::{Error, Fs, Ino, Inode, Placement};
 
 use crate::{Clock, Memory};
 use parking_lot::Mutex;
@@ -115,9 +115,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Found::Waits;
         }
         // Holes may be longer than all memory.
-        let done = match file.file.seek(done, Whence::Data) {
-            Ok(data) if data < end => data / HUGE_BYTES * HUGE_BYTES,
-            Ok(_) | Err(Error::NoData) => return Found::Step(end),
+        let done = match file.file.next_taken(done, end) {
+            Ok(Some(taken)) => taken / HUGE_BYTES * HUGE_BYTES,
+            Ok(None) => return Found::Step(end),
             Err(_) => return Found::Waits,
         };
         let until = end.min(done + STEP_BYTES);

@@ -4,6 +4,9 @@
 //! bookkeeping: promised blocks count as reserved in the pool (`pool::lend`), and fallocate itself, or [`Fs::keep_promises`] later, has
 //! the kernel allocate them when little room is left, wherever the calling thread is. What writers take faster than that is looked at, they take
 //! from promises; so a promise is kept unless the room fills within a period of looking by more than the margin.
+//!
+//! Below the end of a file that moves no time, and waits for nobody. Beyond it the kernel knows fallocate(2) alone, which moves times, and
+//! waits for a writer whose memory may never come: so a thread of its own does that.
 
 use super::KernelFile;
 use crate::fs::block_file::FILE_BYTES_MAX;
@@ -49,6 +52,15 @@ enum Step {
     Done,
     /// Blocks that found no room.
     Broken(u64),
+}
+
+/// Promises that [`Fs::keep_promises`] keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promised {
+    /// Below the ends of files.
+    Inside,
+    /// Beyond the ends of files: waits for writers of theirs, maybe for ever.
+    Beyond,
 }
 
 /// Promises to one file.
@@ -136,15 +148,19 @@ impl KernelFile {
     fn allocate<M: Memory>(&self, pool: &Pool<M>, blocks: Range<u64>) -> Result<()> {
         // Held all the time: a truncation beside it would leave pages that nobody asked for.
         let mut promise = self.promise.lock();
-        self.allocate_held(pool, &mut promise, blocks)
+        self.allocate_bytes(&blocks)?;
+        self.note_allocated(pool, &mut promise, &blocks);
+        Ok(())
     }
 
-    fn allocate_held<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, blocks: Range<u64>) -> Result<()> {
+    fn allocate_bytes(&self, blocks: &Range<u64>) -> Result<()> {
         let (start, end) = (blocks.start * BLOCK, (blocks.end * BLOCK).min(FILE_BYTES_MAX));
-        self.file.allocate(start, end - start)?;
-        self.cut(pool, promise, &blocks);
+        self.file.allocate(start, end - start)
+    }
+
+    fn note_allocated<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, blocks: &Range<u64>) {
+        self.cut(pool, promise, blocks);
         self.forget_where();
-        Ok(())
     }
 
     /// Runs `free`, which frees what lies in the range of blocks that it gives: nothing is promised there any more.
@@ -192,8 +208,10 @@ impl KernelFile {
         self.recount(pool, promise);
     }
 
+    /// Whether nothing is promised; false while another thread takes long to change that.
     fn is_promised_nothing(&self) -> bool {
-        self.promise.lock().ranges.is_empty()
+        let promise = self.promise.try_lock_for(COUNT_PATIENCE);
+        promise.is_some_and(|promise| promise.ranges.is_empty())
     }
 
     /// Effort of [`Self::promised_blocks`], in times of an empty piece: some 0.4 µs. None while another thread changes what is promised.
@@ -262,16 +280,37 @@ impl KernelFile {
         broken
     }
 
-    /// Has the kernel allocate the next step of what is promised. A promise that finds no room is given up: asking again and again
-    /// would take the room from others for a moment each time.
-    fn allocate_promised_step<M: Memory>(&self, pool: &Pool<M>) -> Step {
-        let mut promise = self.promise.lock();
-        let Some(range) = promise.ranges.first() else {
+    /// Has the kernel allocate the next step of what is promised inside, or beyond its end. A promise that finds no room is given up: asking again
+    /// and again would take the room from others for a moment each time.
+    fn allocate_promised_step<M: Memory>(&self, pool: &Pool<M>, promised: Promised) -> Step {
+        // The thread for what lies beyond the end may hold it for long.
+        let Some(mut promise) = self.promise.try_lock_for(COUNT_PATIENCE) else {
+            return Step::Done;
+        };
+        let Ok(status) = self.file.status() else {
+            return Step::Done;
+        };
+        let end = status.size.div_ceil(BLOCK);
+        let side = match promised {
+            Promised::Inside => 0..end,
+            Promised::Beyond => end..u64::MAX,
+        };
+        let within = |range: &Range<u64>| range.start.max(side.start)..range.end.min(side.end);
+        let Some(range) = promise.ranges.iter().map(within).find(|range| !range.is_empty()) else {
             return Step::Done;
         };
         let blocks = range.start..range.end.min(range.start + STEP_BLOCKS);
-        match self.allocate_held(pool, &mut promise, blocks) {
-            Ok(()) => Step::More,
+        let allocated = match promised {
+            Promised::Inside => self
+                .file
+                .fill(blocks.start * BLOCK, (blocks.end - blocks.start) * BLOCK),
+            Promised::Beyond => self.allocate_bytes(&blocks),
+        };
+        match allocated {
+            Ok(()) => {
+                self.note_allocated(pool, &mut promise, &blocks);
+                Step::More
+            }
             Err(Error::NoSpace | Error::NoMemory) => Step::Broken(self.break_held(pool, &mut promise)),
             // Cannot be asked just now.
             Err(_) => Step::Done,
@@ -418,8 +457,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Looks whether there is room for what fallocate has promised, and has the kernel allocate it where little is left; returns the
-    /// blocks that were promised and found no room. Call this again and again: the less often, the more may others take from promises.
-    pub fn keep_promises(&self) -> u64 {
+    /// blocks that were promised and found no room. Call this again and again, by a thread for each kind: the less often, the more may others
+    /// take from promises.
+    pub fn keep_promises(&self, promised: Promised) -> u64 {
         if !self.has_promises() {
             return 0;
         }
@@ -446,7 +486,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     return false;
                 };
                 self.place_for_writer(inode, file);
-                match file.allocate_promised_step(&self.pool) {
+                match file.allocate_promised_step(&self.pool, promised) {
                     Step::More => return true,
                     Step::Done => {}
                     Step::Broken(blocks) => broken += blocks,

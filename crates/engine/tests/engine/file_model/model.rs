@@ -21,7 +21,7 @@ pub(crate) struct File {
     /// Written blocks.
     pub(crate) placed: BTreeMap<u64, Box<[u8]>>,
     /// Blocks that fallocate promised and nobody wrote yet.
-    reserved: BTreeSet<u64>,
+    pub(crate) reserved: BTreeSet<u64>,
 }
 
 impl Model {

@@ -1,9 +1,9 @@
 //! Room that fallocate promised.
 
 use super::{MEMBER_BLOCKS, remove, set};
-use crate::support::{BLOCK, Caller, assert_empty, kernel_filesystem, new_file};
+use crate::support::{ALLOCATED_NS, BLOCK, Caller, assert_empty, kernel_filesystem, new_file};
 use homenode_engine::backing::BackingStore;
-use homenode_engine::fs::{Error, Placement, fallocate_mode as mode};
+use homenode_engine::fs::{Error, Placement, Promised, fallocate_mode as mode};
 
 #[test]
 fn a_promise_without_room_is_dropped() {
@@ -16,8 +16,16 @@ fn a_promise_without_room_is_dropped() {
     store
         .write_unasked(1, 0, &vec![1; ((MEMBER_BLOCKS - 5000) * BLOCK) as usize], 0)
         .unwrap();
-    assert_eq!(fs.keep_promises(), 10_000 - 4096, "a step of 16 MiB found room");
-    assert_eq!(fs.keep_promises(), 0, "a dropped promise was tried again");
+    assert_eq!(
+        fs.keep_promises(Promised::Beyond),
+        10_000 - 4096,
+        "a step of 16 MiB found room"
+    );
+    assert_eq!(
+        fs.keep_promises(Promised::Beyond),
+        0,
+        "a dropped promise was tried again"
+    );
     assert_eq!(fs.pool().status().reserved, 0);
     fs.check_invariants();
 }
@@ -33,10 +41,48 @@ fn a_process_without_descriptors_breaks_no_promise() {
         .write_unasked(1, 0, &vec![1; ((MEMBER_BLOCKS - 1500) * BLOCK) as usize], 0)
         .unwrap();
     store.fail(Some(Error::NoDescriptor));
-    assert_eq!((fs.keep_promises(), fs.pool().status().reserved), (0, 1000));
+    assert_eq!(
+        (fs.keep_promises(Promised::Beyond), fs.pool().status().reserved),
+        (0, 1000)
+    );
     store.fail(None);
-    assert_eq!((fs.keep_promises(), fs.pool().status().reserved), (0, 0));
+    assert_eq!(
+        (fs.keep_promises(Promised::Beyond), fs.pool().status().reserved),
+        (0, 0)
+    );
     assert_eq!(store.used_blocks(), MEMBER_BLOCKS - 500);
+    fs.check_invariants();
+}
+
+/// Beyond the end the kernel has but fallocate(2).
+#[test]
+fn a_promise_inside_a_file_is_kept_without_moving_its_time() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
+    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, 1000 * BLOCK)
+        .unwrap();
+    fs.set_attr(&inode, &set(|set| set.size = Some(600 * BLOCK - 5)))
+        .unwrap();
+    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, 1000 * BLOCK)
+        .unwrap();
+    let before = fs.attr(&inode);
+    store
+        .write_unasked(1, 0, &vec![1; ((MEMBER_BLOCKS - 1500) * BLOCK) as usize], 0)
+        .unwrap();
+    assert_eq!(fs.keep_promises(Promised::Inside), 0);
+    let inside = fs.attr(&inode);
+    assert_eq!(
+        (store.used_blocks(), fs.pool().status().reserved),
+        (MEMBER_BLOCKS - 900, 400)
+    );
+    assert_eq!((inside.mtime_ns, inside.blocks), (before.mtime_ns, before.blocks));
+    assert_eq!(fs.keep_promises(Promised::Beyond), 0);
+    assert_eq!(
+        (store.used_blocks(), fs.pool().status().reserved),
+        (MEMBER_BLOCKS - 500, 0)
+    );
+    assert_eq!(fs.attr(&inode).mtime_ns, ALLOCATED_NS);
     fs.check_invariants();
 }
 
@@ -52,7 +98,7 @@ fn promises_are_not_made_real_by_an_old_count() {
     store
         .write_unasked(0, 0, &vec![1; (10_000 * BLOCK) as usize], 0)
         .unwrap();
-    assert_eq!((fs.keep_promises(), store.used_blocks()), (0, 10_000));
+    assert_eq!((fs.keep_promises(Promised::Beyond), store.used_blocks()), (0, 10_000));
     assert_eq!(fs.pool().status().reserved, 40_000);
     fs.check_invariants();
 }
@@ -72,7 +118,7 @@ fn attributes_of_a_large_promise_are_told_without_a_count() {
     store.asked();
     fs.attr(&inode);
     assert_eq!(store.asked(), 0);
-    fs.keep_promises();
+    fs.keep_promises(Promised::Beyond);
     assert!(store.asked() > 0);
 }
 
@@ -169,18 +215,18 @@ fn fallocate_allocates_in_steps_where_little_room_is_left() {
 fn promised_space_is_allocated_before_others_take_it() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let caller = Caller::on_node(&fs, 0);
-    assert_eq!(fs.keep_promises(), 0, "no promise exists");
+    assert_eq!(fs.keep_promises(Promised::Beyond), 0, "no promise exists");
     let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
     let promised = 1000;
     fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, promised * BLOCK)
         .unwrap();
-    assert_eq!(fs.keep_promises(), 0);
+    assert_eq!(fs.keep_promises(Promised::Beyond), 0);
     assert_eq!(store.used_blocks(), 0, "allocated although room is left");
     let taken = MEMBER_BLOCKS - promised - 500;
     store
         .write_unasked(1, 0, &vec![1; (taken * BLOCK) as usize], 0)
         .unwrap();
-    assert_eq!(fs.keep_promises(), 0);
+    assert_eq!(fs.keep_promises(Promised::Beyond), 0);
     assert_eq!(store.used_blocks(), taken + promised);
     // What is allocated, and is a hole until it is written, is not promised once more.
     fs.fallocate(&caller.asking(), &inode, 0, 0, promised * BLOCK).unwrap();
@@ -194,7 +240,10 @@ fn promised_space_is_allocated_before_others_take_it() {
         store.write_unasked(0, 0, &vec![2; (promised * BLOCK) as usize], 0),
         Ok((promised * BLOCK) as usize)
     );
-    assert_eq!((fs.keep_promises(), fs.pool().status().reserved), (0, 0));
+    assert_eq!(
+        (fs.keep_promises(Promised::Beyond), fs.pool().status().reserved),
+        (0, 0)
+    );
     fs.check_invariants();
 }
 
@@ -258,7 +307,7 @@ fn calls_count_a_few_of_many_promises() {
     store.asked();
     clock.advance_ns(1_000_000_000);
     for _ in 0..FILES {
-        assert_eq!(fs.keep_promises(), 0);
+        assert_eq!(fs.keep_promises(Promised::Beyond), 0);
         let asked = store.asked();
         assert!(asked < MOST, "a look asked for {asked} ranges");
     }

@@ -25,6 +25,26 @@ fn truncate_works_in_steps() {
 
 /// All that a file has may lie at its very end, and its writers need not wait.
 #[test]
+fn allocated_blocks_that_nobody_wrote_are_freed_in_steps() {
+    for keep_size in [0, mode::KEEP_SIZE] {
+        let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+        let (caller, inode) = (Caller::on_node(&fs, 0), new_file(&fs, "file"));
+        let bytes = (MEMBER_BLOCKS - 10) * BLOCK;
+        // So little room is left that it is allocated.
+        fs.fallocate(&caller.asking(), &inode, keep_size, 0, bytes).unwrap();
+        let (mut done, mut before) = (Some(0), store.used_blocks());
+        assert_eq!(before, bytes / BLOCK);
+        while let Some(progress) = done {
+            done = fs.truncate_step(&inode, 0, progress).unwrap();
+            let now = store.used_blocks();
+            assert!(before - now <= 8192, "a step is long");
+            before = now;
+        }
+        assert_eq!(before, 0);
+    }
+}
+
+#[test]
 fn truncate_ends_beside_writers_and_frees_sparse_files_in_steps() {
     let (fs, _, store) = kernel_filesystem(1, 2 * 16_384);
     let inode = new_file(&fs, "file");

@@ -3,6 +3,7 @@
 //! A file that is discarded keeps its blocks until the kernel has let go of it, as a file without a name does.
 
 use crate::file_model::model::{File, Model};
+use crate::support::BLOCK;
 use homenode_engine::NodeId;
 use homenode_engine::backing::{BackingFile, BackingStatus, BackingStore, Registration};
 use homenode_engine::fs::{Error, Placement, Result, Whence, fallocate_mode};
@@ -12,6 +13,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+/// Time at which the kernel changes a file by allocating.
+pub(crate) const ALLOCATED_NS: i64 = 77;
 
 /// The kernel, and the nodes that have memory.
 #[derive(Clone, Debug)]
@@ -261,7 +265,15 @@ impl BackingFile for TestFile {
             if kernel.refuses_allocating {
                 return Err(Error::NoSpace);
             }
+            kernel.files[number].times.insert("mtime", ALLOCATED_NS);
             kernel.model.fallocate(number, mode, offset, bytes)
+        })
+    }
+
+    fn fill(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.unless_failing(|kernel, number| {
+            assert!(offset + bytes <= kernel.model.files[number].size.next_multiple_of(BLOCK));
+            kernel.model.fallocate(number, fallocate_mode::KEEP_SIZE, offset, bytes)
         })
     }
 
@@ -283,6 +295,19 @@ impl BackingFile for TestFile {
         self.with(|kernel, number| kernel.model.files[number].seek(offset, whence))
     }
 
+    fn next_taken(&self, from: u64, end: u64) -> Result<Option<u64>> {
+        const PIECE: u64 = 2 << 20;
+        self.with(|kernel, number| {
+            let (file, blocks) = (&kernel.model.files[number], from / BLOCK..end.div_ceil(BLOCK));
+            let first = [file.placed.range(blocks.clone()).next().map(|(block, _)| *block)];
+            let first = first.into_iter().chain([file.reserved.range(blocks).next().copied()]);
+            Ok(first
+                .flatten()
+                .min()
+                .map(|block| (block * BLOCK / PIECE * PIECE).max(from)))
+        })
+    }
+
     fn set_times(&self, atime_ns: Option<i64>, mtime_ns: Option<i64>) -> Result<()> {
         self.with(|kernel, number| {
             let times = &mut kernel.files[number].times;
@@ -294,7 +319,7 @@ impl BackingFile for TestFile {
 
     fn map_part(&self, from: u64, by_node: &mut BTreeMap<NodeId, u64>) -> Result<Option<u64>> {
         // In two parts.
-        let half = self.status()?.blocks * crate::support::BLOCK / 2;
+        let half = self.status()?.blocks * BLOCK / 2;
         let node = self.store.0.lock().files[self.number].node;
         *by_node.entry(NodeId(node)).or_default() += half;
         Ok((from == 0).then_some(half.max(1)))
@@ -308,7 +333,7 @@ impl BackingFile for TestFile {
     }
 
     fn move_pages(&self, from: Option<NodeId>, to: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
-        let bytes = self.status()?.blocks * crate::support::BLOCK;
+        let bytes = self.status()?.blocks * BLOCK;
         progress(bytes, bytes);
         self.with(|kernel, number| {
             if kernel.full_nodes.contains(&to) {

@@ -1,5 +1,9 @@
 use super::*;
-use crate::memory::mapping::Mapping;
+use crate::memory::mapping::{HUGE_BYTES, Mapping};
+use std::fs::File;
+use std::os::fd::FromRawFd;
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// A store of 8 MiB; none without the right to mount.
 fn store() -> Option<TmpfsStore> {
@@ -65,6 +69,32 @@ fn holes_are_blocks_without_pages_at_any_file_end() {
     );
     file.punch(20 * 4096, 4096).unwrap();
     assert_eq!(file.holes(&[18..30, 0..1]).unwrap(), [10, 1]);
+}
+
+#[test]
+fn filling_takes_room_and_moves_no_time() {
+    let Some(store) = store() else { return };
+    let (file, other) = (store.create().unwrap(), store.create().unwrap());
+    file.write(5000, b"here").unwrap();
+    file.set_size(5 << 20).unwrap();
+    let before = file.status().unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    file.map_part(0, &mut BTreeMap::new()).unwrap();
+    file.fill(4096, 3 << 20).unwrap();
+    let after = file.status().unwrap();
+    assert_eq!(file.holes(&[1..769, 1300..1301]), Ok(vec![0, 1]));
+    assert_eq!(
+        after,
+        BackingStatus {
+            blocks: after.blocks,
+            ..before
+        }
+    );
+    let mut bytes = [9; 6];
+    file.read(4999, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"\0here\0");
+    other.write(0, &vec![1; 4 << 20]).unwrap();
+    assert_eq!(file.fill(0, 5 << 20), Err(Error::NoSpace));
 }
 
 #[test]
@@ -186,4 +216,85 @@ fn a_grown_file_gets_huge_pages_except_in_its_holes() {
     mapping.attach_to_read(file.descriptor().unwrap().as_fd(), 0).unwrap();
     mapping.populate_read(0, 6 << 20).unwrap();
     assert_eq!(mapping.huge_bytes(), Some(2 * HUGE), "the second 2 MiB had a hole");
+}
+
+/// Memory of this process that comes only when this is dropped: who reads it waits for a page until then.
+struct Absent {
+    faults: File,
+    memory: Mapping,
+}
+
+impl Absent {
+    /// Returns `None` without the right to have the kernel's own reads wait.
+    fn new() -> Option<Self> {
+        const UFFDIO_API: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;
+        const UFFDIO_REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
+        // SAFETY: takes a number.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+        let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
+            eprintln!("SKIPPED: no userfaultfd: {}", io::Error::last_os_error());
+            return None;
+        };
+        // SAFETY: a new descriptor that nobody else has.
+        let faults = unsafe { File::from_raw_fd(fd) };
+        let memory = Mapping::reserve(HUGE_BYTES).unwrap();
+        memory.fill().unwrap();
+        let mut api = [0xaa_u64, 0, 0];
+        let mut missing = [memory.base().addr() as u64, HUGE_BYTES as u64, 1, 0];
+        // SAFETY: the kernel reads and writes three words, which live until it returns.
+        assert_eq!(unsafe { libc::ioctl(fd, UFFDIO_API, api.as_mut_ptr()) }, 0);
+        // SAFETY: as above, with four words; the range is ours.
+        assert_eq!(unsafe { libc::ioctl(fd, UFFDIO_REGISTER, missing.as_mut_ptr()) }, 0);
+        Some(Self { faults, memory })
+    }
+
+    /// Waits until some thread waits for the memory.
+    fn wait_for_reader(&self) {
+        let mut message = [0; 32];
+        io::Read::read(&mut &self.faults, &mut message).unwrap();
+    }
+}
+
+#[test]
+fn a_writer_whose_memory_never_comes_delays_nobody() {
+    const ROOM: Duration = Duration::from_secs(10);
+    let (Some(store), Some(absent)) = (store(), Absent::new()) else {
+        return;
+    };
+    let file = store.create().unwrap();
+    file.write(HUGE_BYTES as u64, &vec![1; HUGE_BYTES]).unwrap();
+    let descriptor = file.descriptor().unwrap();
+    let itself = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    let writer = File::options().write(true).open(itself).unwrap();
+    let source = absent.memory.base().addr();
+    let writing = std::thread::spawn(move || {
+        let source = std::ptr::with_exposed_provenance(source);
+        // SAFETY: the mapping lives until this thread has ended.
+        unsafe { libc::pwrite(writer.as_raw_fd(), source, 4096, 0) }
+    });
+    absent.wait_for_reader();
+    let (done, is_done) = mpsc::channel();
+    let looking = std::thread::spawn(move || {
+        let (mut by_node, start, end) = (BTreeMap::new(), HUGE_BYTES as u64, 4 * HUGE_BYTES as u64);
+        assert_eq!(file.status().unwrap().size, 2 * start);
+        assert_eq!(file.next_taken(start, end), Ok(Some(start)));
+        assert_eq!(file.next_taken(2 * start, end), Ok(None));
+        assert_eq!(file.holes(&[512..1024, 1024..1025]), Ok(vec![0, 1]));
+        assert_eq!(file.fill(4096, 8192), Ok(()));
+        assert_eq!(file.map_part(0, &mut by_node), Ok(None));
+        // The writer may have its page by now, which may be huge.
+        let found = by_node.values().sum::<u64>();
+        assert!((start..=2 * start).contains(&found), "{found} bytes");
+        assert_eq!(file.has_writers(), Ok(true));
+        file.place(Placement::Local, None).unwrap();
+        let node = *by_node.keys().next().unwrap();
+        assert_eq!(file.move_pages(None, node, &mut |_, _| {}), Ok(0));
+        assert!(matches!(file.collapse(0..end), Ok(()) | Err(Error::NotSupported)));
+        done.send(()).unwrap();
+    });
+    let in_time = is_done.recv_timeout(ROOM);
+    drop(absent.faults);
+    assert_eq!(writing.join().unwrap(), 4096);
+    looking.join().unwrap();
+    in_time.expect("the file's keepers wait for the writer");
 }

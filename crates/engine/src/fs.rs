@@ -260,6 +260,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.let_go(inode, |state| state.pins = state.pins.saturating_sub(pins), at_end);
     }
 
+    /// Blocks that go with the inode when `pins` pins and `opens` opens are taken back; `None` when something else keeps it.
+    pub fn blocks_going(&self, inode: &Inode, pins: u64, opens: u32) -> Option<u64> {
+        let goes = inode.state.lock().goes_without(pins, opens);
+        goes.then(|| inode.size_and_blocks().1)
+    }
+
     /// Keeps the inode though it may be unlinked, until [`Fs::unkeep`].
     ///
     /// # Errors

@@ -118,6 +118,10 @@ pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_millis(200);
 /// The pause before each try.
 pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(1);
 
+/// Blocks of a file that others may wait for until they are free: a millisecond or two.
+const FREED_BLOCKS: u64 = 8192;
+/// Effort to remove a file, in times of a block to free.
+const REMOVAL_BLOCKS: u64 = 64;
 /// Bytes of a synchronous write that others may wait for.
 const SHORT_BYTES: usize = 128 << 10;
 
@@ -207,7 +211,8 @@ impl From<Full> for Errno {
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// Carries out `request` and writes the payload of its answer to `reply`.
     pub(crate) fn carry_out(&self, request: Request<'_>, reply: &mut Reply<'_>) -> Result<(), Errno> {
-        let _waiting = match self.disk_wait(&request) {
+        let frees_long = || self.frees_long(&request).then_some(Later::Disk(Way::Long));
+        let _waiting = match self.disk_wait(&request).or_else(frees_long) {
             None => None,
             Some(later) => match self.wait_here() {
                 Some(waiting) => Some(waiting),
@@ -352,6 +357,31 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         Some(Later::Disk(way))
     }
 
+    /// Whether the request is to be carried out by another thread, if it may be, since it frees files that take long.
+    fn frees_long(&self, request: &Request<'_>) -> bool {
+        // Rings of a pool of memory have nobody beside them.
+        if matches!(self.origin, Origin::Ring { .. }) && !self.fs().is_durable() {
+            return false;
+        }
+        let effort = |nodeid, pins, opens| {
+            let inode = self.fs().inode(Ino(nodeid));
+            let going = inode.and_then(|inode| self.fs().blocks_going(&inode, pins, opens));
+            going.map_or(0, |blocks| blocks + REMOVAL_BLOCKS)
+        };
+        match *request {
+            Request::Forget(input) => effort(self.header.nodeid, input.nlookup, 0) > FREED_BLOCKS,
+            Request::Release(_) => effort(self.header.nodeid, 0, 1) > FREED_BLOCKS,
+            Request::BatchForget(mut forgets) => {
+                let mut all = 0;
+                forgets.any(|one| {
+                    all += effort(one.nodeid, one.nlookup, 0);
+                    all > FREED_BLOCKS
+                })
+            }
+            _ => false,
+        }
+    }
+
     /// Whether this thread may wait, for as long as it keeps what is returned.
     fn wait_here(&self) -> Option<Waiting<'_>> {
         match self.origin {
@@ -397,7 +427,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     /// Notes that all bytes of a file are about to give their memory back, with the file.
     fn note_end(&self, inode: &Inode) {
-        self.note_freed(|| {
+        self.note_going(|| {
             let blocks = 0..self.fs().attr(inode).size.next_multiple_of(BLOCK_BYTES as u64);
             inode.is_file().then_some((inode.ino().0, blocks))
         });
@@ -477,9 +507,13 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             Origin::Ring { done, .. } => done > 0,
             Origin::Device { is_aside } => is_aside && !self.fs().is_durable(),
         };
-        if is_later {
-            return;
+        if !is_later {
+            self.note_going(freed);
         }
+    }
+
+    /// [`Self::note_freed`] of a request that has no steps.
+    fn note_going(&self, freed: impl FnOnce() -> Option<(u64, Range<u64>)>) {
         self.counters.accesses.note(|| {
             let (file, bytes) = freed().filter(|(_, bytes)| !bytes.is_empty())?;
             Some(FileAccess {

@@ -107,12 +107,10 @@ impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
                     self.due(header.unique, libc::EIO, 0)
                 }
             }
+            Ok(Err(_)) if let Some(later) = call.later.get() => Answer::Later(later),
             Ok(_) if is_silent => Answer::None,
             Ok(Ok(())) => self.due(header.unique, 0, reply.used()),
-            Ok(Err(Errno(errno))) => call
-                .later
-                .get()
-                .map_or_else(|| self.due(header.unique, errno, 0), Answer::Later),
+            Ok(Err(Errno(errno))) => self.due(header.unique, errno, 0),
         }
     }
 

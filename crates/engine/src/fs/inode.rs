@@ -66,6 +66,11 @@ impl State {
         self.pins > 0 || self.kept > 0 || self.opens.all > 0
     }
 
+    /// Whether nothing keeps it when so many pins and opens are taken back.
+    pub(super) fn goes_without(&self, pins: u64, opens: u32) -> bool {
+        self.links == 0 && self.kept == 0 && self.pins <= pins && self.opens.all <= opens && !self.evicted
+    }
+
     /// Marks `inode`, whose state this is, as evicted if nothing keeps it. Gives its owner, and the bytes he was charged with.
     pub(super) fn evict(&mut self, inode: &Inode) -> Option<(u32, u64)> {
         let evict = self.links == 0 && !self.is_held() && !self.evicted;

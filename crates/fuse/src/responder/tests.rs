@@ -4,13 +4,14 @@ mod odd;
 mod open;
 
 use super::*;
+use crate::aside::Way;
 use crate::call::{ROOM_TIMEOUT, ROOM_WAIT};
 use crate::negotiate::Agreed;
 use crate::statistics::Statistics;
 use crate::tasks::{TaskCount, TaskCounts};
-use crate::wire::{CreateIn, EntryOut, FAllocateIn, ForgetOne, MkNodIn, ReadIn, WriteIn};
+use crate::wire::{CreateIn, EntryOut, FAllocateIn, ForgetOne, MkNodIn, OpenOut, ReadIn, ReleaseIn, WriteIn};
 use homenode_engine::backing::BackingStore;
-use homenode_engine::fs::{Fs, NewInode};
+use homenode_engine::fs::{Fs, Ino, NewInode};
 use homenode_engine::pool::{Ahead, Machine, MemberKind};
 use homenode_engine::{BLOCK_BYTES, Block, CpuId, MemberId, MemoryError, NodeId, Starved};
 use std::sync::Mutex;
@@ -97,6 +98,11 @@ fn responder() -> Responder<Bytes, Midnight, Cpus> {
 
 /// On nodes of one CPU each, of which the last one has the member.
 fn responder_on(nodes: u16) -> Responder<Bytes, Midnight, Cpus> {
+    responder_with(nodes, POOL_BLOCKS)
+}
+
+/// With a member of so many blocks.
+fn responder_with(nodes: u16, blocks: usize) -> Responder<Bytes, Midnight, Cpus> {
     let count = usize::from(nodes);
     let machine = Machine {
         cpu_nodes: (0..nodes).map(NodeId).collect(),
@@ -113,15 +119,15 @@ fn responder_on(nodes: u16) -> Responder<Bytes, Midnight, Cpus> {
     };
     let fs = Fs::new(
         &machine,
-        Bytes(Mutex::new(vec![0xDB; POOL_BLOCKS * BLOCK_BYTES])),
+        Bytes(Mutex::new(vec![0xDB; blocks * BLOCK_BYTES])),
         Midnight,
         root,
     );
     let member = fs
         .pool()
-        .add(MemberKind::Dram, NodeId(nodes - 1), POOL_BLOCKS as u64)
+        .add(MemberKind::Dram, NodeId(nodes - 1), blocks as u64)
         .unwrap();
-    while fs.pool().populate_ahead(member, POOL_BLOCKS as u64) == Ahead::More {}
+    while fs.pool().populate_ahead(member, blocks as u64) == Ahead::More {}
     let slot = fs.slots().claim().unwrap();
     let agreed = Agreed {
         silent_opendir: false,
@@ -261,6 +267,75 @@ fn looked_up_inodes_outlive_their_names() {
     let batch = [encode(1_u32), encode(0_u32), encode(one)].concat();
     assert_eq!(ask(&responder, &request(Opcode::BatchForget, 0, 0, &batch)), None);
     assert!(!alive());
+}
+
+/// The last reader of the device leaves them to another thread, which frees nothing before.
+#[test]
+fn ends_of_large_files_block_no_other_request() {
+    let responder = responder_with(1, 20_000);
+    let fs = &responder.service.fs;
+    let removed = |blocks: u64, is_open: bool| {
+        let input = [&encode(CreateIn::default())[..], b"file\0"].concat();
+        let created = ask(&responder, &request(Opcode::Create, 1, 0, &input)).unwrap().1;
+        let nodeid = EntryOut::take(&mut &created[..]).unwrap().nodeid;
+        let opened = OpenOut::take(&mut &created[EntryOut::BYTES..]).unwrap();
+        let release = encode(ReleaseIn {
+            fh: opened.fh,
+            ..ReleaseIn::default()
+        });
+        let length = blocks * BLOCK_BYTES as u64;
+        let range = encode(FAllocateIn {
+            length,
+            ..FAllocateIn::default()
+        });
+        assert_eq!(
+            ask(&responder, &request(Opcode::FAllocate, nodeid, 0, &range))
+                .unwrap()
+                .0,
+            0
+        );
+        if !is_open {
+            ask(&responder, &request(Opcode::Release, nodeid, 0, &release));
+        }
+        assert_eq!(ask(&responder, &request(Opcode::Unlink, 1, 0, b"file\0")).unwrap().0, 0);
+        (nodeid, release)
+    };
+    let forget = |nodeid| request(Opcode::Forget, nodeid, 0, &encode(1_u64));
+    let forget_all = |nodeids: &[u64]| {
+        let count = u32::try_from(nodeids.len()).unwrap();
+        let ones = nodeids
+            .iter()
+            .flat_map(|&nodeid| encode(ForgetOne { nodeid, nlookup: 1 }));
+        let batch: Vec<u8> = [encode(count), encode(0_u32)]
+            .concat()
+            .into_iter()
+            .chain(ones)
+            .collect();
+        request(Opcode::BatchForget, 0, 0, &batch)
+    };
+    let answer = |request: &[u8], is_aside| responder.answer(request, is_aside, &mut [0; 256]);
+    let later = Answer::Later(Later::Disk(Way::Long));
+    let is_gone = |nodeid| fs.inode(Ino(nodeid)).is_none();
+
+    let (small, _) = removed(1000, false);
+    assert_eq!((answer(&forget(small), false), is_gone(small)), (Answer::None, true));
+    let (large, _) = removed(9000, false);
+    assert_eq!((answer(&forget(large), false), is_gone(large)), (later, false));
+    assert_eq!((answer(&forget(large), true), is_gone(large)), (Answer::None, true));
+    let halves = [removed(6000, false).0, removed(6000, false).0];
+    assert_eq!(
+        (answer(&forget_all(&halves), false), is_gone(halves[0])),
+        (later, false)
+    );
+    assert_eq!(answer(&forget_all(&halves), true), Answer::None);
+    assert!(halves.into_iter().all(is_gone));
+    // The kernel's words may come in any order.
+    let (large, release) = removed(9000, true);
+    assert_eq!((answer(&forget(large), false), is_gone(large)), (Answer::None, false));
+    let release = request(Opcode::Release, large, 0, &release);
+    assert_eq!((answer(&release, false), is_gone(large)), (later, false));
+    assert!(matches!(answer(&release, true), Answer::Due(_)) && is_gone(large));
+    assert_eq!(fs.statfs().free, 20_000);
 }
 
 #[test]

@@ -491,12 +491,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 let rest = range.start + done..range.end;
                 // Later steps cannot tell it from what the first has promised: where they find no room, a promise is given up.
                 let before = if done == 0 { file.promised_ranges() } else { Vec::new() };
-                // In each step: what was promised in the first may have been given up since.
-                let given = self.promise(inode, file, &rest)?;
-                let take_back = |_: &Error| {
-                    file.take_back(&self.pool, rest.start / block..rest.end.div_ceil(block), &before);
+                let blocks = rest.start / block..rest.end.div_ceil(block);
+                let is_time = || self.pool.is_time_for_promises(MARGIN_BLOCKS);
+                // In each step: what was promised in the first may have been given up since. All of the rest only where this ends it: a count
+                // takes the longer the more is there.
+                let given = if done > 0 && (is_time() || !file.can_book(&blocks)) {
+                    self.find_step_room(file, range, done)?
+                } else {
+                    self.promise(inode, file, &rest)?
                 };
-                let next = if given == Given::Unbooked || self.pool.is_time_for_promises(MARGIN_BLOCKS) {
+                let take_back = |_: &Error| file.take_back(&self.pool, blocks.clone(), &before);
+                let next = if given == Given::Unbooked || is_time() {
                     self.allocate_step(file, range, done).inspect_err(take_back)?
                 } else {
                     None

@@ -16,6 +16,7 @@ use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Clock, Memory};
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::slice;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -110,7 +111,7 @@ impl Promising {
 }
 
 /// How room for a range is given.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Given {
     Booked,
     /// Too many ranges are booked: it has to be allocated.
@@ -122,18 +123,10 @@ impl KernelFile {
     fn promise<M: Memory>(&self, pool: &Pool<M>, range: Range<u64>) -> Result<Given> {
         let mut promise = self.promise.lock();
         // What is promised there already is counted as it was.
-        let promised = promise.ranges.iter();
-        let new = promised.fold(vec![range], |new, known| without(&new, known));
-        let (new, more) = self.missing(&new)?;
-        let ranges = new
-            .into_iter()
-            .fold(promise.ranges.clone(), |ranges, range| with(&ranges, range));
+        let (new, more) = self.missing(&outside(slice::from_ref(&range), &promise.ranges))?;
+        let ranges = with(&promise.ranges, new);
         if ranges.len() > RANGES_MAX {
-            return if more > pool.room_of_files() || pool.endangers_promises(more) {
-                Err(Error::NoSpace)
-            } else {
-                Ok(Given::Unbooked)
-            };
+            return find_room(pool, more);
         }
         let missing = promise.missing + more;
         pool.change_promised(promise.missing, missing)
@@ -144,23 +137,52 @@ impl KernelFile {
         Ok(Given::Booked)
     }
 
+    /// Finds room for a part of a range of which some may be booked.
+    fn find_room<M: Memory>(&self, pool: &Pool<M>, part: Range<u64>) -> Result<Given> {
+        let promise = self.promise.lock();
+        let (_, more) = self.missing(&outside(slice::from_ref(&part), &promise.ranges))?;
+        find_room(pool, more)
+    }
+
+    /// Whether `range` (file blocks) can be booked, whatever of it takes room.
+    pub(super) fn can_book(&self, range: &Range<u64>) -> bool {
+        let promise = self.promise.lock();
+        let new = outside(slice::from_ref(range), &promise.ranges);
+        let pieces: u64 = new.iter().map(|range| piece_count(range).1).sum();
+        promise.ranges.len() as u64 + pieces <= RANGES_MAX as u64
+    }
+
     /// Has the kernel allocate `blocks`; nothing is promised there any more.
     fn allocate<M: Memory>(&self, pool: &Pool<M>, blocks: Range<u64>) -> Result<()> {
         // Held all the time: a truncation beside it would leave pages that nobody asked for.
-        let mut promise = self.promise.lock();
-        self.allocate_bytes(&blocks)?;
-        self.note_allocated(pool, &mut promise, &blocks);
-        Ok(())
+        self.allocate_held(pool, &mut self.promise.lock(), blocks, Promised::Beyond)
     }
 
-    fn allocate_bytes(&self, blocks: &Range<u64>) -> Result<()> {
+    /// [`Self::allocate`] by the means for that side of the end. Counts these blocks alone: a step takes as long whatever else is promised.
+    fn allocate_held<M: Memory>(
+        &self,
+        pool: &Pool<M>,
+        promise: &mut Promise,
+        blocks: Range<u64>,
+        side: Promised,
+    ) -> Result<()> {
         let (start, end) = (blocks.start * BLOCK, (blocks.end * BLOCK).min(FILE_BYTES_MAX));
-        self.file.allocate(start, end - start)
-    }
-
-    fn note_allocated<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, blocks: &Range<u64>) {
-        self.cut(pool, promise, blocks);
+        let step = [blocks];
+        let (_, taken) = self.missing(&outside(&step, &outside(&step, &promise.ranges)))?;
+        match side {
+            Promised::Inside => self.file.fill(start, end - start)?,
+            Promised::Beyond => self.file.allocate(start, end - start)?,
+        }
         self.forget_where();
+        if self.take_out(promise, &step) {
+            let missing = if promise.ranges.is_empty() {
+                0
+            } else {
+                promise.missing.saturating_sub(taken)
+            };
+            self.set_missing(pool, promise, missing);
+        }
+        Ok(())
     }
 
     /// Runs `free`, which frees what lies in the range of blocks that it gives: nothing is promised there any more.
@@ -171,7 +193,7 @@ impl KernelFile {
     ) -> Result<T> {
         let mut promise = self.promise.lock();
         let (gone, freed) = free()?;
-        self.cut(pool, &mut promise, &gone);
+        self.cut(pool, &mut promise, &[gone]);
         Ok(freed)
     }
 
@@ -182,21 +204,24 @@ impl KernelFile {
 
     /// Takes back what was promised in `range` (file blocks) but for `before`.
     pub(super) fn take_back<M: Memory>(&self, pool: &Pool<M>, range: Range<u64>, before: &[Range<u64>]) {
-        let added = before.iter().fold(vec![range], |added, before| without(&added, before));
-        let mut promise = self.promise.lock();
-        for added in added {
-            self.cut(pool, &mut promise, &added);
+        self.cut(pool, &mut self.promise.lock(), &outside(&[range], before));
+    }
+
+    /// Takes ranges out of what is promised; counts anew if that changes anything.
+    fn cut<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, gone: &[Range<u64>]) {
+        if self.take_out(promise, gone) {
+            self.recount(pool, promise);
         }
     }
 
-    /// Takes a range out of what is promised; counts anew if that changes anything. Of more pieces than are kept, the smallest is allocated.
-    fn cut<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, gone: &Range<u64>) {
-        let mut left = without(&promise.ranges, gone);
+    /// Takes ranges out of what is promised; returns whether that changes anything. Of more pieces than are kept, the smallest are allocated.
+    fn take_out(&self, promise: &mut Promise, gone: &[Range<u64>]) -> bool {
+        let mut left = outside(&promise.ranges, gone);
         if left == promise.ranges {
-            return;
+            return false;
         }
         // A range that goes leaves one piece more at most.
-        if left.len() > RANGES_MAX {
+        while left.len() > RANGES_MAX {
             let smallest = (0..left.len()).min_by_key(|index| left[*index].end - left[*index].start);
             let piece = left.remove(smallest.expect("left has more than RANGES_MAX ranges"));
             // Room is booked for it; where there is none all the same, the promise is broken as others are.
@@ -205,7 +230,7 @@ impl KernelFile {
                 .allocate(piece.start * BLOCK, (piece.end - piece.start) * BLOCK);
         }
         promise.ranges = left;
-        self.recount(pool, promise);
+        true
     }
 
     /// Whether nothing is promised; false while another thread takes long to change that.
@@ -300,17 +325,8 @@ impl KernelFile {
             return Step::Done;
         };
         let blocks = range.start..range.end.min(range.start + STEP_BLOCKS);
-        let allocated = match promised {
-            Promised::Inside => self
-                .file
-                .fill(blocks.start * BLOCK, (blocks.end - blocks.start) * BLOCK),
-            Promised::Beyond => self.allocate_bytes(&blocks),
-        };
-        match allocated {
-            Ok(()) => {
-                self.note_allocated(pool, &mut promise, &blocks);
-                Step::More
-            }
+        match self.allocate_held(pool, &mut promise, blocks, promised) {
+            Ok(()) => Step::More,
             Err(Error::NoSpace | Error::NoMemory) => Step::Broken(self.break_held(pool, &mut promise)),
             // Cannot be asked just now.
             Err(_) => Step::Done,
@@ -327,6 +343,14 @@ impl KernelFile {
     }
 }
 
+/// Whether there is room for `more` blocks that cannot be booked.
+fn find_room<M: Memory>(pool: &Pool<M>, more: u64) -> Result<Given> {
+    if more > pool.room_of_files() || pool.endangers_promises(more) {
+        return Err(Error::NoSpace);
+    }
+    Ok(Given::Unbooked)
+}
+
 /// Blocks of each piece of a range, and how many there are.
 fn piece_count(range: &Range<u64>) -> (u64, u64) {
     let blocks = range.end - range.start;
@@ -341,29 +365,35 @@ fn pieces(range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
     (0..count).map(move |number| start + number * each..end.min(start + (number + 1) * each))
 }
 
-/// `ranges` without `gone`.
-fn without(ranges: &[Range<u64>], gone: &Range<u64>) -> Vec<Range<u64>> {
-    if gone.is_empty() {
-        return ranges.to_vec();
+/// Parts of `ranges` outside of `gone`, both ascending and each apart from each other.
+fn outside(ranges: &[Range<u64>], gone: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut left = Vec::new();
+    let mut gone = gone.iter().filter(|gone| !gone.is_empty()).peekable();
+    for range in ranges {
+        let mut start = range.start;
+        while let Some(hole) = gone.next_if(|hole| hole.end < range.end) {
+            left.push(start..hole.start);
+            start = start.max(hole.end);
+        }
+        // It may reach into the next range, too.
+        let end = gone.peek().map_or(range.end, |hole| hole.start.min(range.end));
+        left.push(start..end);
     }
-    let parts = |range: &Range<u64>| {
-        [
-            range.start..range.end.min(gone.start),
-            range.start.max(gone.end)..range.end,
-        ]
-    };
-    ranges
-        .iter()
-        .flat_map(parts)
-        .filter(|range| range.start < range.end)
-        .collect()
+    left.retain(|range| !range.is_empty());
+    left
 }
 
 /// `ranges` and `new`, ascending and apart from each other.
-fn with(ranges: &[Range<u64>], new: Range<u64>) -> Vec<Range<u64>> {
-    let mut all: Vec<Range<u64>> = ranges.iter().cloned().chain([new]).collect();
+fn with(ranges: &[Range<u64>], new: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    let mut all = [ranges, &new].concat();
     all.sort_by_key(|range| range.start);
     joined(all.into_iter())
+}
+
+/// Bytes that one step of allocating takes, of a range whose first `done` bytes are done.
+fn step_of(range: &Range<u64>, done: u64) -> Range<u64> {
+    let start = range.start + done;
+    start..range.end.min(start + STEP_BLOCKS * BLOCK)
 }
 
 /// Ascending ranges, those that meet as one.
@@ -382,27 +412,35 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Promises room for a range of bytes of a kernel body; tells how.
     pub(super) fn promise(&self, inode: &Inode, file: &KernelFile, range: &Range<u64>) -> Result<Given> {
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
-        let given = file.promise(&self.pool, blocks.clone()).or_else(|error| {
-            if error != Error::NoSpace {
-                return Err(error);
-            }
-            // Others may have written what was promised to them.
-            self.count_promises_for_call();
-            file.promise(&self.pool, blocks)
-        })?;
+        let given = self.counting_again(|| file.promise(&self.pool, blocks.clone()))?;
         if given == Given::Booked {
             self.promising.lock().files.insert(inode.ino);
         }
         Ok(given)
     }
 
+    /// Finds room for what [`Self::allocate_step`] allocates next, which may be booked.
+    pub(super) fn find_step_room(&self, file: &KernelFile, range: &Range<u64>, done: u64) -> Result<Given> {
+        let step = step_of(range, done);
+        self.counting_again(|| file.find_room(&self.pool, step.start / BLOCK..step.end.div_ceil(BLOCK)))
+    }
+
+    /// Tries again after a count where there is no room: others may have written what was promised to them.
+    fn counting_again(&self, give: impl Fn() -> Result<Given>) -> Result<Given> {
+        let given = give();
+        if given != Err(Error::NoSpace) {
+            return given;
+        }
+        self.count_promises_for_call();
+        give()
+    }
+
     /// Has the kernel allocate the part of `range` (bytes) that follows its first `done` bytes, a step of it; gives the bytes done then,
     /// `None` for all.
     pub(super) fn allocate_step(&self, file: &KernelFile, range: &Range<u64>, done: u64) -> Result<Option<u64>> {
-        let start = range.start + done;
-        let end = range.end.min(start + STEP_BLOCKS * BLOCK);
-        file.allocate(&self.pool, start / BLOCK..end.div_ceil(BLOCK))?;
-        Ok((end < range.end).then_some(end - range.start))
+        let step = step_of(range, done);
+        file.allocate(&self.pool, step.start / BLOCK..step.end.div_ceil(BLOCK))?;
+        Ok((step.end < range.end).then_some(step.end - range.start))
     }
 
     /// Counts promises anew for a call of a user's, which does not wait long for it.
@@ -504,20 +542,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn removing_an_empty_range_removes_nothing() {
-        let ranges = with(&with(&[], 0..100), 200..300);
-        assert_eq!(without(&ranges, &(50..50)), ranges);
+    fn ranges_are_taken_out_of_others() {
+        let ranges = [0..100, 200..300];
         let reversed = Range { start: 1, end: 0 };
-        assert_eq!(without(&ranges, &reversed), ranges);
-        assert_eq!(without(&ranges, &(50..250)), [0..50, 250..300]);
+        for nothing in [50..50, reversed, 100..200, 300..400] {
+            assert_eq!(outside(&ranges, &[nothing]), ranges);
+        }
+        for (gone, left) in [
+            (vec![10..20, 50..250], vec![0..10, 20..50, 250..300]),
+            (
+                vec![0..10, 20..30, 90..210, 220..230, 290..400],
+                vec![10..20, 30..90, 210..220, 230..290],
+            ),
+            (vec![0..100, 250..260], vec![200..250, 260..300]),
+            (vec![0..200, 200..300], vec![]),
+        ] {
+            assert_eq!(outside(&ranges, &gone), left);
+        }
     }
 
     #[test]
     fn ranges_merge_where_they_meet() {
-        let ranges = with(&with(&with(&[], 10..20), 30..40), 20..25);
-        assert_eq!(ranges, [10..25, 30..40]);
-        assert_eq!(with(&ranges, 26..29), [10..25, 26..29, 30..40]);
-        assert_eq!(with(&ranges, 0..35), with(&[], 0..40));
+        let ranges = with(&[10..20, 30..40], vec![20..25, 50..60]);
+        assert_eq!(ranges, [10..25, 30..40, 50..60]);
+        assert_eq!(with(&ranges, vec![0..35, 40..45]), [0..45, 50..60]);
     }
 
     #[test]

@@ -270,6 +270,36 @@ fn bookkeeping_of_promises_stays_small() {
     assert_empty(&fs);
 }
 
+/// With all promises that a file may have, and where room gets short.
+#[test]
+fn the_steps_of_a_fallocate_count_its_range_once() {
+    const STEPS: u64 = 24;
+    const RANGE: u64 = STEPS * 4096;
+    for is_short in [false, true] {
+        let room = if is_short { RANGE + 10_000 } else { 4 * RANGE };
+        let (fs, _, store) = kernel_filesystem(1, room);
+        let caller = Caller::on_node(&fs, 0);
+        let asking = caller.asking();
+        let inode = new_file(&fs, "file");
+        let promises = if is_short { 0 } else { 1024 };
+        for nth in 0..promises {
+            let at = (2 * RANGE + 2 * nth) * BLOCK;
+            fs.fallocate(&asking, &inode, mode::KEEP_SIZE, at, BLOCK).unwrap();
+        }
+        store.asked_blocks();
+        let (mut done, mut steps) = (Some(0), 0);
+        while let Some(so_far) = done {
+            done = fs.fallocate_step(&asking, &inode, 0, 0, RANGE * BLOCK, so_far).unwrap();
+            steps += 1;
+        }
+        let asked = store.asked_blocks();
+        assert_eq!((steps, store.used_blocks()), (STEPS, RANGE));
+        // For the promise, and for each step.
+        assert!(asked <= 2 * RANGE + STEPS * promises, "{asked} blocks of {RANGE}");
+        fs.check_invariants();
+    }
+}
+
 #[test]
 fn calls_count_a_few_of_many_promises() {
     const FILES: usize = 12;

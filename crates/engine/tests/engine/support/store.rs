@@ -35,6 +35,8 @@ struct Kernel {
     failure: Option<Error>,
     /// Ranges of which the holes were asked for.
     asked: usize,
+    /// Blocks of these ranges.
+    asked_blocks: u64,
 }
 
 /// Placement of a file, and the nodes that it was told.
@@ -68,6 +70,11 @@ impl TestStore {
     /// Ranges of which the holes were asked for, since this was asked last.
     pub(crate) fn asked(&self) -> usize {
         std::mem::take(&mut self.0.lock().asked)
+    }
+
+    /// Blocks of ranges of which the holes were asked for, since this was asked last.
+    pub(crate) fn asked_blocks(&self) -> u64 {
+        std::mem::take(&mut self.0.lock().asked_blocks)
     }
 
     /// Writes as a program does whose writes are passed through.
@@ -285,6 +292,7 @@ impl BackingFile for TestFile {
     fn holes(&self, ranges: &[Range<u64>]) -> Result<Vec<u64>> {
         self.unless_failing(|kernel, number| {
             kernel.asked += ranges.len();
+            kernel.asked_blocks += ranges.iter().map(|range| range.end - range.start).sum::<u64>();
             let file = &kernel.model.files[number];
             let holes = |range: &Range<u64>| range.end - range.start - file.blocks_within(range);
             Ok(ranges.iter().map(holes).collect())

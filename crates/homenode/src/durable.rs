@@ -26,6 +26,7 @@ use homenode_linux::process::serve_writes;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::iter;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,13 +56,14 @@ impl Pool {
         options.checked_commit_period(false)?;
         let machine = Machine::read(options.files_max)?;
         refuse_twice(paths)?;
-        let files = paths.iter().map(|path| open(path, options.direct));
+        let made = options.made.iter().map(Option::as_deref).chain(iter::repeat(None));
+        let files = paths
+            .iter()
+            .zip(made)
+            .map(|(path, made)| open(path, made, options.direct));
         let files = files.collect::<Result<Vec<_>, _>>()?;
         if files.is_empty() {
             return Err(Error::NoMembers);
-        }
-        for (file, made) in files.iter().zip(&options.made) {
-            made.map_or(Ok(()), |made| file.require(made))?;
         }
         files
             .iter()
@@ -181,8 +183,7 @@ impl Pool {
         let (fs, pool) = (&inner.fs, inner.fs.pool());
         let uuid = fs.uuid().ok_or(Error::VolatilePool)?;
         fs.check_members()?;
-        let file = open(path, new.direct)?;
-        new.made.map_or(Ok(()), |made| file.require(made))?;
+        let file = open(path, new.made.as_deref(), new.direct)?;
         require_blocks(&file, MEMBER_BLOCKS_MIN)?;
         let members = pool.status().members;
         if file.kind()? == MemberKind::Block && !pool.memory().has_cache() {
@@ -283,7 +284,7 @@ impl Pool {
 }
 
 /// Ways in which a file can become a member.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct NewFile {
     /// Leaves the file unwritten: see [`PoolOptions::unwritten`].
     pub unwritten: bool,
@@ -291,8 +292,8 @@ pub struct NewFile {
     pub direct: bool,
     /// Overwrites what the file holds: see [`PoolOptions::overwrites`].
     pub overwrites: bool,
-    /// Device and inode of the file, if it was just made for this: another one in its place is refused.
-    pub made: Option<(u64, u64)>,
+    /// The file, if it was just made for this: see [`PoolOptions::made`].
+    pub made: Option<Arc<File>>,
 }
 
 /// The pool that a file is a member of, by the file's own superblock.
@@ -320,9 +321,9 @@ pub fn member_of(path: &Path) -> Result<Membership, Error> {
     })
 }
 
-/// Opens a file that is to become a member.
-fn open(path: &Path, direct: bool) -> Result<MemberFile, MemberFileError> {
-    let file = MemberFile::open(path)?;
+/// Opens a file that is to become a member, or takes the one that was `made` for that.
+fn open(path: &Path, made: Option<&File>, direct: bool) -> Result<MemberFile, MemberFileError> {
+    let file = made.map_or_else(|| MemberFile::open(path), |made| MemberFile::of_made(path, made))?;
     if direct { file.direct() } else { Ok(file) }
 }
 

@@ -1,6 +1,7 @@
 //! Options of a pool.
 
 use crate::{Error, NodeId, PoolName, Size};
+use std::fs::File;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -60,8 +61,9 @@ pub struct PoolOptions {
     pub takes_from: Vec<u128>,
     /// Files that hold other data may become members of a durable pool that is being made: the data are lost.
     pub overwrites: bool,
-    /// Device and inode of each file of a new durable pool that was just made for it, in the order of the files: another one in its place is refused.
-    pub made: Vec<Option<(u64, u64)>>,
+    /// Each file of a new durable pool that was just made for it, open for reading and writing, in the order of the files: another one in its place is
+    /// refused. Nobody else can make a member of it as long as it is locked by flock(2).
+    pub made: Vec<Option<Arc<File>>>,
     /// Set while a durable pool is being made, the pool is given up soon, with an error.
     pub interrupted: Option<Arc<AtomicBool>>,
     /// Time between two commits of a durable pool, 1 to 300 s: as long may a power cut take back what was not synced. `None`: a second,

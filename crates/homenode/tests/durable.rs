@@ -9,10 +9,10 @@ use homenode::{
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use support::{Files, KILLED, count_records, flip, kills, read, start};
 
@@ -250,10 +250,10 @@ fn a_file_with_data_or_in_the_place_of_another_is_refused() {
     flip(&a, MEMBER_BYTES - 100);
     refuse(create(&a, &options()), "holds data");
     assert!(fs::read(&a).unwrap().starts_with(&[0; 4096]), "it was written to");
-    let of = |path: &PathBuf| fs::metadata(path).map(|found| (found.dev(), found.ino())).unwrap();
-    let made = |identity| PoolOptions {
+    let of = |path: &PathBuf| Arc::new(File::options().read(true).write(true).open(path).unwrap());
+    let made = |file| PoolOptions {
         overwrites: true,
-        made: vec![Some(identity)],
+        made: vec![Some(file)],
         ..options()
     };
     refuse(create(&a, &made(of(&b))), "has taken the place of");

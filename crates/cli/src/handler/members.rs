@@ -40,9 +40,9 @@ pub(super) fn add_file(
         let what = format!("cannot add {}: it lies in the pool itself", shown(path));
         return Err(Refusal::new(what));
     }
-    let identity = (!is_there).then(|| made.make(path, size_bytes).map_err(refused));
+    let file = (!is_there).then(|| made.make(path, size_bytes).map_err(refused));
     let new = NewFile {
-        made: identity.transpose()?,
+        made: file.transpose()?,
         ..new
     };
     note.come(pool, path).map_err(refused)?;

@@ -12,13 +12,13 @@ use crate::waiting;
 use clap::Args;
 use homenode::{Error, Found, MemberKind, Membership, Pool, PoolName, PoolOptions};
 use homenode_linux::memory::MemberFileError;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -120,6 +120,11 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
     if let Some(bytes) = args.cache {
         homenode::check_cache(bytes)?;
     }
+    // What cannot be recorded is not made.
+    known::check()?;
+    for path in &args.files.members {
+        to_text(path)?;
+    }
     let (members, bytes) = make(&args.name, &args.files)?;
     if let Err(failure) = note(&args.name, members, args.cache) {
         fail!(
@@ -147,13 +152,13 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
         {
             takes_from.push(found.uuid);
         }
-        let mut identity = None;
+        let mut file = None;
         if !is_there {
-            identity = Some(made.make(path, args.size)?);
+            file = Some(made.make(path, args.size)?);
         } else if let Some(size) = args.size {
             check_size(path, size, args.force)?;
         }
-        made_files.push(identity);
+        made_files.push(file);
     }
     let members = args
         .members
@@ -249,11 +254,18 @@ pub(crate) fn to_be_added(path: &Path) -> Result<String> {
         }
         _ => absolute(path)?,
     };
-    let text = path.to_str().map(str::to_owned);
+    to_text(&path)
+}
+
+/// A path as the pool's record has it.
+fn to_text(path: &Path) -> Result<String> {
+    let text = std::path::absolute(path)
+        .ok()
+        .and_then(|path| path.to_str().map(str::to_owned));
     text.ok_or_else(|| {
         Failure::new(format!(
             "the name of {} is not UTF-8: give the file another one",
-            shown(&path)
+            shown(path)
         ))
     })
 }
@@ -287,8 +299,8 @@ struct MadeFile {
     path: PathBuf,
     /// Directory that it was made in, whatever becomes of that one's path.
     parent: OwnedFd,
-    /// Device and inode.
-    identity: (u64, u64),
+    /// Locked, so that it is nobody else's when it goes.
+    file: Arc<fs::File>,
 }
 
 impl Made {
@@ -297,8 +309,8 @@ impl Made {
         self.0.clear();
     }
 
-    /// Makes a file; returns its device and inode.
-    pub(crate) fn make(&mut self, path: &Path, size: Option<u64>) -> Result<(u64, u64)> {
+    /// Makes a file, and locks it.
+    pub(crate) fn make(&mut self, path: &Path, size: Option<u64>) -> Result<Arc<fs::File>> {
         if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") {
             fail!("there is no device {}: `lsblk` lists the disks", shown(path));
         }
@@ -316,19 +328,20 @@ impl Made {
         let name = path.file_name().ok_or_else(|| cannot(ErrorKind::InvalidInput.into()))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = rustix::fs::open(parent, flags, Mode::empty()).map_err(|errno| cannot(errno.into()))?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         // What is in it is for whom the pool's own modes say.
         let file = rustix::fs::openat(&parent, name, flags, Mode::RUSR | Mode::WUSR);
-        let file = fs::File::from(file.map_err(|errno| cannot(errno.into()))?);
-        let found = file.metadata().map_err(cannot)?;
-        let identity = (found.dev(), found.ino());
+        let file = Arc::new(fs::File::from(file.map_err(|errno| cannot(errno.into()))?));
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            fail!("{} was just made, and another command uses it already", shown(path));
+        }
         self.0.push(MadeFile {
             path: path.to_owned(),
             parent,
-            identity,
+            file: Arc::clone(&file),
         });
         file.set_len(size).map_err(cannot)?;
-        Ok(identity)
+        Ok(file)
     }
 }
 
@@ -338,7 +351,8 @@ impl Made {
         for made in &self.0 {
             let Some(name) = made.path.file_name() else { continue };
             let found = rustix::fs::statat(&made.parent, name, AtFlags::SYMLINK_NOFOLLOW);
-            if found.is_ok_and(|found| (found.st_dev, found.st_ino) == made.identity) {
+            let is_it = |own: Metadata| found.is_ok_and(|found| (found.st_dev, found.st_ino) == (own.dev(), own.ino()));
+            if made.file.metadata().is_ok_and(is_it) {
                 let _ = rustix::fs::unlinkat(&made.parent, name, AtFlags::empty());
             }
         }
@@ -668,8 +682,7 @@ mod tests {
         let [stays, goes] = ["stays", "goes"].map(|name| directory.join(name));
         let mut made = Made::default();
         for path in [&stays, &goes] {
-            let found = (made.make(path, Some(4096)).unwrap(), fs::metadata(path).unwrap());
-            assert_eq!(found.0, (found.1.dev(), found.1.ino()));
+            made.make(path, Some(4096)).unwrap();
         }
         fs::write(directory.join("another"), "of somebody").unwrap();
         fs::rename(directory.join("another"), &stays).unwrap();

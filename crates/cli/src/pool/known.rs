@@ -3,6 +3,7 @@
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
 use homenode::PoolName;
+use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -123,6 +124,19 @@ pub(crate) fn name_of(uuid: u128) -> Result<Option<PoolName>> {
         }
     }
     Ok(None)
+}
+
+/// Refuses to go on where no pool can be noted.
+pub(crate) fn check() -> Result<()> {
+    let directory = directory();
+    let made = fs::create_dir_all(&directory);
+    let may = made.and_then(|()| Ok(rustix::fs::access(&directory, Access::WRITE_OK | Access::EXEC_OK)?));
+    may.map_err(|error| {
+        Failure::new(format!(
+            "pools cannot be recorded in {}: {error}: use sudo, or name another directory by {VARIABLE}",
+            directory.display()
+        ))
+    })
 }
 
 /// Notes a pool, in place of what was noted under its name.

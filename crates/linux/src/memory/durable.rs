@@ -25,7 +25,7 @@ use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, NodeId,
 use homenode_shared::{Guarded, is_lost};
 use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, SeekFrom};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -184,6 +184,31 @@ impl MemberFile {
         Self::open_with(path, OpenOptions::new().read(true).write(true), lock)
     }
 
+    /// The file that was just made at `path`, open for reading and writing; it stays locked until all that have it open close it.
+    ///
+    /// # Errors
+    /// [`MemberFileError::Replaced`] when another one lies there; [`MemberFileError`].
+    pub fn of_made(path: &Path, made: &File) -> Result<Self, MemberFileError> {
+        let failed = |source| MemberFileError::Io {
+            doing: "look at",
+            path: path.to_owned(),
+            source,
+        };
+        let found = made.metadata().map_err(failed)?;
+        let is_it = |named: Metadata| (named.dev(), named.ino()) == (found.dev(), found.ino());
+        if !std::fs::metadata(path).is_ok_and(is_it) {
+            return Err(MemberFileError::Replaced { path: path.to_owned() });
+        }
+        lock(made, path, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self {
+            path: path.to_owned(),
+            file: made.try_clone().map_err(failed)?,
+            bytes: found.len() / BLOCK_BYTES as u64 * BLOCK_BYTES as u64,
+            device: None,
+            direct: None,
+        })
+    }
+
     /// Opens and locks a member that is only to be read; others may read it meanwhile.
     ///
     /// # Errors
@@ -231,7 +256,15 @@ impl MemberFile {
         if is_disk && locked == Some(FlockOperation::NonBlockingLockExclusive) && direct::is_read_only(path) {
             return Err(MemberFileError::ReadOnly { path: path.to_owned() });
         }
+        // A disk is this open file's alone, if it is locked at all; udev(7) locks it while it looks at what was written.
+        if let Some(operation) = locked.filter(|_| !is_disk) {
+            lock(&file, path, operation)?;
+        }
         let stat = rustix::fs::fstat(&file).map_err(|errno| failed("look at")(errno.into()))?;
+        // Whoever had the lock has removed it: nobody would find it again.
+        if locked.is_some() && stat.st_nlink == 0 {
+            return Err(failed("open")(io::ErrorKind::NotFound.into()));
+        }
         let (mut device, mut bytes) = (None, u64::try_from(stat.st_size).unwrap_or(0));
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile if !is_disk => {}
@@ -248,17 +281,6 @@ impl MemberFile {
                 device = Some(found);
             }
             _ => return Err(none()),
-        }
-        // A disk is this open file's alone, if it is locked at all; udev(7) locks it while it looks at what was written.
-        if let Some(operation) = locked.filter(|_| !is_disk) {
-            let is_busy = |errno: &rustix::io::Errno| *errno == rustix::io::Errno::WOULDBLOCK;
-            try_while(is_busy, || rustix::fs::flock(&file, operation)).map_err(|errno| match errno {
-                rustix::io::Errno::WOULDBLOCK => MemberFileError::InUse {
-                    path: path.to_owned(),
-                    by: None,
-                },
-                errno => failed("lock")(errno.into()),
-            })?;
         }
         let member = Self {
             path: path.to_owned(),
@@ -298,20 +320,6 @@ impl MemberFile {
             (None, Some(_)) => direct::read_exact_at(&self.file, to, at),
             (None, None) => self.file.read_exact_at(to, at),
         }
-    }
-
-    /// Refuses it unless it is this one, by device and inode.
-    ///
-    /// # Errors
-    /// [`MemberFileError::Replaced`].
-    pub fn require(&self, made: (u64, u64)) -> Result<(), MemberFileError> {
-        let found = rustix::fs::fstat(&self.file).map_err(|errno| self.failed("look at", errno.into()))?;
-        if (found.st_dev, found.st_ino) == made {
-            return Ok(());
-        }
-        Err(MemberFileError::Replaced {
-            path: self.path.clone(),
-        })
     }
 
     /// Its name.
@@ -507,6 +515,22 @@ fn try_while<T, E>(is_busy: impl Fn(&E) -> bool, mut attempt: impl FnMut() -> Re
             done => return done,
         }
     }
+}
+
+/// Locks the file at `path` against other processes, and against others of this one.
+fn lock(file: &File, path: &Path, operation: FlockOperation) -> Result<(), MemberFileError> {
+    let is_busy = |errno: &rustix::io::Errno| *errno == rustix::io::Errno::WOULDBLOCK;
+    try_while(is_busy, || rustix::fs::flock(file, operation)).map_err(|errno| match errno {
+        rustix::io::Errno::WOULDBLOCK => MemberFileError::InUse {
+            path: path.to_owned(),
+            by: None,
+        },
+        errno => MemberFileError::Io {
+            doing: "lock",
+            path: path.to_owned(),
+            source: errno.into(),
+        },
+    })
 }
 
 /// Returns the error for a disk that another process has.

@@ -2,7 +2,9 @@
 
 use super::*;
 use rustix::process::Pid;
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Child, Output, Stdio};
 
@@ -229,4 +231,42 @@ fn incomplete_members_are_reported_while_the_pool_is_up() {
     ] {
         assert!(lost.iter().all(|part| told.contains(part)), "{told}");
     }
+}
+
+#[test]
+fn two_pools_on_one_new_file_leave_it_to_the_one_that_was_made() {
+    let pools = Pools::new("both");
+    for round in 0..20 {
+        let creating = ["one", "two"].map(|name| {
+            let mut command = pools.homenode(&format!("pool create {name} file --size 32M --unwritten"));
+            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+        });
+        let ended = creating.map(|child| child.wait_with_output().unwrap());
+        let made = ended.iter().filter(|output| output.status.success()).count();
+        assert!(made <= 1, "round {round}: {ended:?}");
+        assert_eq!(pools.listed().len(), made);
+        for pool in pools.listed() {
+            assert_eq!(pool["problem"], Value::Null, "round {round}: {ended:?}");
+            let name = pool["name"].as_str().unwrap();
+            assert!(succeed(&mut pools.homenode(&format!("fsck {name}"))).contains("sound"));
+            succeed(&mut pools.homenode(&format!("pool export {name}")));
+        }
+        let _ = fs::remove_file(pools.path("file"));
+    }
+}
+
+#[test]
+fn a_pool_that_cannot_be_recorded_is_not_made() {
+    let pools = Pools::new("unrecorded");
+    let mut command = pools.homenode("pool create cask --size 32M");
+    let told = fail(1, command.arg(OsStr::from_bytes(b"bad\xff")));
+    assert!(told.contains("bad\\xff is not UTF-8"), "{told}");
+    let mut command = pools.homenode("pool create cask a --size 32M");
+    let told = fail(1, command.env("HOMENODE_POOLS", "/proc/known"));
+    assert!(told.contains("cannot be recorded in /proc/known: "), "{told}");
+    let left = fs::read_dir(pools.0.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    let left = left.filter(|name| name != "known").collect::<Vec<_>>();
+    assert!(left.is_empty(), "{left:?}");
 }

@@ -809,6 +809,35 @@ mod tests {
     }
 
     #[test]
+    fn stretches_that_are_persisted_together_are_all_written() {
+        // Beside the target: /tmp may be a tmpfs.
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("the source's directory is writable");
+        let path = directory.path().join("member");
+        std::fs::write(&path, vec![0; 4 << 20]).expect("the disk has room");
+        let memory = crate::memory::NodeMemory::new();
+        let file = MemberFile::open(&path).expect("no other process has the file");
+        memory
+            .attach(MemberId(0), MemberKind::File, file)
+            .expect("it is mapped");
+        let member = memory.durable(MemberId(0)).expect("it is there");
+        let dirty = || {
+            let told = ["Shared_Dirty:", "Private_Dirty:"].map(|field| member.mapping.told(field).unwrap());
+            told.map(|text| text.trim_end_matches("kB").trim().parse::<u64>().unwrap())
+                .iter()
+                .sum::<u64>()
+        };
+        let stretches: Vec<_> = (0..100)
+            .map(|nth| (Block::new(MemberId(0), 7 * nth), BLOCK_BYTES))
+            .collect();
+        for (at, bytes) in &stretches {
+            memory.store(*at, 0, &vec![1; *bytes]).expect("the member is sound");
+        }
+        assert!(dirty() > 0);
+        memory.persist_each(&stretches).expect("the disk is sound");
+        assert_eq!(dirty(), 0, "kB are dirty");
+    }
+
+    #[test]
     fn opening_a_member_waits_for_a_forked_child_to_exec() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let member = MemberFile::open(file.path()).unwrap();

@@ -312,7 +312,7 @@ impl Mapping {
     }
 
     /// Returns the text of a field that the kernel tells of this mapping.
-    fn told(&self, field: &str) -> Option<String> {
+    pub(crate) fn told(&self, field: &str) -> Option<String> {
         let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
         let start = format!("{:x}-", self.base.addr());
         let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&start)).skip(1);

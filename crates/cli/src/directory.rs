@@ -115,8 +115,13 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
                 _ => {}
             }
         }
+        let log = control::log_path(device);
+        let log = match log.exists() {
+            true => format!("; its log is {} until the next boot", log.display()),
+            false => String::new(),
+        };
         notice(&format!(
-            "cleared a dead mount on {name}: its server had been killed; {}",
+            "cleared a dead mount on {name}: its server had been killed; {}{log}",
             fate(&located.mount)
         ));
     }
@@ -165,10 +170,18 @@ fn is_gone(located: &Located) -> bool {
     rustix::fs::statfs(&located.path).is_err_and(dead)
 }
 
+/// Whether a path names a symbolic link, whatever that leads to.
+pub(crate) fn is_link(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink())
+}
+
 fn find(directory: &Path, when_missing: &str) -> Result<Located> {
     let name = shown(&absolute(directory));
     match locate(directory) {
         Ok(located) => Ok(located),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_link(directory) => {
+            fail!("{name} is a link to what does not exist: make that first, or give another directory")
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             fail!("{name} does not exist: {when_missing}")
         }

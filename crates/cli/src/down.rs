@@ -9,6 +9,7 @@ use crate::failure::{Failure, Result, fail};
 use crate::holders;
 use crate::mountinfo::{Located, MountEntry, locate, mounts, shown};
 use crate::progress::Progress;
+use crate::status::mounted_elsewhere;
 use crate::waiting;
 use clap::Args;
 use homenode::{MemberKind, MemberState, MemberStatus};
@@ -69,6 +70,9 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
         return Ok(());
     }
     if !located.mount.is_homenode() {
+        if let Some(place) = mounted_elsewhere(&located.path) {
+            fail!("{name} is no homenode mount here; the pool that was mounted on {name} is {place}");
+        }
         fail!("{name} is not a homenode mount: `homenode status` lists the mounts");
     }
     if !mounted_here {

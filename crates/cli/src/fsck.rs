@@ -1,11 +1,13 @@
 //! `homenode fsck`: whether a durable pool that is not up is sound, and its repair. Exits as fsck(8) does.
 
-use crate::failure::{Failure, plain};
+use crate::failure::{Failure, fail, plain};
 use crate::mountinfo::shown;
 use crate::pool::{known, leaving};
 use crate::print_text;
 use homenode::{Checked, Error, PoolName};
 use std::fmt::Write as _;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -143,6 +145,15 @@ fn members(given: &[PathBuf]) -> Result<(Option<PoolName>, Vec<PathBuf>), Failur
         && known::find(&name)?.is_some()
     {
         return Ok((Some(name), known::members_of(&name)?));
+    }
+    if let [only] = given
+        && only.file_name() == Some(only.as_os_str())
+        && fs::symlink_metadata(only).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    {
+        fail!(
+            "no pool {0} is known here, and there is no file {0}: `homenode pool list` lists known pools",
+            shown(only)
+        );
     }
     Ok((None, given.to_vec()))
 }

@@ -6,6 +6,7 @@ use crate::control::protocol::{Access, DurableReport, STATUS_VERSION, StatusRepo
 use crate::control::{self, To, hint, socket_path};
 use crate::directory::{fate, is_dead};
 use crate::failure::{Failure, Result, fail};
+use crate::holders;
 use crate::mountinfo::{Device, MountEntry, first_homenode_mount, locate, mounts, shown};
 use clap::Args;
 use homenode::mover::{MoverMode, MoverStatus};
@@ -180,7 +181,11 @@ fn all() -> Result<Found> {
     let ask = |(device, mut connection): (Device, Connection)| (device, connection.status());
     for (device, answer) in control::at_once(connections, ask) {
         match answer {
-            Ok(report) => found.pools.push(report),
+            Ok(mut report) => {
+                let elsewhere = elsewhere(device, &report).map(|place| format!("mounted {place}"));
+                report.problems.extend(elsewhere);
+                found.pools.push(report);
+            }
             Err(failure) => {
                 complain!("homenode: {}: {failure}", pool_of(device));
                 found.silent.push(device);
@@ -189,6 +194,27 @@ fn all() -> Result<Found> {
     }
     found.dead = dead(&answering);
     Ok(found)
+}
+
+/// Says where a pool is mounted, and how to end it, if that is in another mount namespace only.
+fn elsewhere(device: Device, report: &StatusReport) -> Option<String> {
+    let is_here = mounts().is_ok_and(|mounts| mounts.iter().any(|mount| mount.device == device));
+    if is_here || !report.mounted || holders::other_namespaces(device).is_empty() {
+        return None;
+    }
+    let (pid, directory) = (report.pid, shown(Path::new(&report.directory)));
+    Some(format!(
+        "in another mount namespace: `nsenter -m -t {pid} homenode down {directory}` ends it"
+    ))
+}
+
+/// [`elsewhere`] of a pool that was mounted by this name.
+pub(crate) fn mounted_elsewhere(directory: &Path) -> Option<String> {
+    control::devices().ok()?.into_iter().find_map(|device| {
+        let report = Connection::open(device).ok()?.status().ok()?;
+        let is_it = directory.as_os_str() == &*report.directory;
+        is_it.then(|| elsewhere(device, &report))?
+    })
 }
 
 /// Sockets of servers.
@@ -305,7 +331,7 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
         owners(pool),
         match pool.metadata_refused {
             0 => String::new(),
-            refused => format!("; {refused} requests refused because it was full"),
+            refused => format!("; requests refused because it was full: {refused}"),
         }
     )?;
     let memory = &report.server_memory;

@@ -85,9 +85,9 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
     let server = Server::start(&args.listen, 0o600, "the page", Arc::new(pages))?;
     let address = server.address();
     crate::print_line(&match (&args.token_file, token) {
-        (None, Some(token)) => format!("{}; ends by Ctrl-C", address.page(&format!("#token={token}"))),
-        (Some(file), _) => format!("{address} with the token in {}; ends by Ctrl-C", file.display()),
-        (None, None) => format!("{address}; ends by Ctrl-C"),
+        (None, Some(token)) => format!("{} (ends by Ctrl-C)", address.page(&format!("#token={token}"))),
+        (Some(file), _) => format!("{address} with the token in {} (ends by Ctrl-C)", file.display()),
+        (None, None) => format!("{address} (ends by Ctrl-C)"),
     })?;
     signals.forever().next();
     Ok(())

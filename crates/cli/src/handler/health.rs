@@ -35,9 +35,12 @@ pub(super) fn problems(pool: &Status, durable: Option<&DurableReport>, fuse: &Fu
             size(spilled)
         ));
     }
-    if pool.metadata_refused > 0 {
+    // The first user is refused at a half.
+    if pool.metadata_refused > 0 && pool.metadata_used_bytes >= pool.metadata_limit_bytes / 3 {
         problems.push(format!(
-            "{} requests refused because metadata memory was full",
+            "metadata memory is full for some: {} of {}, requests refused: {}",
+            size(pool.metadata_used_bytes),
+            size(pool.metadata_limit_bytes),
             pool.metadata_refused
         ));
     }
@@ -116,6 +119,17 @@ mod tests {
         assert_eq!(told.len(), words.len(), "{told:?}");
         assert!(
             told.iter().zip(words).all(|(told, word)| told.starts_with(word)),
+            "{told:?}"
+        );
+        let metadata = |metadata_used_bytes| Status {
+            metadata_limit_bytes: 300,
+            metadata_used_bytes,
+            metadata_refused: 1,
+            ..Status::default()
+        };
+        let told = [150, 99].map(|used| problems(&metadata(used), None, &FuseReport::default()));
+        assert!(
+            told[0][0].starts_with("metadata memory is full") && told[1].is_empty(),
             "{told:?}"
         );
         let full = Status {

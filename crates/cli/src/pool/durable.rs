@@ -4,6 +4,7 @@ use super::known::{self, Known};
 use super::leaving;
 use super::mounted::{self, Mounted, Server};
 use crate::argument;
+use crate::directory::is_link;
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
 use crate::progress::Progress;
@@ -13,6 +14,7 @@ use clap::Args;
 use homenode::{Error, Found, MemberKind, Membership, Pool, PoolName, PoolOptions};
 use homenode_linux::memory::MemberFileError;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -274,6 +276,8 @@ fn to_text(path: &Path) -> Result<String> {
 fn check_size(path: &Path, size: u64, is_forced: bool) -> Result<()> {
     let name = shown(path);
     match fs::metadata(path) {
+        // Whoever opens it refuses it.
+        Ok(found) if found.is_dir() => {}
         Ok(found) if !found.is_file() => {
             complain!("homenode: {name} is a device: the pool takes all of it and ignores --size");
         }
@@ -331,6 +335,12 @@ impl Made {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         // What is in it is for whom the pool's own modes say.
         let file = rustix::fs::openat(&parent, name, flags, Mode::RUSR | Mode::WUSR);
+        if matches!(file, Err(Errno::EXIST)) && is_link(path) {
+            fail!(
+                "{} is a link to a file that does not exist: create that file, or give its own name",
+                shown(path)
+            );
+        }
         let file = Arc::new(fs::File::from(file.map_err(|errno| cannot(errno.into()))?));
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             fail!("{} was just made, and another command uses it already", shown(path));
@@ -553,10 +563,10 @@ impl Listed {
     fn state(&self) -> String {
         match (&self.mounted_on[..], &self.dead_on[..], &self.problem) {
             ([first, ..], ..) if self.failed => format!("mounted on {first}, READ ONLY: `homenode status {first}`"),
-            ([first, ..], ..) => format!("mounted on {first}"),
+            (places, ..) if !places.is_empty() => format!("mounted on {}", places.join(", ")),
             (_, _, Some(problem)) => problem.clone(),
             (_, [first, ..], _) => format!("not mounted: its server on {first} was killed"),
-            ([], [], None) => "not mounted".to_owned(),
+            _ => "not mounted".to_owned(),
         }
     }
 }

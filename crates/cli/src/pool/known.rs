@@ -129,11 +129,11 @@ pub(crate) fn name_of(uuid: u128) -> Result<Option<PoolName>> {
 /// Refuses to go on where no pool can be noted.
 pub(crate) fn check() -> Result<()> {
     let directory = directory();
-    let made = fs::create_dir_all(&directory);
-    let may = made.and_then(|()| Ok(rustix::fs::access(&directory, Access::WRITE_OK | Access::EXEC_OK)?));
-    may.map_err(|error| {
+    // It may have to be made.
+    let there = directory.ancestors().find(|place| place.exists());
+    rustix::fs::access(there.unwrap_or(Path::new("/")), Access::WRITE_OK | Access::EXEC_OK).map_err(|errno| {
         Failure::new(format!(
-            "pools cannot be recorded in {}: {error}: use sudo, or name another directory by {VARIABLE}",
+            "pools cannot be recorded in {}: {errno}: use sudo, or name another directory by {VARIABLE}",
             directory.display()
         ))
     })

@@ -14,7 +14,7 @@ use homenode_sim::trace::{HEADER, Trace, check};
 use homenode_sim::{Constants, Contestant, Machine};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -73,7 +73,10 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
         .create_new(true)
         .mode(0o600)
         .open(&args.file);
-    let mut file = file.map_err(|error| cannot(&error))?;
+    let mut file = file.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => cannot(&"the file exists already: give another name, or remove it"),
+        _ => cannot(&error),
+    })?;
     let mut head = format!("{HEADER}\n");
     for node in &report.pool.nodes {
         let free = node.capacity_bytes.saturating_sub(node.used_bytes);

@@ -64,6 +64,12 @@ pub(super) fn detach(args: &DetachArgs) -> Result<()> {
         waiting::end(&[device], true)?;
         return crate::print_line(&format!("detached {}", shown(&args.volume)));
     }
+    if args.volume.starts_with("/dev/ublkb") {
+        fail!(
+            "there is no waiting device {}: give an attached volume as POOL/NAME",
+            shown(&args.volume)
+        );
+    }
     let (mut connection, name) = find(&args.volume)?;
     let force = args.force;
     match connection.request(&Request::VolumeDetach { name, force }, &mut |_, _| {})? {

@@ -5,6 +5,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Read;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 #[test]
@@ -334,4 +335,26 @@ fn an_aborted_connection_leaves_no_mount() {
     assert_nothing_mounted(scratch.path());
     up(&dir);
     down(&dir);
+}
+
+#[test]
+fn a_pool_of_another_mount_namespace_is_told_with_its_remedy() {
+    need_mounts!(alone);
+    let scratch = Scratch::new("elsewhere");
+    let dir = scratch.dir("pool");
+    let up = format!("{BINARY} up {SIZE} {}", dir.display());
+    succeed(Command::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", &up]));
+    let told = fail(1, homenode(["down"]).arg(&dir));
+    let remedy = told.split('`').find(|part| part.starts_with("nsenter -m -t ")).unwrap();
+    let pid = remedy.split(' ').nth(3).unwrap();
+    let listed = succeed(&mut homenode(["status"]));
+    assert!(
+        listed.contains("mounted in another mount namespace") && listed.contains(remedy),
+        "{listed}"
+    );
+    let name = Path::new(BINARY).file_name().unwrap().to_str().unwrap();
+    let command = remedy.replace(&format!(" {name} "), &format!(" {BINARY} "));
+    succeed(Command::new("sh").args(["-c", &command]));
+    wait_until("the server has ended", || !Path::new("/proc").join(pid).exists());
+    assert!(fail(1, homenode(["down"]).arg(&dir)).contains("is not a homenode mount"));
 }

@@ -30,7 +30,7 @@ impl Web {
         BufReader::new(child.stdout.take().unwrap())
             .read_line(&mut line)
             .unwrap();
-        let address = line.split(';').next().unwrap().split(" with ").next().unwrap();
+        let address = line.split(" (ends").next().unwrap().split(" with ").next().unwrap();
         Self {
             child,
             address: address.to_owned(),

@@ -53,6 +53,8 @@ fn metadata_of_a_user_stays_within_its_limit() {
         assert_eq!(report["metadata_limit_bytes"], LIMIT);
         assert!(used <= LIMIT / 2 && used > LIMIT / 3, "{used} of {LIMIT}");
         assert!(report["metadata_refused"].as_u64().unwrap() >= 1);
+        let is_ill = || succeed(homenode(["status"]).arg(&dir)).contains("health: metadata memory is full");
+        assert!(is_ill());
         let most = &report["metadata_by_user"][0];
         assert_eq!(most["uid"], 65534);
         let own = most["bytes"].as_u64().unwrap();
@@ -71,6 +73,7 @@ fn metadata_of_a_user_stays_within_its_limit() {
         }
         wait_until("memory goes back", || anonymous_bytes(&dir) < before + LIMIT / 8);
         assert!(status(&dir)["metadata_used_bytes"].as_u64().unwrap() < 4096);
+        assert!(!is_ill());
         down(&dir);
     }
 }

@@ -20,6 +20,8 @@ pub const RESERVE_XATTR: &[u8] = b"user.homenode.reserve";
 pub const RESERVE_VALUE: &[u8] = b"extend";
 /// Bytes per node, as `node=bytes` pairs with commas between. Read-only, and not listed.
 pub const MAP_XATTR: &[u8] = b"user.homenode.map";
+/// Names of the filesystem's own attributes: others than these would have no effect.
+const OWN_PREFIX: &[u8] = b"user.homenode.";
 
 /// Longest value (XATTR_SIZE_MAX).
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
@@ -80,7 +82,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NoAttribute`] by `mode`; [`Error::AttributeTooBig`], [`Error::NoSpace`] by size;
-    /// [`Error::Invalid`] for a list, a policy or a reservation that does not parse; [`Error::NotPermitted`] for the map.
+    /// [`Error::Invalid`] for a list, a policy or a reservation that does not parse, and for other names of `user.homenode`;
+    /// [`Error::NotPermitted`] for the map.
     pub fn set_xattr(&self, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode, kill_sgid: bool) -> Result<()> {
         self.set_xattr_as(ROOT, inode, name, value, mode, kill_sgid)
     }
@@ -121,6 +124,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 with_attributes(attributes)
             }
             _ if !is_known(name) => return Err(Error::NotSupported),
+            _ if name.starts_with(OWN_PREFIX) && name != RESERVE_XATTR => return Err(Error::Invalid),
             ACCESS => {
                 let acl = Acl::parse(value)?;
                 if let Some(acl) = &acl {

@@ -288,9 +288,9 @@ fn split(ns: i64) -> (i64, u32) {
 
 /// The nearest time that can be kept: years 1677 to 2262.
 fn join(seconds: i64, nanoseconds: u32) -> i64 {
-    seconds
-        .saturating_mul(NS_PER_SECOND)
-        .saturating_add(i64::from(nanoseconds))
+    let ns = i128::from(seconds) * i128::from(NS_PER_SECOND) + i128::from(nanoseconds);
+    let earliest_or_latest = if ns < 0 { i64::MIN } else { i64::MAX };
+    i64::try_from(ns).unwrap_or(earliest_or_latest)
 }
 
 #[cfg(test)]
@@ -322,7 +322,8 @@ mod tests {
         assert_eq!(join(-1, 999_999_999), -1);
         assert_eq!(split(1_500_000_000), (1, 500_000_000));
         assert_eq!(join(i64::MAX, 0), i64::MAX);
-        assert_eq!(join(i64::MIN, 5), i64::MIN + 5);
+        assert_eq!(join(i64::MIN, 5), i64::MIN);
+        assert_eq!(join(-9_223_372_037, 500_000_000), -9_223_372_036_500_000_000);
     }
 
     #[test]

@@ -170,7 +170,7 @@ fn used_by(by: Option<&InUse>) -> String {
     match by {
         Some(InUse::Mounted(at)) => format!("mounted on {at}: unmount that first"),
         Some(by) => format!("{by}: end that first"),
-        None => "its pool is up, or another command works on it".to_owned(),
+        None => "its pool is up (`homenode status` lists mounted pools), or another command works on it".to_owned(),
     }
 }
 

@@ -198,9 +198,8 @@ impl BackingFile for TmpfsFile {
         let wanted = StatxFlags::SIZE | StatxFlags::BLOCKS | StatxFlags::ATIME | StatxFlags::MTIME | StatxFlags::CTIME;
         let status = statx(&self.root.directory, &*self.name, AtFlags::empty(), wanted).map_err(error)?;
         let time = |time: rustix::fs::StatxTimestamp| {
-            time.tv_sec
-                .saturating_mul(NS_PER_SECOND)
-                .saturating_add(time.tv_nsec.into())
+            let ns = i128::from(time.tv_sec) * i128::from(NS_PER_SECOND) + i128::from(time.tv_nsec);
+            i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })
         };
         Ok(BackingStatus {
             size: status.stx_size,

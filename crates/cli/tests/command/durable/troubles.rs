@@ -261,9 +261,19 @@ fn a_pool_that_cannot_be_recorded_is_not_made() {
     let mut command = pools.homenode("pool create cask --size 32M");
     let told = fail(1, command.arg(OsStr::from_bytes(b"bad\xff")));
     assert!(told.contains("bad\\xff is not UTF-8"), "{told}");
-    let mut command = pools.homenode("pool create cask a --size 32M");
-    let told = fail(1, command.env("HOMENODE_POOLS", "/proc/known"));
-    assert!(told.contains("cannot be recorded in /proc/known: "), "{told}");
+    fs::set_permissions(pools.0.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::create_dir(pools.path("known")).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", BINARY]);
+    let known = pools.path("known");
+    command
+        .args(["pool", "create", "cask", "a", "--size=32M"])
+        .env("HOMENODE_POOLS", &known);
+    let told = fail(1, command.current_dir(pools.0.path()));
+    assert!(
+        told.contains(&format!("cannot be recorded in {}: ", known.display())),
+        "{told}"
+    );
     let left = fs::read_dir(pools.0.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name());

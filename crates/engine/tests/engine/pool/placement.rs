@@ -359,6 +359,14 @@ fn extensions_reserve_where_the_directory_says_so() {
     let set = |inode: &Inode, value: &[u8]| fs.set_xattr(inode, RESERVE_XATTR, value, XattrMode::Either, false);
     let plain = new_file(&fs, "plain");
     assert_eq!(set(&root, b"all"), Err(Error::Invalid));
+    let unknown = fs.set_xattr(
+        &root,
+        b"user.homenode.reserved",
+        RESERVE_VALUE,
+        XattrMode::Either,
+        false,
+    );
+    assert_eq!(unknown, Err(Error::Invalid));
     set(&root, RESERVE_VALUE).unwrap();
     let (file, below) = (
         new_file(&fs, "a"),

@@ -2,10 +2,11 @@
 //!
 //! The kernel drops clean page cache only when no node has free memory left: on a node that is full of it, new pages of a tmpfs go
 //! to another node. The keeper has the kernel drop some of it ahead of writers. Memory of programs is never pushed out. Where free memory is
-//! there, and not in pieces of 2 MiB, it has the kernel compact the node: huge pages are found then, and not made of what is looked for first.
+//! there, and not in pieces of 2 MiB, it takes huge pages for a moment, for which the kernel compacts the node: writers find them then. The
+//! node's `compact` file would wait for pages that somebody has locked, for ever where a stopped FUSE server is to fill them; a page fault does not.
 //!
 //! Cost: a node's meminfo a look, 10 µs, every 20 to 80 ms, and buddyinfo once a second; making room takes a thread for the kernel's reclaim,
-//! about 1 GB/s; compacting at most 1 % of a CPU.
+//! about 1 GB/s; compacting at most 1 % of a CPU, and 500 ms at a time.
 
 use crate::memory::cgroup::Limits;
 use crate::memory::headroom::Meminfo;
@@ -30,6 +31,8 @@ const FED_BYTES: u64 = 64 << 20;
 const HUGE_TARGET_BYTES_MAX: u64 = 256 << 20;
 /// Part of a node's memory that is kept in such pieces at most: one in this many.
 const HUGE_TARGET_PART: u64 = 8;
+/// Most time in which such pieces are made.
+const HUGE_TIME_MAX: Duration = Duration::from_millis(500);
 /// Time between two looks at such pieces.
 const HUGE_PERIOD: Duration = Duration::from_secs(1);
 /// Bytes that one step has the kernel drop at most, some 30 ms.
@@ -62,8 +65,6 @@ struct Node {
     /// Whether room is being made: begun below the target, ended a quarter above it.
     is_short: bool,
     rests_until: Option<Instant>,
-    /// Has the kernel compact the node when it is written to; none without the right, and on kernels without compaction.
-    compact: Option<File>,
     compacts_again: Option<Instant>,
 }
 
@@ -144,7 +145,6 @@ impl Node {
             free_before: 0,
             is_short: false,
             rests_until: None,
-            compact: OpenOptions::new().write(true).open(format!("{directory}/compact")).ok(),
             compacts_again: None,
         })
     }
@@ -182,23 +182,28 @@ impl Node {
 }
 
 impl Node {
-    /// Has the kernel compact the node if too little of its free memory, of which there is enough, is in pieces of 2 MiB: `free_huge` bytes.
+    /// Has the node compacted if too little of its free memory, of which there is enough, is in pieces of 2 MiB: `free_huge` bytes.
     fn keep_huge(&mut self, info: &Meminfo, free_huge: u64, wanted: u64) {
         if !is_in_pieces(info, free_huge, wanted) || self.compacts_again.is_some_and(|end| Instant::now() < end) {
             return;
         }
-        let Some(file) = &mut self.compact else { return };
         let start = Instant::now();
-        // The next look tells what came of it.
-        let _ = file.write_all(b"1");
+        let target = huge_target(info, wanted);
+        // The next look tells what came of it. More than wanted: each CPU keeps some of what is freed.
+        let _ = make_huge(self.id, target + target / 4);
         self.compacts_again = Some(start + start.elapsed() * REST);
     }
 }
 
 /// Whether a node has free memory enough, and too little of it in pieces of 2 MiB.
 fn is_in_pieces(info: &Meminfo, free_huge: u64, wanted: u64) -> bool {
-    let target = wanted.min(info.total / HUGE_TARGET_PART).min(HUGE_TARGET_BYTES_MAX);
+    let target = huge_target(info, wanted);
     free_huge < target && info.free >= 2 * target
+}
+
+/// Free memory that is kept in pieces of 2 MiB.
+fn huge_target(info: &Meminfo, wanted: u64) -> u64 {
+    wanted.min(info.total / HUGE_TARGET_PART).min(HUGE_TARGET_BYTES_MAX)
 }
 
 /// Free memory of `node` in aligned pieces of 2 MiB and more, in buddyinfo; `None` if it has no such line.
@@ -258,6 +263,28 @@ fn kept_bytes(zoneinfo: &str, node: NodeId) -> u64 {
             .find_map(|line| line.trim().strip_prefix("low ")?.trim().parse().ok())
     };
     zones.filter_map(low).sum::<u64>() * BLOCK_BYTES as u64
+}
+
+/// Takes `bytes` of huge pages on `node`, for which the kernel compacts it where they are not there, and frees them.
+fn make_huge(node: NodeId, bytes: u64) -> io::Result<()> {
+    let switch = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    let is_forbidden = switch.is_ok_and(|text| text.contains("[never]"));
+    if is_forbidden || Limits::of_this_process().room() / 2 < bytes {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)? / HUGE_BYTES * HUGE_BYTES;
+    let mapping = Mapping::reserve(bytes)?;
+    mapping.fill()?;
+    mapping.advise(libc::MADV_HUGEPAGE)?;
+    mapping.prefer(0, bytes, node)?;
+    let start = Instant::now();
+    for offset in (0..bytes).step_by(HUGE_BYTES) {
+        mapping.populate(offset, HUGE_BYTES)?;
+        if start.elapsed() >= HUGE_TIME_MAX {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Moves `bytes` of pages of this process to `node` from the node that has most free memory, and frees them. The kernel drops page

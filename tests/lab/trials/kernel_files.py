@@ -376,15 +376,15 @@ class FullNodes(unittest.TestCase):
         self.pool = Pool("256M", "--transport", TRANSPORT, data="kernel")
         self.test_clean_page_cache_makes_room_for_writers()
 
-    def test_free_memory_in_small_pieces_is_put_together(self):
-        self.pool.down()
+    def free_memory_in_small_pieces(self) -> None:
+        """Leaves node 2 free memory in pieces of three pages."""
         proactive = Path("/proc/sys/vm/compaction_proactiveness")
         before = proactive.read_text()
-        # The kernel may not do it by itself meanwhile.
+        # The kernel may not put it together by itself.
         proactive.write_text("0")
         self.addCleanup(proactive.write_text, before)
         directory = Path("/tmp/pieces")
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "huge=never,size=100%", "none", directory], check=True)
         self.addCleanup(subprocess.run, ["umount", directory], check=True)
         mib = memory(2, "MemFree") // MIB - 24
@@ -396,12 +396,48 @@ class FullNodes(unittest.TestCase):
                 # Of four pages of the file three go.
                 done = libc.fallocate(file.fileno(), 3, ctypes.c_long(at), ctypes.c_long(3 * BLOCK))
                 self.assertEqual(done, 0, os.strerror(ctypes.get_errno()))
-            self.assertLess(free_in_huge_pieces(2), 40 * MIB)
-            time.sleep(3)
-            self.assertLess(free_in_huge_pieces(2), 40 * MIB)
-            self.pool = Pool("128M", "--transport", TRANSPORT, data="kernel")
-            self.assertGreater(memory(2, "MemFree"), 128 * MIB)
-            soon(lambda: free_in_huge_pieces(2) >= 48 * MIB, "free memory was put together")
+
+    def test_free_memory_in_small_pieces_is_put_together(self):
+        self.pool.down()
+        self.free_memory_in_small_pieces()
+        self.assertLess(free_in_huge_pieces(2), 40 * MIB)
+        time.sleep(3)
+        self.assertLess(free_in_huge_pieces(2), 40 * MIB)
+        self.pool = Pool("128M", "--transport", TRANSPORT, data="kernel")
+        self.assertGreater(memory(2, "MemFree"), 128 * MIB)
+        soon(lambda: free_in_huge_pieces(2) >= 48 * MIB, "free memory was put together")
+
+    def have_pages_wait(self) -> None:
+        """Has pages on node 2 locked for readers, whose server is stopped."""
+        server = Pool("16M", "--transport", "classic", directory="/tmp/stopped")
+        self.addCleanup(server.down)
+        paths = [server.directory / f"file {number}" for number in range(300)]
+        for path in paths:
+            path.write_bytes(bytes(128 << 10))
+        files = [os.open(path, os.O_RDONLY) for path in paths]
+        for file in files:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            self.addCleanup(os.close, file)
+        os.kill(server.pid, signal.SIGSTOP)
+        with on_node(2):
+            readers = [threading.Thread(target=os.pread, args=(file, BLOCK, 0)) for file in files]
+            for reader in readers:
+                reader.start()
+                self.addCleanup(reader.join)
+        self.addCleanup(os.kill, server.pid, signal.SIGCONT)
+        time.sleep(1)
+
+    def test_pages_that_wait_for_a_stopped_server_stop_no_keeper(self):
+        self.have_pages_wait()
+        self.pool.down()
+        self.free_memory_in_small_pieces()
+        self.pool = Pool("128M", "--transport", TRANSPORT, data="kernel")
+        tasks = Path(f"/proc/{self.pool.pid}/task").iterdir()
+        room = next(task for task in tasks if (task / "comm").read_text() == "room\n")
+        for _ in range(10):
+            looked = (room / "schedstat").read_text()
+            soon(lambda: (room / "schedstat").read_text() != looked, "the keeper goes on")
+            time.sleep(1)
 
     def spilled_from(self, node):
         return {one["node"]: one["spilled_bytes"] for one in self.pool.status()["nodes"]}[node]

@@ -5,7 +5,8 @@
 //! narrowed its mask. A disk's queues and their managed interrupts do not move: the CPU decides which queue is used, so
 //! the thread goes to the right CPUs. Queues of the network move to one CPU, each with its interrupts, XPS and, where it
 //! is used, RPS. A thread whose buffers lie in memory of pools goes to them, or, where it cannot, a file of them comes to it
-//! ([`MoveFile`]). [`cost`] says what a placement costs.
+//! ([`MoveFile`]). [`cost`] says what a placement costs. A bound thread that moves almost nothing for long gets its mask back
+//! ([`Return`]).
 //!
 //! Invariants: the same snapshot, in whatever order, gives the same plan; a managed interrupt is in no action; what was
 //! moved stays for the dwell time. A load that stays the same is settled by its first plan; one that changes moves
@@ -32,12 +33,13 @@ mod tasks;
 
 pub use config::{Config, Policy};
 pub use cost::Cost;
-pub use plan::{Action, FileReason, MoveFile, Plan, Stay, Target};
+pub use plan::{Action, FileReason, MoveFile, Plan, Reset, Return, Stay, Target};
 pub use previous::Previous;
 pub(crate) use reason::Rate;
 pub use reason::{Class, Reason, Why};
 pub use snapshot::{DeviceBytes, FileId, Interrupt, PoolFile, Queue, QueueKind, Received, Snapshot, Thread, ThreadId};
 
+use alloc::borrow::Cow;
 use files::Moment;
 use model::Model;
 use state::State;
@@ -45,6 +47,11 @@ use state::State;
 /// Decides the plan to carry out after this period, given the settings of earlier plans.
 #[must_use]
 pub fn decide(snapshot: &Snapshot, config: &Config, previous: &Previous) -> Plan {
+    let resets = previous.resets(snapshot);
+    let previous = &*match resets.is_empty() {
+        true => Cow::Borrowed(previous),
+        false => Cow::Owned(previous.with(&resets)),
+    };
     let model = Model::new(snapshot, config, previous);
     let found = State::new(&model);
     let mut files = files::wanted(snapshot, previous, &found, Moment::Found);
@@ -71,6 +78,8 @@ pub fn decide(snapshot: &Snapshot, config: &Config, previous: &Previous) -> Plan
     files.sort_by_key(|one| one.file);
     let mut plan = report::plan(snapshot, previous, &found, placed, &senders);
     plan.files = files;
+    plan.returns = previous.returns(snapshot, config);
+    plan.resets = resets;
     report::check(&plan, |cpu| model.domains.index(cpu).is_some());
     plan
 }

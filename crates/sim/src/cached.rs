@@ -116,7 +116,7 @@ impl Cached {
                         done.moves += u64::from(action.moves());
                     }
                 }
-                previous = previous.after(&plan, &snapshot);
+                previous = previous.after(&plan, &snapshot, &config);
             }
             run.scheduler.balance(&run.machine, u64::from(period) * period_ps);
         }
@@ -270,6 +270,8 @@ impl<'a> Run<'a> {
             queues: Vec::new(),
             threads: threads.collect(),
             files: Vec::new(),
+            has_restarted: false,
+            restarted: Vec::new(),
         }
     }
 }

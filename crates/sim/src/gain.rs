@@ -234,6 +234,8 @@ mod tests {
             interrupts: Vec::new(),
             queues: Vec::new(),
             files: Vec::new(),
+            has_restarted: false,
+            restarted: Vec::new(),
         }
     }
 

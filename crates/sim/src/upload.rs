@@ -179,7 +179,7 @@ impl Upload {
                 let plan = affinity::decide(&snapshot, &config, &previous);
                 done.actions += plan.actions.len() as u64;
                 run.carry_out(&plan);
-                previous = previous.after(&plan, &snapshot);
+                previous = previous.after(&plan, &snapshot, &config);
             }
             run.scheduler.balance(&run.machine, u64::from(period) * period_ps);
         }
@@ -450,6 +450,8 @@ impl<'a> Run<'a> {
             queues: all,
             threads,
             files: Vec::new(),
+            has_restarted: false,
+            restarted: Vec::new(),
         }
     }
 }

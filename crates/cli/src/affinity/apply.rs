@@ -117,7 +117,7 @@ fn looks(
         let applied = actor
             .apply(&plan, &sensed.snapshot, &known.conflicts)
             .map_err(failure)?;
-        known.previous = applied.next(&known.previous, &plan, &sensed.snapshot);
+        known.previous = applied.next(&known.previous, &plan, &sensed.snapshot, &settings.decide);
         actor.note_files(&plan.files).map_err(failure)?;
         let files: Vec<FileMoved> = plan.files.iter().map(move_file).collect();
         told.changes += plan.actions.len() + files.len();
@@ -268,6 +268,8 @@ mod tests {
                 actions: Vec::new(),
                 stays,
                 files: Vec::new(),
+                returns: Vec::new(),
+                resets: Vec::new(),
                 cost_before: Cost::default(),
                 cost_after: Cost::default(),
             })

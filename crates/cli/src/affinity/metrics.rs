@@ -4,7 +4,7 @@ use super::plan::codes::of_outcome;
 use crate::failure::Result;
 use crate::http::{Address, Asked, Page, Pages, Server};
 use homenode_linux::affinity::Sensed;
-use homenode_linux::affinity::act::{Applied, Standing};
+use homenode_linux::affinity::act::{Applied, Restore, Standing};
 use homenode_policy::affinity::{Class, Config, Plan, Snapshot, Target, Thread};
 use hyper::StatusCode;
 use prometheus_client::encoding::text::encode;
@@ -124,6 +124,16 @@ impl Metrics {
     pub(super) fn applied(&self, applied: &Applied) {
         for (target, outcome) in &applied.outcomes {
             let labels = [("kind", kind(target)), ("outcome", of_outcome(outcome))];
+            self.actions.get_or_create(&labels).inc();
+        }
+        for (_, restore) in &applied.returned {
+            let outcome = match restore {
+                Restore::Left(_) => "changed",
+                Restore::Vanished => "vanished",
+                Restore::Failed(_) => "refused",
+                _ => "given-back",
+            };
+            let labels = [("kind", "thread"), ("outcome", outcome)];
             self.actions.get_or_create(&labels).inc();
         }
     }

@@ -89,7 +89,7 @@ pub(super) fn lines(reverted: &Reverted) -> Vec<String> {
 }
 
 /// `thread 4711 (fio)`, as long as it is there.
-fn named(target: &Target) -> String {
+pub(super) fn named(target: &Target) -> String {
     let name = match target {
         Target::Thread(id) => fs::read_to_string(format!("/proc/{}/task/{}/comm", id.process, id.thread)).ok(),
         _ => None,

@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Writes a file over and over; with a second argument, has a child that does nothing once the file `fork` is there.
+/// Writes a file over and over, until the file `pause` is there; has a child that runs now and then, and moves nothing, once
+/// the file `fork` is there.
 const PROGRAM: &str = r#"
 use Fcntl; $0 = $ARGV[0]; $| = 1;
 sysopen(my $file, "$ARGV[1]/data", O_RDWR | O_CREAT | O_SYNC) or die $!;
 my $forked;
 while (1) {
-    sysseek($file, 0, 0); syswrite($file, "x" x 65536) or die $!; select(undef, undef, undef, 0.005);
-    if (!$forked && -e "$ARGV[1]/fork") { $forked = fork(); if (!$forked) { sleep 1 while getppid() > 1; exit } }
+    select(undef, undef, undef, 0.005);
+    if (!-e "$ARGV[1]/pause") { sysseek($file, 0, 0); syswrite($file, "x" x 65536) or die $!; }
+    if (!$forked && -e "$ARGV[1]/fork") { $forked = fork(); if (!$forked) { select(undef, undef, undef, 0.01) while getppid() > 1; exit } }
     if ($forked && !-e "$ARGV[1]/child") { open(my $out, ">", "$ARGV[1]/child.new"); print $out $forked; close $out; rename("$ARGV[1]/child.new", "$ARGV[1]/child"); }
 }
 "#;
@@ -129,6 +131,11 @@ impl Load {
     /// Another one, of that name.
     pub(crate) fn another(&self, name: &str) -> Writer {
         Writer::start(name, self.path())
+    }
+
+    /// Has it write nothing from now on.
+    pub(crate) fn pause(&self) {
+        fs::write(self.path().join("pause"), "").unwrap();
     }
 
     /// A child that is started now.

@@ -1,7 +1,7 @@
 //! `homenode affinity run`: as it begins, goes on and ends.
 
 use super::harness::*;
-use super::load::{Load, wait_until};
+use super::load::{Load, mask, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{Read, Write};
@@ -104,6 +104,23 @@ fn changes_of_a_killed_run_are_reverted_by_the_next_run_or_by_revert() {
     );
     assert_eq!(load.mask(), before);
     assert!(daemon.end(Signal::TERM).success());
+}
+
+/// Sixty periods for itself, ten for a child that has only inherited its mask.
+#[test]
+fn run_gives_masks_back_to_threads_that_move_nothing_any_more() {
+    let Some(load) = Load::start() else { return };
+    let before = load.mask();
+    let mut daemon = Daemon::of(&load, &mut load.affinity(&["run", "--period=0.1"]));
+    wait_until("moved", || load.is_moved());
+    let child = load.fork();
+    wait_until("the child's mask is back", || mask(child) == before);
+    assert!(load.is_moved());
+    load.pause();
+    wait_until("the mask is back", || load.mask() == before);
+    daemon.wait_for("it has moved almost nothing for 60 periods, and gets back the CPUs that it had");
+    assert!(daemon.end(Signal::TERM).success(), "{}", daemon.log());
+    assert!(!load.journal().exists());
 }
 
 /// Where they are is known of who acted last.

@@ -3,7 +3,8 @@
 //! An [`Actor`] writes what it is about to change into its journal (`journal`), makes it durable, and only then acts:
 //! `sched_setaffinity` for threads, `smp_affinity` for interrupts, XPS and RPS for queues. Each action is told with what
 //! became of it; the *effective* state is read back. [`Actor::revert`] gives every value back that is still ours, byte for
-//! byte, and the masks of threads and processes that have inherited one of ours (`children`).
+//! byte, and the masks of threads and processes that have inherited one of ours (`children`). A plan gives single threads
+//! their masks back before that, by the same rules; their entries stay in the journal for those that have inherited.
 //!
 //! What is absent:
 //! - No action without a durable record of what was there before.
@@ -44,7 +45,7 @@ use super::sense::gaps::has_vanished;
 use children::Families;
 pub use conflicts::Conflict;
 pub use error::Error;
-use homenode_policy::affinity::{FileId, MoveFile, Plan, Previous, Snapshot, Target};
+use homenode_policy::affinity::{FileId, MoveFile, Plan, Previous, Reset, Return, Snapshot, Target, ThreadId};
 use homenode_policy::{CpuId, NodeId};
 use journal::Journal;
 pub use kernel::{Kernel, Process};
@@ -127,7 +128,8 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             old: entry.old.clone(),
             to: entry.last().to_vec(),
         };
-        self.journal.entries().iter().map(change).collect()
+        let in_force = |(_, entry): &(&Target, &book::Entry)| !entry.is_back;
+        self.journal.entries().iter().filter(in_force).map(change).collect()
     }
 
     /// Returns the files that were moved, with the nodes they were moved to. Nothing moves them back.
@@ -162,6 +164,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     pub fn apply(&mut self, plan: &Plan, snapshot: &Snapshot, conflicts: &[Conflict]) -> Result<Applied, Error> {
         let online = self.online()?;
         let now = self.kernel.now().map_err(Error::kernel("the time since boot"))?;
+        self.note_resets(&plan.resets, now)?;
         let mut outcomes = BTreeMap::new();
         let mut ready = Vec::new();
         for action in &plan.actions {
@@ -191,7 +194,46 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         let outcomes = outcomes.into_iter().map(|(target, outcome)| (target.clone(), outcome));
         Ok(Applied {
             outcomes: outcomes.collect(),
+            returned: self.give_back(&plan.returns)?,
         })
+    }
+
+    /// Writes down what the kernel or a driver has set anew, so that it counts as ours and the old value stays known.
+    fn note_resets(&mut self, resets: &[Reset], now: u64) -> Result<(), Error> {
+        let record = |reset: &Reset| {
+            let entry = self.journal.entries().get(&reset.target)?;
+            let identity = self.kernel.identity(&reset.target).ok()??;
+            let has = self.kernel.read(&reset.target).ok()?;
+            let is_it = identity == entry.identity && has.cpus() == reset.now;
+            is_it.then(|| entry.record(&reset.target, &reset.now, now))
+        };
+        let records: Vec<Record> = resets.iter().filter_map(record).collect();
+        match records.is_empty() {
+            true => Ok(()),
+            false => self.journal.append(&records.iter().collect::<Vec<_>>()),
+        }
+    }
+
+    /// Gives threads their masks back, and writes that down afterwards: a program that is killed in between finds them as
+    /// they were.
+    fn give_back(&mut self, returns: &[Return]) -> Result<Vec<(ThreadId, Restore)>, Error> {
+        if returns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let threads = returns.iter().map(|one| one.thread);
+        let restored = restore::give_back(&self.kernel, &self.journal, threads)?;
+        let is_back = |restore: &Restore| matches!(restore, Restore::Restored | Restore::Partly(_) | Restore::Same);
+        let back = restored.iter().filter(|(_, restore)| is_back(restore));
+        let records: Vec<Record> = back
+            .filter_map(|(thread, _)| {
+                let target = Target::Thread(*thread);
+                Some(self.journal.entries().get(&target)?.record_back(&target))
+            })
+            .collect();
+        if !records.is_empty() {
+            self.journal.append(&records.iter().collect::<Vec<_>>())?;
+        }
+        Ok(restored)
     }
 
     /// How everything stands that was changed; by target. Reads two or three small files a target: for after a plan, not
@@ -201,7 +243,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     /// The machine's CPUs cannot be read.
     pub fn verify(&self) -> Result<Vec<(Target, Standing)>, Error> {
         let online = self.online()?;
-        let entries = self.journal.entries().iter();
+        let entries = self.journal.entries().iter().filter(|(_, entry)| !entry.is_back);
         let standings = entries.map(|(target, entry)| {
             let standing = match self.stands(target, entry, &online) {
                 Ok(standing) => standing,
@@ -227,9 +269,22 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         }
         let threads = Families::new(&self.kernel, self.journal.entries()).inheritors();
         for inheritor in threads.map_err(Error::kernel("the threads of the machine"))?.found {
-            previous.note(Target::Thread(inheritor.thread), inheritor.now.cpus().to_vec());
+            previous.inherit(inheritor.thread, inheritor.now.cpus().to_vec());
         }
         Ok(previous)
+    }
+
+    /// Takes note of the threads of a snapshot that have inherited a mask of ours. Reads files only for threads that have one
+    /// which `previous` does not know.
+    pub fn note_inheritors(&self, snapshot: &Snapshot, previous: &mut Previous) {
+        let families = Families::new(&self.kernel, self.journal.entries());
+        for thread in snapshot.threads.iter().filter(|thread| thread.allowed != thread.cpuset) {
+            if previous.cpus(&Target::Thread(thread.id)).is_none()
+                && let Ok(Some(_)) = families.ancestor(thread.id, &thread.allowed, Some(&thread.cpuset))
+            {
+                previous.inherit(thread.id, thread.allowed.clone());
+            }
+        }
     }
 
     /// Whether a target is still there, for [`Previous::retain`]. Reads a small file.
@@ -278,7 +333,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         }
     }
 
-    /// Writes the journal anew without what has vanished, unless a thread that is still there has inherited of it.
+    /// Writes the journal anew without what has vanished or is back, unless a thread that is still there has inherited of it.
     fn forget_vanished(&mut self) -> Result<(), Error> {
         let kernel = &self.kernel;
         let inheritors = Families::new(kernel, self.journal.entries()).inheritors();
@@ -289,8 +344,8 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         }
         let entries = self.journal.entries().clone();
         self.journal.retain(|target| {
-            let there = kernel.identity(target);
-            there.map_or(true, |identity| identity.as_ref() == Some(&entries[target].identity))
+            let (there, entry) = (kernel.identity(target), &entries[target]);
+            !entry.is_back && there.map_or(true, |identity| identity.as_ref() == Some(&entry.identity))
                 || inheritors.found.iter().any(|inheritor| inheritor.ancestor == *target)
         })
     }

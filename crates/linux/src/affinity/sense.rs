@@ -176,6 +176,8 @@ impl Sensor {
             queues: settings.queues.clone(),
             threads,
             files: buffers.files,
+            has_restarted: false,
+            restarted: Vec::new(),
         };
         let mut unseen = gaps.finish();
         unseen.extend(self.settings_unseen.iter().cloned());

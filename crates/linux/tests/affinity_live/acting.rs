@@ -54,6 +54,8 @@ pub(crate) fn run(journal: &Path) {
             actions,
             stays: Vec::new(),
             files: Vec::new(),
+            returns: Vec::new(),
+            resets: Vec::new(),
             cost_before: Cost::default(),
             cost_after: Cost::default(),
         };
@@ -140,5 +142,7 @@ fn snapshot(kernel: &Live) -> Snapshot {
         queues: Vec::new(),
         threads: Vec::new(),
         files: Vec::new(),
+        has_restarted: false,
+        restarted: Vec::new(),
     }
 }

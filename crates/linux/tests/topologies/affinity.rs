@@ -137,7 +137,7 @@ fn policy_local_leaves_no_movable_thread_far() {
         let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
         assert!(plan.cost_after <= plan.cost_before, "{name}");
         assert_eq!(plan.actions.is_empty(), nodes.len() == 1, "{name}: {plan:?}");
-        let previous = Previous::default().after(&plan, &world.snapshot);
+        let previous = Previous::default().after(&plan, &world.snapshot, &Config::default());
         world.carry_out(&plan);
         let room = nodes[nodes.len() - 1].1.len() > 1;
         for thread in world

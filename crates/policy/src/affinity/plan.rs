@@ -125,6 +125,34 @@ impl fmt::Display for FileId {
     }
 }
 
+/// A thread that gets back the mask it had before this program bound it, as it moves almost nothing. It need not have run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Return {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Periods without bytes to speak of.
+    pub quiet_periods: u64,
+}
+
+impl fmt::Display for Return {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let periods = self.quiet_periods;
+        write!(
+            f,
+            "it has moved almost nothing for {periods} periods, and gets back the CPUs that it had"
+        )
+    }
+}
+
+/// An interrupt or queue whose CPUs the kernel or a driver has set anew: they count as set by this program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// The interrupt or queue.
+    pub target: Target,
+    /// The CPUs it has now.
+    pub now: Vec<CpuId>,
+}
+
 /// Something that stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -148,6 +176,10 @@ pub struct Plan {
     pub stays: Vec<Stay>,
     /// The files that move, ascending.
     pub files: Vec<MoveFile>,
+    /// The threads that get their masks back, ascending; none of them is in `actions`.
+    pub returns: Vec<Return>,
+    /// Interrupts and queues that the kernel or a driver has set anew, by target.
+    pub resets: Vec<Reset>,
     /// Cost of all bytes and overloads now.
     pub cost_before: Cost,
     /// Cost of all bytes and overloads when the plan is done, without the prices of the moves.
@@ -155,6 +187,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether there is nothing to do for whoever carries it out, besides moves of files.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.actions.is_empty() && self.returns.is_empty() && self.resets.is_empty()
+    }
+
     /// Returns the change of a target. None when the target stays, or was not seen.
     #[must_use]
     pub fn action(&self, target: &Target) -> Option<&Action> {

@@ -1,5 +1,8 @@
 //! Settings of earlier plans. With them loads settle, and settings of other programs are told from this program's own.
 
+mod quiet;
+mod resets;
+
 use super::cost::{Cost, NS_PER_S};
 use super::model::per_second;
 use super::reason::Why;
@@ -7,6 +10,8 @@ use super::{Action, Config, FileId, Plan, Snapshot, Target, ThreadId};
 use crate::CpuId;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use quiet::busy;
+use resets::settings;
 
 /// Settings of the plans so far. The actor makes the next `Previous` after each plan that it carried out
 /// ([`Previous::after`]), and corrects it where the kernel did not obey.
@@ -16,6 +21,8 @@ pub struct Previous {
     set: BTreeMap<Target, Setting>,
     refused: BTreeSet<Target>,
     files: BTreeMap<FileId, Moved>,
+    /// How often threads got their masks back.
+    returned: BTreeMap<ThreadId, u32>,
     /// The load that the last plan was made for, when that plan was free to move everything.
     settled: Option<Settled>,
 }
@@ -54,15 +61,26 @@ struct Setting {
     /// When the youngest thread started that was seen then, in clock ticks: who started later and has these CPUs has
     /// inherited them.
     youngest: u64,
+    /// Periods since a thread moved bytes to speak of.
+    quiet_periods: u64,
+    /// A thread has the mask of the thread that started it, and has moved no bytes to speak of itself.
+    is_inherited: bool,
+    /// An interrupt or queue had other CPUs in the last period.
+    is_changed: bool,
 }
 
 impl Previous {
     /// After `plan`, made for `snapshot`, has been carried out: the next period.
     #[must_use]
-    pub fn after(&self, plan: &Plan, snapshot: &Snapshot) -> Self {
+    pub fn after(&self, plan: &Plan, snapshot: &Snapshot, config: &Config) -> Self {
         let youngest = snapshot.threads.iter().map(|thread| thread.id.started).max();
-        let mut next = self.clone();
+        let mut next = self.with(&plan.resets);
         next.period += 1;
+        next.see(snapshot, config);
+        for one in &plan.returns {
+            next.set.remove(&Target::Thread(one.thread));
+            *next.returned.entry(one.thread).or_default() += 1;
+        }
         let dwells = plan.stays.iter().any(|stay| matches!(stay.why, Why::Dwell { .. }));
         if plan.actions.iter().any(Action::moves) || !dwells {
             next.settled = (!dwells).then(|| Settled {
@@ -80,10 +98,10 @@ impl Previous {
         }
         for action in &plan.actions {
             let setting = Setting {
-                cpus: action.to.clone(),
                 // Who is kept where it is has not moved, and may yet when more is known.
                 period: action.moves().then_some(self.period),
                 youngest: youngest.unwrap_or(u64::MAX),
+                ..Setting::found(action.to.clone())
             };
             next.set.insert(action.target.clone(), setting);
         }
@@ -92,12 +110,24 @@ impl Previous {
 
     /// Takes note of something that an earlier run of the program has set.
     pub fn note(&mut self, target: Target, cpus: Vec<CpuId>) {
-        let setting = Setting {
-            cpus,
-            period: None,
-            youngest: u64::MAX,
-        };
-        self.set.insert(target, setting);
+        self.set.insert(target, Setting::found(cpus));
+    }
+
+    /// Counts periods in which threads move nothing to speak of, and sees which interrupts and queues are as they were set.
+    fn see(&mut self, snapshot: &Snapshot, config: &Config) {
+        let busy = busy(snapshot, config);
+        for (target, setting) in &mut self.set {
+            let Target::Thread(id) = target else { break };
+            setting.quiet_periods += 1;
+            if busy.contains(id) {
+                (setting.quiet_periods, setting.is_inherited) = (0, false);
+            }
+        }
+        for (target, now, _) in settings(snapshot) {
+            if let Some(setting) = self.set.get_mut(&target) {
+                setting.is_changed = setting.cpus != now;
+            }
+        }
     }
 
     /// The kernel refuses to change this, or it is left to another program: it is not planned again, and what was set of it is forgotten.
@@ -118,6 +148,7 @@ impl Previous {
     pub fn retain(&mut self, mut keep: impl FnMut(&Target) -> bool) {
         self.set.retain(|target, _| keep(target));
         self.refused.retain(|target| keep(target));
+        self.returned.retain(|thread, _| keep(&Target::Thread(*thread)));
     }
 
     /// The CPUs that were set last.
@@ -212,6 +243,20 @@ impl Previous {
         process
             .take_while(|(target, _)| matches!(target, Target::Thread(other) if other.process == id.process))
             .any(|(_, setting)| id.started > setting.youngest && alike(setting))
+    }
+}
+
+impl Setting {
+    /// CPUs that were set before this program looked.
+    fn found(cpus: Vec<CpuId>) -> Self {
+        Self {
+            cpus,
+            period: None,
+            youngest: u64::MAX,
+            quiet_periods: 0,
+            is_inherited: false,
+            is_changed: false,
+        }
     }
 }
 

@@ -145,6 +145,11 @@ pub enum Why {
     NoQueue,
     /// The thread moves no bytes to speak of.
     Compute,
+    /// The thread has a mask of this program, and moves no bytes to speak of now.
+    Quiet {
+        /// After so many such periods it gets its mask back.
+        periods: u64,
+    },
     /// Its bytes could not be read, so what it does is not known.
     Unread,
     /// It moves less than the smallest rate that is looked at.
@@ -265,6 +270,10 @@ impl fmt::Display for Why {
             ),
             Self::NoQueue => write!(f, "it belongs to no known queue"),
             Self::Compute => write!(f, "it is compute-bound: it moves no bytes to speak of"),
+            Self::Quiet { periods } => write!(
+                f,
+                "it moves no bytes to speak of now: after {periods} such periods it gets back the CPUs that it had"
+            ),
             Self::Unread => write!(
                 f,
                 "bytes not readable (not root, or the kernel does not count them): its traffic is not known"

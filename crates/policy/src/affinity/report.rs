@@ -23,6 +23,8 @@ pub(super) fn plan(
         actions: Vec::new(),
         stays: Vec::new(),
         files: Vec::new(),
+        returns: Vec::new(),
+        resets: Vec::new(),
         cost_before: before.cost(),
         cost_after: after.cost(),
     };

@@ -24,6 +24,11 @@ pub struct Snapshot {
     pub threads: Vec<Thread>,
     /// Files of pools that could come to their threads.
     pub files: Vec<PoolFile>,
+    /// CPUs came or went, or the machine slept, since interrupts and queues were looked at last: the kernel, and drivers of
+    /// any device, may have set their CPUs anew.
+    pub has_restarted: bool,
+    /// Network cards that were down since then: their drivers may have set their CPUs anew. Ascending.
+    pub restarted: Vec<String>,
 }
 
 /// An interrupt of a device.

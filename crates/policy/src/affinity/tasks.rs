@@ -92,6 +92,7 @@ pub(super) fn all<'a>(
         .iter()
         .map(|channel| channel.reach(&model.domains, &channel.origin))
         .collect();
+    let returns = previous.returns(snapshot, config);
     let mut sets = Sets::default();
     let mut tasks = Vec::with_capacity(threads.len());
     for thread in threads {
@@ -137,7 +138,9 @@ pub(super) fn all<'a>(
         let set = |number: usize| &sets.all[number].cpus[..];
         let foreign =
             || own != all && previous.foreign(thread.id, set(own), set(all), |cpus| model.domains.indices(cpus));
-        task.hold = hold(&task, total, config, previous, foreign);
+        let is_returned = returns.binary_search_by_key(&thread.id, |it| it.thread).is_ok();
+        let quiet = (is_returned || total == 0).then(|| previous.quiet_periods(thread.id, config));
+        task.hold = hold(&task, total, config, previous, quiet.flatten(), foreign);
         task.counts = match &task.hold {
             None => Counts::AtPlace,
             Some(_) if sets.all[own].cpus.len() == model.domains.cpu_count() => Counts::Nowhere,
@@ -368,6 +371,7 @@ fn hold(
     bytes_per_s: u64,
     config: &Config,
     previous: &Previous,
+    quiet: Option<u64>,
     foreign: impl Fn() -> bool,
 ) -> Option<Why> {
     let target = Target::Thread(task.thread.id);
@@ -376,6 +380,8 @@ fn hold(
         Some(Why::Off)
     } else if previous.refused(&target) {
         Some(Why::Refused)
+    } else if let Some(periods) = quiet.filter(|_| !foreign()) {
+        Some(Why::Quiet { periods })
     } else if task.class == Class::Compute && task.thread.is_unread {
         Some(Why::Unread)
     } else if bytes_per_s == 0 {

@@ -278,7 +278,7 @@ fn a_moved_file_rests_twice_as_long_after_each_move() {
         world.uses[1].bytes = FAR * (period % 2);
         world.observe();
         let plan = decide(&world.snapshot, &config, &previous);
-        previous = previous.after(&plan, &world.snapshot);
+        previous = previous.after(&plan, &world.snapshot, &config);
         moves.extend(plan.files.iter().map(|_| period));
         world.carry_out(&plan);
     }

@@ -4,6 +4,8 @@ mod buffers;
 mod nonsense;
 mod optimum;
 mod permuted;
+mod quiet;
+mod resets;
 #[path = "../seeded/mod.rs"]
 mod seeded;
 mod senders;

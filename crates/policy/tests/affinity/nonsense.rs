@@ -114,7 +114,7 @@ fn planning_survives_arbitrary_input() {
                     );
                     prop_assert!(plan.stay(&action.target).is_none(), "{action:?}");
                 }
-                previous = previous.after(&plan, &world.snapshot);
+                previous = previous.after(&plan, &world.snapshot, &config);
             }
             Ok(())
         },

@@ -49,7 +49,7 @@ fn misplaced(world: &World) -> Vec<usize> {
 
 fn period(world: &mut World, config: &Config, previous: &mut Previous) -> Plan {
     let plan = decide(&world.snapshot, config, previous);
-    *previous = previous.after(&plan, &world.snapshot);
+    *previous = previous.after(&plan, &world.snapshot, config);
     world.carry_out(&plan);
     plan
 }

@@ -69,7 +69,7 @@ fn add_reader(world: &mut World, cpu: u32, queue: u32) -> usize {
 fn once(world: &mut World) -> (Plan, Previous) {
     world.observe();
     let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
-    let previous = Previous::default().after(&plan, &world.snapshot);
+    let previous = Previous::default().after(&plan, &world.snapshot, &Config::default());
     world.carry_out(&plan);
     go_over(world);
     (plan, previous)

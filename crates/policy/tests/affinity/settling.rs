@@ -20,7 +20,7 @@ fn policies() -> impl Strategy<Value = Policy> {
 /// Decides the plan of a period, and carries it out.
 fn period(world: &mut World, config: &Config, previous: &mut Previous) -> Plan {
     let plan = decide(&world.snapshot, config, previous);
-    *previous = previous.after(&plan, &world.snapshot);
+    *previous = previous.after(&plan, &world.snapshot, config);
     world.carry_out(&plan);
     plan
 }

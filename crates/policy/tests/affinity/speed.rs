@@ -84,7 +84,7 @@ fn a_large_machine_is_decided_quickly() {
                 plan.cost_after
             );
             assert!(times[0] < Duration::from_millis(limit), "{policy}: {times:?}");
-            previous = previous.after(&plan, &world.snapshot);
+            previous = previous.after(&plan, &world.snapshot, &config);
             world.carry_out(&plan);
         }
     }

@@ -10,7 +10,7 @@ fn two_nodes() -> World {
     World::new(&[2, 2], 21, 2)
 }
 
-fn thread(world: &World, index: usize) -> Target {
+pub(crate) fn thread(world: &World, index: usize) -> Target {
     Target::Thread(world.snapshot.threads[index].id)
 }
 
@@ -19,13 +19,13 @@ fn plan(world: &mut World) -> Plan {
     decide(&world.snapshot, &Config::default(), &Previous::default())
 }
 
-fn why<'a>(plan: &'a Plan, target: &Target) -> &'a Why {
+pub(crate) fn why<'a>(plan: &'a Plan, target: &Target) -> &'a Why {
     assert_eq!(plan.action(target), None);
     &plan.stay(target).expect("the plan looked at the target").why
 }
 
 /// A thread on node 0 that reads a disk at home on node 1.
-fn far_reader() -> World {
+pub(crate) fn far_reader() -> World {
     let mut world = two_nodes();
     world.add_wide_disk("nvme0n1", Some(1));
     let fio = world.add_thread("fio", 0, 20);
@@ -77,7 +77,7 @@ fn a_thread_moves_to_cpus_whose_queue_completes_near() {
 }
 
 /// A thread on node 0 that may not leave it, and receives from a card at home on node 1.
-fn bound_receiver() -> World {
+pub(crate) fn bound_receiver() -> World {
     let mut world = two_nodes();
     world.add_card("eth0", Some(1), &[2]);
     let server = world.add_thread("server", 0, 20);
@@ -207,12 +207,12 @@ fn a_new_thread_moves_when_seen_again() {
     let (config, mut previous) = (Config::default(), Previous::default());
     let plan = decide(&world.snapshot, &config, &previous);
     assert_eq!(why(&plan, &thread(&world, 0)), &Why::New);
-    previous = previous.after(&plan, &world.snapshot);
+    previous = previous.after(&plan, &world.snapshot, &config);
     // Another one, after the first has ended.
     world.snapshot.threads[0].id.thread += 1;
     let plan = decide(&world.snapshot, &config, &previous);
     assert_eq!(why(&plan, &thread(&world, 0)), &Why::New);
-    previous = previous.after(&plan, &world.snapshot);
+    previous = previous.after(&plan, &world.snapshot, &config);
     world.snapshot.threads[0].is_new = false;
     let plan = decide(&world.snapshot, &config, &previous);
     assert!(plan.action(&thread(&world, 0)).is_some(), "{plan:?}");
@@ -258,7 +258,7 @@ fn a_well_placed_thread_is_kept() {
     assert!(matches!(kept.reason, Reason::Kept { node: NodeId(1), .. }), "{kept:?}");
     assert_eq!(kept.to, cpus([2, 3]));
     assert_eq!((kept.cost_before, kept.cost_after), Default::default());
-    previous = previous.after(&plan, &world.snapshot);
+    previous = previous.after(&plan, &world.snapshot, &Config::default());
     world.carry_out(&plan);
     let plan = decide(&world.snapshot, &Config::default(), &previous);
     assert_eq!(plan.actions, []);
@@ -318,7 +318,7 @@ fn policy_off_works_by_device_and_process() {
 fn our_masks_may_change_again_and_foreign_ones_never() {
     let mut world = far_reader();
     let first = plan(&mut world);
-    let mut previous = Previous::default().after(&first, &world.snapshot);
+    let mut previous = Previous::default().after(&first, &world.snapshot, &Config::default());
     world.carry_out(&first);
     world.add_wide_disk("nvme1n1", Some(0));
     world.snapshot.threads[0].disk[0].device = Some("nvme1n1".to_owned());
@@ -330,7 +330,7 @@ fn our_masks_may_change_again_and_foreign_ones_never() {
     for left in [2, 1] {
         let plan = decide(&world.snapshot, &config, &previous);
         assert_eq!(why(&plan, &target), &Why::Dwell { periods_left: left });
-        previous = previous.after(&plan, &world.snapshot);
+        previous = previous.after(&plan, &world.snapshot, &config);
     }
     let plan = decide(&world.snapshot, &config, &previous);
     assert_eq!(plan.action(&target).unwrap().to, cpus(0..2));
@@ -357,7 +357,7 @@ fn our_masks_may_change_again_and_foreign_ones_never() {
 fn foreign_and_refused_interrupts_are_left_alone() {
     let mut world = bound_receiver();
     let first = plan(&mut world);
-    let mut previous = Previous::default().after(&first, &world.snapshot);
+    let mut previous = Previous::default().after(&first, &world.snapshot, &Config::default());
     world.carry_out(&first);
     let config = Config {
         dwell_periods: 0,

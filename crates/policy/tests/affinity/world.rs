@@ -152,6 +152,8 @@ impl World {
                 queues: Vec::new(),
                 threads: Vec::new(),
                 files: Vec::new(),
+                has_restarted: false,
+                restarted: Vec::new(),
             },
             streams: Vec::new(),
             fixed: Vec::new(),
@@ -404,6 +406,12 @@ impl World {
                     assert_eq!(queue.cpus, action.from);
                     queue.cpus.clone_from(&action.to);
                 }
+            }
+        }
+        for one in &plan.returns {
+            let mut threads = self.snapshot.threads.iter_mut();
+            if let Some(thread) = threads.find(|thread| thread.id == one.thread) {
+                thread.allowed.clone_from(&thread.cpuset);
             }
         }
         for one in &plan.files {

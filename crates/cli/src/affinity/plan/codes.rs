@@ -73,6 +73,10 @@ fn of_why(why: &Why) -> (&'static str, &'static str) {
         Why::NotMovable => ("not-movable", "its CPUs cannot be changed, or follow its interrupt"),
         Why::NoQueue => ("no-queue", "belongs to no known queue"),
         Why::Compute => ("compute", "compute-bound: moves no bytes to speak of"),
+        Why::Quiet { .. } => (
+            "quiet",
+            "bound by homenode affinity, and moves no bytes now: gets its CPUs back when that goes on",
+        ),
         Why::Unread => (
             "unread",
             "bytes not readable (not root, or the kernel does not count them): their traffic is not known",

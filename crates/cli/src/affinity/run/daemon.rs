@@ -5,11 +5,12 @@ use super::super::known::{Known, failure, of_others};
 use super::super::look;
 use super::super::metrics::Metrics;
 use super::super::pools::{self, FileMoved};
+use super::super::revert::named;
 use super::super::settings::Settings;
 use super::super::words::{count, name, plain};
 use crate::failure::{Failure, Result, chain};
 use crate::topology::ranges;
-use homenode_linux::affinity::act::{Actor, Applied, Live, Outcome, Standing};
+use homenode_linux::affinity::act::{Actor, Applied, Live, Outcome, Restore, Standing};
 use homenode_linux::affinity::{Hardware, Sensed, Sensor};
 use homenode_linux::topology::{self, Source};
 use homenode_policy::affinity::{MoveFile, Plan, Snapshot, Target};
@@ -22,6 +23,9 @@ use std::thread;
 
 /// Periods between two looks at state that changes rarely.
 const AROUND_PERIODS: u64 = 30;
+/// Periods between two looks for threads that have inherited a mask: a build that was started from a bound shell is not to
+/// wait long for its CPUs.
+const INHERIT_PERIODS: u64 = 10;
 /// Periods between two looks at pending changes: an interrupt that never arrives leaves its change pending.
 const PENDING_PERIODS: u64 = 5;
 
@@ -38,6 +42,8 @@ pub(super) struct Daemon {
     period: u64,
     /// Files on the way, with what becomes of each.
     moving: Option<Receiver<(MoveFile, FileMoved)>>,
+    /// Threads that got their masks back so far.
+    given_back: usize,
     /// Messages told so far, each to be told once.
     told: Told,
     status: String,
@@ -84,6 +90,7 @@ impl Daemon {
             metrics,
             period: 0,
             moving: None,
+            given_back: 0,
             told: Told::default(),
             status: "looking at the machine".to_owned(),
         };
@@ -144,9 +151,10 @@ impl Daemon {
             ))?;
         }
         self.status = format!(
-            "{} looked at, {} in the journal; {}",
+            "{} looked at, {} in the journal, {} with their CPUs back as they moved nothing; {}",
             count(moved.threads, "thread"),
             count(self.told.standings.len(), "change"),
+            count(self.given_back, "thread"),
             moved.cost
         );
         Ok(())
@@ -165,6 +173,9 @@ impl Daemon {
         if self.period.is_multiple_of(AROUND_PERIODS) {
             self.look_around();
         }
+        if self.period.is_multiple_of(INHERIT_PERIODS) {
+            self.actor.note_inheritors(snapshot, &mut self.known.previous);
+        }
         let mut plan = self.known.decide(snapshot, &self.settings);
         if self.period.is_multiple_of(AROUND_PERIODS) {
             self.told.advise(&sensed, &plan);
@@ -175,7 +186,7 @@ impl Daemon {
             plan.files.clear();
         }
         self.metrics.planned(&sensed, &plan, &self.settings.decide);
-        let applied = if plan.actions.is_empty() {
+        let applied = if plan.is_idle() {
             Applied::default()
         } else {
             self.actor
@@ -183,8 +194,9 @@ impl Daemon {
                 .map_err(failure)?
         };
         tell_outcomes(snapshot, &plan, &applied);
+        self.given_back += tell_returned(&plan, &applied);
         self.metrics.applied(&applied);
-        self.known.previous = applied.next(&self.known.previous, &plan, snapshot);
+        self.known.previous = applied.next(&self.known.previous, &plan, snapshot, &self.settings.decide);
         self.move_files(&plan.files)?;
         if !applied.outcomes.is_empty() {
             self.sensor.settings_changed();
@@ -198,7 +210,7 @@ impl Daemon {
         Ok(Moved {
             threads: snapshot.threads.len(),
             cost: format!("{} now, {} by the plan", plan.cost_before, plan.cost_after),
-            is_to_be_verified: self.period.is_multiple_of(every) || !applied.outcomes.is_empty(),
+            is_to_be_verified: self.period.is_multiple_of(every) || applied != Applied::default(),
         })
     }
 
@@ -317,6 +329,22 @@ fn tell_outcomes(snapshot: &Snapshot, plan: &Plan, applied: &Applied) {
             _ => tracing::info!("{what}: {from} -> {to}: {outcome}: {why}"),
         }
     }
+}
+
+/// Returns how many threads have their masks back.
+fn tell_returned(plan: &Plan, applied: &Applied) -> usize {
+    let mut given_back = 0;
+    for (one, (thread, restore)) in plan.returns.iter().zip(&applied.returned) {
+        let what = named(&Target::Thread(*thread));
+        match restore {
+            Restore::Vanished => {}
+            Restore::Left(_) => tracing::info!("{what}: {restore}"),
+            Restore::Failed(_) => tracing::warn!("{what}: {restore}: {one}"),
+            _ => tracing::info!("{what}: {restore}: {one}"),
+        }
+        given_back += usize::from(matches!(restore, Restore::Restored | Restore::Partly(_)));
+    }
+    given_back
 }
 
 fn hardware() -> Result<Topology> {

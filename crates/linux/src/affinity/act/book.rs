@@ -15,6 +15,8 @@ pub(super) struct Entry {
     pub(super) session: u32,
     /// The CPUs that were set, the last ones last, each with when they were first.
     pub(super) set: Vec<(Vec<CpuId>, u64)>,
+    /// It got its old mask back.
+    pub(super) is_back: bool,
     /// Place of the first record: later changes are taken back first.
     order: usize,
 }
@@ -52,6 +54,31 @@ impl Entry {
     pub(super) fn last(&self) -> &[CpuId] {
         self.set.last().map_or(&[], |(set, _)| set)
     }
+
+    /// Returns the record of `set`, which something was given at a time, with the old value of this entry.
+    pub(super) fn record(&self, target: &Target, set: &[CpuId], at: u64) -> Record {
+        Record {
+            target: Key::from(target),
+            identity: self.identity.clone(),
+            old: self.old.text().to_owned(),
+            whole: self.whole,
+            session: self.session,
+            to: set.iter().map(|cpu| cpu.0).collect(),
+            at,
+            back: false,
+            stays: false,
+        }
+    }
+
+    /// Returns the record of a mask that was given back.
+    pub(super) fn record_back(&self, target: &Target) -> Record {
+        let at = self.set.last().map_or(0, |(_, at)| *at);
+        let back = true;
+        Record {
+            back,
+            ..self.record(target, self.last(), at)
+        }
+    }
 }
 
 /// The record of a file that is moved.
@@ -64,6 +91,7 @@ pub(super) fn of_file(file: FileId, to: NodeId, at: u64) -> Record {
         session: 0,
         to: vec![to.0.into()],
         at,
+        back: false,
         stays: true,
     }
 }
@@ -83,16 +111,9 @@ impl Book {
         let cards = self.cards.iter().map(|(record, _)| record.clone());
         let of_targets = targets.into_iter().flat_map(|target| {
             let entry = &self.entries[&target];
-            entry.set.iter().map(move |(set, at)| Record {
-                target: Key::from(&target),
-                identity: entry.identity.clone(),
-                old: entry.old.text().to_owned(),
-                whole: entry.whole,
-                session: entry.session,
-                to: set.iter().map(|cpu| cpu.0).collect(),
-                at: *at,
-                stays: false,
-            })
+            let back = entry.is_back.then(|| entry.record_back(&target));
+            let set = entry.set.iter();
+            set.map(move |(set, at)| entry.record(&target, set, *at)).chain(back)
         });
         let of_files = self
             .files
@@ -141,6 +162,7 @@ impl Book {
             let known = entry.set.iter().position(|(set, _)| *set == to);
             let at = known.map_or(record.at, |index| entry.set.remove(index).1);
             entry.set.push((to, at));
+            entry.is_back = record.back;
             return;
         }
         let entry = Entry {
@@ -149,6 +171,7 @@ impl Book {
             whole: record.whole,
             session: record.session,
             set: vec![(to, record.at)],
+            is_back: record.back,
             order: self.next_order,
         };
         self.next_order += 1;

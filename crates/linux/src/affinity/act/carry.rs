@@ -85,6 +85,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             session: 0,
             to: action.to.iter().map(|cpu| cpu.0).collect(),
             at: now,
+            back: false,
             stays: false,
         };
         let room = self.room(target, online).map_err(failed)?;

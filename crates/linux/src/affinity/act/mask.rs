@@ -1,6 +1,5 @@
 //! A set of CPUs as the kernel writes it.
 
-use crate::affinity::sense::cpusets::within;
 use crate::topology::sysfs::parse_mask;
 use homenode_policy::CpuId;
 use std::fmt;
@@ -69,9 +68,11 @@ pub(super) fn is_what_became_of(set: &[CpuId], now: &[CpuId], room: Option<&[Cpu
     let Some(room) = room else {
         return !now.is_empty() && is_within(now, set);
     };
-    match within(set, room) {
-        left if left.is_empty() => !now.is_empty() && is_within(room, now),
-        left => set == now || left == now,
+    // Asked for each thread and each mask that was set: most differ in their first CPU.
+    let mut left = set.iter().filter(|cpu| room.binary_search(cpu).is_ok()).peekable();
+    match left.peek() {
+        None => !now.is_empty() && is_within(room, now),
+        Some(_) => set == now || left.eq(now),
     }
 }
 

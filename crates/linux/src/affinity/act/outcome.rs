@@ -1,7 +1,7 @@
 //! Outcomes of changes.
 
 use super::conflicts::Conflict;
-use homenode_policy::affinity::{FileId, Plan, Previous, Snapshot, Target, ThreadId};
+use homenode_policy::affinity::{Config, FileId, Plan, Previous, Snapshot, Target, ThreadId};
 use homenode_policy::{CpuId, NodeId};
 use std::fmt;
 use std::io;
@@ -47,6 +47,8 @@ pub enum Hold {
 pub struct Applied {
     /// Outcomes by action, in the plan's order.
     pub outcomes: Vec<(Target, Outcome)>,
+    /// Threads that got their masks back, in the plan's order.
+    pub returned: Vec<(ThreadId, Restore)>,
 }
 
 impl Outcome {
@@ -67,14 +69,14 @@ impl Applied {
     /// Returns the state for the next decision. Actions that were carried out count as set, refused targets are not planned
     /// again, and where an action was left undone everything is looked at anew.
     #[must_use]
-    pub fn next(&self, previous: &Previous, plan: &Plan, snapshot: &Snapshot) -> Previous {
+    pub fn next(&self, previous: &Previous, plan: &Plan, snapshot: &Snapshot, config: &Config) -> Previous {
         let done = |target: &Target| {
             let mut all = self.outcomes.iter();
             all.any(|(of, outcome)| of == target && outcome.is_done())
         };
         let mut carried_out = plan.clone();
         carried_out.actions.retain(|action| done(&action.target));
-        let mut next = previous.after(&carried_out, snapshot);
+        let mut next = previous.after(&carried_out, snapshot, config);
         for (target, outcome) in &self.outcomes {
             // Who has narrowed a thread's mask may widen it again: that is looked at in every period.
             let is_refused = match outcome {
@@ -84,6 +86,11 @@ impl Applied {
             };
             if is_refused {
                 next.refuse(target.clone());
+            }
+        }
+        for (thread, restore) in &self.returned {
+            if let Restore::Failed(_) = restore {
+                next.refuse(Target::Thread(*thread));
             }
         }
         if carried_out.actions.len() < plan.actions.len() {

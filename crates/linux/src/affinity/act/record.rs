@@ -22,6 +22,9 @@ pub(super) struct Record {
     pub(super) to: Vec<u32>,
     /// When it was written, in clock ticks since boot.
     pub(super) at: u64,
+    /// A thread got its old mask back: nothing is in force any more, but for threads that inherited its mask before.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) back: bool,
     /// It is not taken back: a file stays where it was moved to.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) stays: bool,

@@ -20,11 +20,7 @@ const PASSES_MAX: usize = 16;
 
 /// Fails only before anything was restored.
 pub(super) fn revert<K: Kernel, S: Store>(kernel: &K, journal: &mut Journal<S>) -> Result<Reverted, Error> {
-    let machine = Machine {
-        kernel,
-        online: kernel.online().map_err(Error::kernel("the CPUs that run"))?,
-        possible: kernel.possible().map_err(Error::kernel("the CPUs there can be"))?,
-    };
+    let machine = Machine::new(kernel)?;
     let mut reverted = Reverted {
         files: journal.take_files(),
         cards: journal.take_cards(),
@@ -50,13 +46,43 @@ pub(super) fn revert<K: Kernel, S: Store>(kernel: &K, journal: &mut Journal<S>) 
     Ok(reverted)
 }
 
+/// Gives threads back the masks that they had, where theirs are still ours or inherited. Fails only before the first one.
+pub(super) fn give_back<K: Kernel, S: Store>(
+    kernel: &K,
+    journal: &Journal<S>,
+    threads: impl Iterator<Item = ThreadId>,
+) -> Result<Vec<(ThreadId, Restore)>, Error> {
+    let machine = Machine::new(kernel)?;
+    let families = Families::new(kernel, journal.entries());
+    let restored = threads.map(|thread| {
+        let target = Target::Thread(thread);
+        let restore = match journal.entries().get(&target) {
+            Some(entry) => machine.restore(&target, entry, &families),
+            None => {
+                let restored = machine.restore_inheritor(thread, &families);
+                restored.unwrap_or_else(|error| failure(&error))
+            }
+        };
+        (thread, restore)
+    });
+    Ok(restored.collect())
+}
+
 struct Machine<'a, K> {
     kernel: &'a K,
     online: Vec<CpuId>,
     possible: Vec<CpuId>,
 }
 
-impl<K: Kernel> Machine<'_, K> {
+impl<'a, K: Kernel> Machine<'a, K> {
+    fn new(kernel: &'a K) -> Result<Self, Error> {
+        Ok(Self {
+            kernel,
+            online: kernel.online().map_err(Error::kernel("the CPUs that run"))?,
+            possible: kernel.possible().map_err(Error::kernel("the CPUs there can be"))?,
+        })
+    }
+
     fn restore(&self, target: &Target, entry: &Entry, families: &Families<'_, K>) -> Restore {
         let restored = self.restore_if_ours(target, entry, families);
         restored.unwrap_or_else(|error| failure(&error))
@@ -119,7 +145,7 @@ impl<K: Kernel> Machine<'_, K> {
                 break inheritors.failed.map_or(Ok(()), Err);
             }
             for inheritor in news {
-                let restored = self.restore_inheritor(inheritor, families);
+                let restored = self.restore_inheritor(inheritor.thread, families);
                 let restore = restored.unwrap_or_else(|error| failure(&error));
                 if let Restore::Failed(_) = restore {
                     failed.insert(inheritor.ancestor.clone());
@@ -143,12 +169,12 @@ impl<K: Kernel> Machine<'_, K> {
     }
 
     /// The list of inheritors is old by now: it is looked at again.
-    fn restore_inheritor(&self, inheritor: &Inheritor, families: &Families<'_, K>) -> io::Result<Restore> {
-        let target = Target::Thread(inheritor.thread);
+    fn restore_inheritor(&self, thread: ThreadId, families: &Families<'_, K>) -> io::Result<Restore> {
+        let target = Target::Thread(thread);
         if self.kernel.identity(&target)?.is_none() {
             return Ok(Restore::Vanished);
         }
-        match families.look(inheritor.thread)? {
+        match families.look(thread)? {
             Some(now) => self.give_back(&target, families.entry(&now.ancestor)),
             None => Ok(Restore::Left(self.kernel.read(&target)?.cpus().to_vec())),
         }

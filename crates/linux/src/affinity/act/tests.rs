@@ -1,5 +1,6 @@
 //! Plans on a model machine ([`model`]), cut at every operation; journals that are cut and changed; the machine itself.
 
+mod back;
 mod failing;
 mod journals;
 mod model;
@@ -7,7 +8,7 @@ mod single;
 
 use super::{Actor, Outcome};
 use homenode_policy::NodeId;
-use homenode_policy::affinity::{Action, Cost, Interrupt, Plan, Reason, Snapshot, Target};
+use homenode_policy::affinity::{Action, Cost, Interrupt, Plan, Reason, Return, Snapshot, Target, ThreadId};
 use homenode_policy::topology::{Cpu, Latency, Node, Parts, Topology};
 use model::{ALL, Handle, Machine, OTHERS, cpus};
 
@@ -31,6 +32,8 @@ fn plan(mut actions: Vec<Action>) -> Plan {
         actions,
         stays: Vec::new(),
         files: Vec::new(),
+        returns: Vec::new(),
+        resets: Vec::new(),
         cost_before: Cost::default(),
         cost_after: Cost::default(),
     }
@@ -78,6 +81,8 @@ fn snapshot(machine: &Machine) -> Snapshot {
         queues: Vec::new(),
         threads: Vec::new(),
         files: Vec::new(),
+        has_restarted: false,
+        restarted: Vec::new(),
     }
 }
 
@@ -110,6 +115,16 @@ fn daemon(handle: &Handle, plans: usize) {
         let refused = |(_, outcome): &(Target, Outcome)| matches!(outcome, Outcome::Refused(_));
         assert!(!applied.outcomes.iter().any(refused), "{applied:?}");
         handle.machine().fork();
+        let mut quiet = self::plan(Vec::new());
+        let threads: Vec<ThreadId> = handle.machine().threads.values().map(|thread| thread.id).collect();
+        let first = handle.machine().random.usize(..threads.len());
+        let some = threads.into_iter().skip(first).take(2);
+        quiet.returns.extend(some.map(|thread| Return {
+            thread,
+            quiet_periods: 60,
+        }));
+        let applied = actor.apply(&quiet, &snapshot, &[]).unwrap();
+        assert_eq!(applied.returned.len(), quiet.returns.len());
     }
     let reverted = actor.revert().unwrap();
     assert!(reverted.is_complete(), "{reverted:?}");

@@ -4,20 +4,20 @@ use super::super::conflicts::{conflicts, leave_alone};
 use super::super::{Actor, Error, Hold, Outcome, Restore, Standing};
 use super::model::{ALL, Handle, OTHERS, Set, cpus};
 use super::{action, plan, snapshot};
-use homenode_policy::affinity::{Previous, Target, ThreadId};
+use homenode_policy::affinity::{Config, Previous, Target, ThreadId};
 use std::fs;
 
-const INIT: ThreadId = ThreadId {
+pub(super) const INIT: ThreadId = ThreadId {
     process: 1,
     thread: 1,
     started: 1000,
 };
-const THREAD: Target = Target::Thread(INIT);
+pub(super) const THREAD: Target = Target::Thread(INIT);
 
-type ModelActor = Actor<Handle, Handle>;
+pub(super) type ModelActor = Actor<Handle, Handle>;
 
 /// A machine with one movable interrupt, 30, which may arrive everywhere.
-fn quiet() -> (Handle, ModelActor) {
+pub(super) fn quiet() -> (Handle, ModelActor) {
     let handle = Handle::new(1);
     {
         let mut machine = handle.machine();
@@ -30,11 +30,11 @@ fn quiet() -> (Handle, ModelActor) {
     (handle, actor)
 }
 
-fn open(handle: &Handle) -> Result<ModelActor, Error> {
+pub(super) fn open(handle: &Handle) -> Result<ModelActor, Error> {
     Actor::with_store(handle.clone(), handle.clone())
 }
 
-fn apply(handle: &Handle, actor: &mut ModelActor, target: &Target, from: Set, to: Set) -> Outcome {
+pub(super) fn apply(handle: &Handle, actor: &mut ModelActor, target: &Target, from: Set, to: Set) -> Outcome {
     let snapshot = snapshot(&handle.machine());
     let plan = plan(vec![action(target.clone(), from, to)]);
     let mut applied = actor.apply(&plan, &snapshot, &[]).unwrap();
@@ -42,7 +42,7 @@ fn apply(handle: &Handle, actor: &mut ModelActor, target: &Target, from: Set, to
     applied.outcomes.remove(0).1
 }
 
-fn interrupt() -> Target {
+pub(super) fn interrupt() -> Target {
     Target::Interrupt(30)
 }
 
@@ -139,7 +139,7 @@ fn a_refused_change_is_not_tried_again() {
     assert_eq!(again.outcomes[0].1, Outcome::Withheld(Hold::Refused));
     assert!(actor.revert().unwrap().is_complete());
     assert_eq!(handle.machine().interrupts[&30].writes, 1);
-    let next = refused.next(&Previous::default(), &plan, &told);
+    let next = refused.next(&Previous::default(), &plan, &told, &Config::default());
     assert!(next.refused(&interrupt()) && next.cpus(&interrupt()).is_none());
 }
 
@@ -149,7 +149,7 @@ fn only_changes_carried_out_count_as_set() {
     let told = snapshot(&handle.machine());
     let plan = plan(vec![action(interrupt(), ALL, 2), action(THREAD, 1, 2)]);
     let applied = actor.apply(&plan, &told, &[]).unwrap();
-    let next = applied.next(&Previous::default(), &plan, &told);
+    let next = applied.next(&Previous::default(), &plan, &told, &Config::default());
     assert_eq!(next.cpus(&interrupt()), Some(&cpus(2)[..]));
     assert_eq!(next.cpus(&THREAD), None);
     assert_eq!(actor.previous().unwrap().cpus(&interrupt()), Some(&cpus(2)[..]));

@@ -1,0 +1,148 @@
+//! Masks that go back before the end, and values that the kernel or a driver has set anew.
+
+use super::super::{Outcome, Restore};
+use super::model::{ALL, Handle, OTHERS, cpus};
+use super::single::{INIT, ModelActor, THREAD, apply, interrupt, open, quiet};
+use super::{plan, snapshot};
+use homenode_policy::affinity::{Previous, Reset, Return, Snapshot, Target, Thread, ThreadId};
+
+fn give_back(handle: &Handle, actor: &mut ModelActor, threads: &[ThreadId]) -> Vec<(ThreadId, Restore)> {
+    let mut plan = plan(Vec::new());
+    let returns = threads.iter().map(|thread| Return {
+        thread: *thread,
+        quiet_periods: 60,
+    });
+    plan.returns = returns.collect();
+    let snapshot = snapshot(&handle.machine());
+    actor.apply(&plan, &snapshot, &[]).unwrap().returned
+}
+
+/// A thread as the sensor sees it.
+fn seen(handle: &Handle, id: ThreadId) -> Snapshot {
+    let mut snapshot = snapshot(&handle.machine());
+    snapshot.threads = vec![Thread {
+        id,
+        name: String::new(),
+        process_name: String::new(),
+        cpu: cpus(1)[0],
+        allowed: cpus(handle.machine().has(&Target::Thread(id)).unwrap()),
+        cpuset: cpus(ALL),
+        cpu_ns: 1,
+        waited_ns: 0,
+        disk: Vec::new(),
+        received: Vec::new(),
+        sent: Vec::new(),
+        memory: Vec::new(),
+        files: Vec::new(),
+        is_new: false,
+        is_unread: false,
+    }];
+    snapshot
+}
+
+#[test]
+fn a_mask_that_went_back_is_in_force_no_more_and_may_be_set_again() {
+    let (handle, mut actor) = quiet();
+    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 3), Outcome::Done);
+    assert_eq!(give_back(&handle, &mut actor, &[INIT]), [(INIT, Restore::Restored)]);
+    assert_eq!(handle.machine().has(&THREAD), Some(ALL));
+    for _ in 0..2 {
+        assert_eq!((actor.changed().len(), actor.verify().unwrap().len()), (0, 0));
+        // So it is by the journal's text.
+        drop(actor);
+        actor = open(&handle).unwrap();
+    }
+    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 5), Outcome::Done);
+    assert_eq!(actor.changed().len(), 1);
+    assert!(actor.revert().unwrap().is_complete());
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+}
+
+#[test]
+fn a_mask_that_somebody_else_set_does_not_go_back() {
+    let (handle, mut actor) = quiet();
+    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 3), Outcome::Done);
+    handle.machine().threads.get_mut(&1).unwrap().asked.now = OTHERS;
+    let left = Restore::Left(cpus(OTHERS));
+    assert_eq!(give_back(&handle, &mut actor, &[INIT]), [(INIT, left)]);
+    assert_eq!(handle.machine().has(&THREAD), Some(OTHERS));
+}
+
+#[test]
+fn a_mask_that_was_inherited_before_it_went_back_goes_back_too() {
+    let (handle, mut actor) = quiet();
+    handle.machine().threads.retain(|number, _| *number == INIT.thread);
+    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 3), Outcome::Done);
+    handle.machine().fork();
+    let child = handle
+        .machine()
+        .threads
+        .values()
+        .map(|thread| thread.id)
+        .find(|id| *id != INIT);
+    let child = child.unwrap();
+    let mut previous = Previous::default();
+    actor.note_inheritors(&seen(&handle, child), &mut previous);
+    assert_eq!(previous.cpus(&Target::Thread(child)), Some(&cpus(3)[..]));
+    assert_eq!(give_back(&handle, &mut actor, &[INIT]), [(INIT, Restore::Restored)]);
+    drop(actor);
+    let mut actor = open(&handle).unwrap();
+    let mut previous = Previous::default();
+    actor.note_inheritors(&seen(&handle, child), &mut previous);
+    assert_eq!(previous.cpus(&Target::Thread(child)), Some(&cpus(3)[..]));
+    assert_eq!(give_back(&handle, &mut actor, &[child]), [(child, Restore::Restored)]);
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+    // Whoever has all CPUs has inherited nothing.
+    let mut previous = Previous::default();
+    actor.note_inheritors(&seen(&handle, child), &mut previous);
+    assert_eq!(previous, Previous::default());
+}
+
+#[test]
+fn masks_that_went_back_do_not_fill_the_journal() {
+    let (handle, mut actor) = quiet();
+    let mut longest = 0;
+    for _ in 0..2000 {
+        assert!(apply(&handle, &mut actor, &THREAD, ALL, 3).is_done());
+        assert_eq!(give_back(&handle, &mut actor, &[INIT]), [(INIT, Restore::Restored)]);
+        let text = handle.machine().file.clone().unwrap();
+        longest = longest.max(text.split(|byte| *byte == b'\n').count());
+    }
+    assert!(longest < 1100, "{longest}");
+}
+
+/// A CPU goes offline and comes back: the kernel has given its interrupt all others.
+#[test]
+fn the_old_value_is_restored_after_the_kernel_has_set_another() {
+    let (handle, mut actor) = quiet();
+    assert!(apply(&handle, &mut actor, &interrupt(), ALL, 0x80).is_done());
+    handle.machine().interrupts.get_mut(&30).unwrap().affinity.now = 0x7f;
+    let mut plan = plan(Vec::new());
+    plan.resets = vec![Reset {
+        target: interrupt(),
+        now: cpus(0x7f),
+    }];
+    let told = snapshot(&handle.machine());
+    actor.apply(&plan, &told, &[]).unwrap();
+    assert_eq!(actor.previous().unwrap().cpus(&interrupt()), Some(&cpus(0x7f)[..]));
+    drop(actor);
+    let mut actor = open(&handle).unwrap();
+    assert_eq!(actor.revert().unwrap().targets, [(interrupt(), Restore::Restored)]);
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+}
+
+#[test]
+fn what_somebody_set_after_the_kernel_stays() {
+    let (handle, mut actor) = quiet();
+    assert!(apply(&handle, &mut actor, &interrupt(), ALL, 0x80).is_done());
+    handle.machine().interrupts.get_mut(&30).unwrap().affinity.now = OTHERS;
+    let mut plan = plan(Vec::new());
+    plan.resets = vec![Reset {
+        target: interrupt(),
+        now: cpus(0x7f),
+    }];
+    let told = snapshot(&handle.machine());
+    actor.apply(&plan, &told, &[]).unwrap();
+    let left = Restore::Left(cpus(OTHERS));
+    assert_eq!(actor.revert().unwrap().targets, [(interrupt(), left)]);
+}

@@ -22,6 +22,7 @@ mod names;
 mod placement;
 mod pools;
 mod record;
+mod restarts;
 mod settings;
 pub(super) mod thread_files;
 mod thread_proc;
@@ -46,6 +47,7 @@ use pools::Pools;
 pub use pools::{Ask, ByNode, FilePlace, PoolTasks, TaskBytes};
 pub(crate) use record::recorded_whole;
 pub use record::{record, recorded};
+use restarts::{Restarted, Restarts};
 use settings::Settings;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -72,6 +74,10 @@ pub struct Sensor {
     settings: Option<Settings>,
     settings_age: u32,
     settings_unseen: Vec<Unseen>,
+    /// Counts when settings were read last.
+    restarts: Restarts,
+    /// Restarts told then, for once more: drivers may act a moment after a CPU is seen to run.
+    restarted: Restarted,
 }
 
 /// Result of sensing a machine for one period.
@@ -108,6 +114,7 @@ impl Sensor {
         // Loading programs takes a while, in which nothing is counted.
         let mut bpf = Bpf::new(&tree);
         let last = Reading::read(&tree)?;
+        let restarts = Restarts::read(&tree);
         let mut threads = Threads::default();
         let mut pools = Pools::new(ask);
         let mut gaps = Gaps::default();
@@ -137,6 +144,8 @@ impl Sensor {
             settings: None,
             settings_age: 0,
             settings_unseen: Vec::new(),
+            restarts,
+            restarted: Restarted::default(),
         })
     }
 
@@ -151,7 +160,7 @@ impl Sensor {
         let mut gaps = Gaps::default();
         let mut buffers = self.pools.read(&self.tree, self.last.ticks..now.ticks, &mut gaps);
         let counted = self.bpf.read(&self.tree, &mut gaps);
-        self.read_settings(&now, topology);
+        let restarted = self.read_settings(&now, topology);
         let period_ns = period_ns(self.last.ticks, now.ticks);
         let settings = self.settings.as_ref().expect("the settings were read above");
         let mut pass = Pass {
@@ -176,8 +185,8 @@ impl Sensor {
             queues: settings.queues.clone(),
             threads,
             files: buffers.files,
-            has_restarted: false,
-            restarted: Vec::new(),
+            has_restarted: restarted.all,
+            restarted: restarted.cards,
         };
         let mut unseen = gaps.finish();
         unseen.extend(self.settings_unseen.iter().cloned());
@@ -201,18 +210,26 @@ impl Sensor {
         Hardware::read(&self.tree, &self.last)
     }
 
-    fn read_settings(&mut self, now: &Reading, topology: &Topology) {
+    /// Returns what has restarted since settings were read before last, when they are read now.
+    fn read_settings(&mut self, now: &Reading, topology: &Topology) -> Restarted {
         self.settings_age += 1;
         let last = &self.last;
         let same = last.online == now.online && last.interrupts() == now.interrupts();
-        if self.settings.is_some() && same && self.settings_age < SETTINGS_PERIODS {
-            return;
+        let is_quiet = same && self.restarted == Restarted::default();
+        if self.settings.is_some() && is_quiet && self.settings_age < SETTINGS_PERIODS {
+            return Restarted::default();
         }
+        // What restarts while settings are read is told now and the next time: it is not known which of them were set before.
+        let before = Restarts::read(&self.tree);
         let mut gaps = Gaps::default();
         self.settings = Some(Settings::read(&self.tree, &now.counts, topology, &mut gaps));
         self.disks = Disks::new(topology);
         self.settings_unseen = gaps.finish();
         self.settings_age = 0;
+        let restarted = Restarts::read(&self.tree).since(&self.restarts);
+        self.restarts = before;
+        let earlier = std::mem::replace(&mut self.restarted, restarted.clone());
+        restarted.and(earlier)
     }
 }
 

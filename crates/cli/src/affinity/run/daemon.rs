@@ -193,6 +193,10 @@ impl Daemon {
                 .apply(&plan, snapshot, &self.known.conflicts)
                 .map_err(failure)?
         };
+        for reset in &plan.resets {
+            let (what, now) = (name(snapshot, &reset.target), ranges(&reset.now));
+            tracing::info!("{what}: has CPUs {now} since CPUs, the machine or its card came back: taken up again");
+        }
         tell_outcomes(snapshot, &plan, &applied);
         self.given_back += tell_returned(&plan, &applied);
         self.metrics.applied(&applied);

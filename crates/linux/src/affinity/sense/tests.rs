@@ -231,3 +231,29 @@ fn uptime_is_parsed() {
     assert_eq!(period_ns(100, 250), 1_500_000_000);
     assert_eq!(period_ns(100, 100), 10_000_000);
 }
+
+/// Settings are read in every eighth period, or when CPUs come and go; and once more, as drivers may be slower.
+#[test]
+fn restarts_are_told_in_the_two_periods_that_read_settings_anew() {
+    let machine = Machine::new();
+    machine.file("sys/class/net/eth0/carrier_changes", "2\n");
+    let mut sensor = machine.sensor();
+    let mut uptime = 100;
+    let mut period = || {
+        uptime += 1;
+        machine.uptime(&format!("{uptime}.00"));
+        let snapshot = sensor.sense(&topology(&[])).unwrap().snapshot;
+        (snapshot.has_restarted, snapshot.restarted)
+    };
+    let nothing = (false, Vec::new());
+    assert_eq!(period(), nothing);
+    machine.file(ONLINE, "0-1\n");
+    for _ in 0..2 {
+        assert_eq!(period(), (true, Vec::new()));
+    }
+    assert_eq!(period(), nothing);
+    machine.file("sys/class/net/eth0/carrier_changes", "4\n");
+    let told: Vec<_> = (0..9).map(|_| period()).filter(|told| *told != nothing).collect();
+    let card = || (false, vec!["eth0".to_owned()]);
+    assert_eq!(told, [card(), card()]);
+}

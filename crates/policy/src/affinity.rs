@@ -11,7 +11,8 @@
 //! Invariants: the same snapshot, in whatever order, gives the same plan; a managed interrupt is in no action; what was
 //! moved stays for the dwell time. A load that stays the same is settled by its first plan; one that changes moves
 //! only what saves more than the price of a move.
-//! Cost: 1024 threads, 256 queues and 8 nodes are decided in less than 10 ms.
+//! Cost: 1024 threads, 256 queues and 8 nodes are decided in less than 10 ms; 20,000 threads of which 1,000 move bytes, on 256
+//! CPUs, in some 100 ms.
 
 mod channels;
 mod config;

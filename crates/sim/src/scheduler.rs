@@ -7,11 +7,12 @@ use homenode_policy::CpuId;
 use homenode_policy::affinity::{Thread, ThreadId};
 use homenode_policy::topology::Topology;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Cores, and who runs on them.
 #[derive(Clone, Debug)]
 pub(crate) struct Scheduler {
-    cpus: Vec<CpuId>,
+    cpus: Arc<[CpuId]>,
     cores: Vec<Core>,
     threads: Vec<Placed>,
 }
@@ -55,7 +56,7 @@ const THREADS: usize = 1;
 #[derive(Clone, Debug)]
 struct Placed {
     core: u32,
-    allowed: Vec<CpuId>,
+    allowed: Arc<[CpuId]>,
     busy_ps: u64,
     waited_ps: u64,
 }
@@ -64,7 +65,7 @@ impl Scheduler {
     /// Threads on the first `cores` CPUs that run, thread after thread where `starts` says.
     pub(crate) fn new(topology: &Topology, cores: u32, starts: &[u32]) -> Self {
         let online = topology.cpus().iter().filter(|cpu| cpu.online).map(|cpu| cpu.id);
-        let cpus: Vec<_> = online.take(cores as usize).collect();
+        let cpus: Arc<[CpuId]> = online.take(cores as usize).collect();
         let placed = |core: &u32| Placed {
             core: *core,
             allowed: cpus.clone(),
@@ -156,7 +157,7 @@ impl Scheduler {
 
     /// Gives a thread a mask. A thread whose core is not in it goes to the core of the mask that has the fewest threads.
     pub(crate) fn allow(&mut self, thread: usize, mask: &[CpuId]) {
-        self.threads[thread].allowed = mask.to_vec();
+        self.threads[thread].allowed = mask.into();
         if mask.contains(&self.cpus[self.core(thread) as usize]) {
             return;
         }

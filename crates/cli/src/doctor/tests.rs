@@ -59,7 +59,7 @@ fn load(topology: Topology) -> World {
     }
     let pinned = world.add_thread("pinned", first[0].0, 10);
     world.add_disk_bytes(pinned, "disk", 100 * MB);
-    world.snapshot.threads[pinned].allowed = first[..1].to_vec();
+    world.snapshot.threads[pinned].allowed = first[..1].into();
     let elsewhere = nodes[nodes.len() - 1].1[0].0;
     world.add_thread("compute", elsewhere, 100);
     world.observe();

@@ -282,7 +282,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             if previous.cpus(&Target::Thread(thread.id)).is_none()
                 && let Ok(Some(_)) = families.ancestor(thread.id, &thread.allowed, Some(&thread.cpuset))
             {
-                previous.inherit(thread.id, thread.allowed.clone());
+                previous.inherit(thread.id, thread.allowed.to_vec());
             }
         }
     }

@@ -47,8 +47,8 @@ fn loaded(topology: Topology) -> World {
     let caged = world.add_thread("caged", on(0), 10);
     world.add_disk_bytes(caged, "disk", 100 * MB);
     let cage: Vec<CpuId> = first.iter().copied().map(CpuId).collect();
-    world.snapshot.threads[caged].cpuset.clone_from(&cage);
-    world.snapshot.threads[caged].allowed = cage;
+    world.snapshot.threads[caged].cpuset = cage[..].into();
+    world.snapshot.threads[caged].allowed = cage.into();
     world.add_thread("compute", on(1), 100);
     world.observe();
     world

@@ -10,7 +10,7 @@
 mod steps;
 
 use super::state::{Delta, State};
-use alloc::collections::BTreeSet;
+use alloc::vec;
 use alloc::vec::Vec;
 use steps::{Free, Item, domain, force, lacks_room, options, put_back, step, where_is};
 
@@ -70,14 +70,15 @@ fn gather(state: &mut State<'_>, free: &Free) {
             (0..model.domains.len()).map(access).collect()
         })
         .collect();
-    let comes: BTreeSet<usize> = free.channels.iter().copied().collect();
+    let mut comes = vec![false; model.channels.len()];
+    free.channels.iter().for_each(|channel| comes[*channel] = true);
     for task in &free.tasks {
         state.lift_task(*task);
         let best = model.tasks[*task].candidates.iter().copied().min_by_key(|place| {
             let at = &model.places.all[*place];
             let mut together = state.task_at(*task, *place);
             model.pulls(*task, *place, |channel, rate| {
-                if comes.contains(&channel) {
+                if comes[channel] {
                     together += Delta::try_from(rate * at_home[channel][at.domain]).unwrap_or(Delta::MAX / 4);
                     together -= state.pull_cost(channel, at.domain, rate);
                 }

@@ -3,6 +3,7 @@
 use crate::topology::Topology;
 use crate::{CpuId, NodeId};
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// State and counts of a machine in one period. Lists are ascending by number or name; sets of CPUs are ascending.
@@ -102,10 +103,10 @@ pub struct Thread {
     pub process_name: String,
     /// The CPU it ran on last.
     pub cpu: CpuId,
-    /// Its own mask.
-    pub allowed: Vec<CpuId>,
+    /// Its own mask. Threads have few different masks, and share them: a mask of 256 CPUs has a kilobyte.
+    pub allowed: Arc<[CpuId]>,
     /// The CPUs its cpuset lets it have: the most its mask may ever be.
-    pub cpuset: Vec<CpuId>,
+    pub cpuset: Arc<[CpuId]>,
     /// CPU time it took.
     pub cpu_ns: u64,
     /// Time it was ready to run and waited for a CPU.

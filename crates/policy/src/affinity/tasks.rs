@@ -86,6 +86,7 @@ pub(super) fn all<'a>(
         by_queue: channels::by_queue(&model.channels),
         receiving: channels::by_device(&model.channels, QueueKind::Receive),
         sending: channels::by_device(&model.channels, QueueKind::Transmit),
+        only_card: only_card(&model.channels),
     };
     let direct: Vec<Vec<u64>> = model
         .channels
@@ -170,6 +171,8 @@ struct Ways<'a> {
     /// Receive channels of each card, each with the same share.
     receiving: BTreeMap<&'a str, Vec<(usize, u64)>>,
     sending: BTreeMap<&'a str, Vec<(usize, u64)>>,
+    /// The only card with interrupts. Virtual ones may be of other network namespaces than a thread.
+    only_card: Option<&'a str>,
 }
 
 /// Masks, each once, as threads mostly have the same ones.
@@ -257,7 +260,7 @@ fn attribute(thread: &Thread, snapshot: &Snapshot, model: &Model<'_>, ways: &Way
     for (channel, rate) in &bytes.received {
         *bytes.flows.entry(*channel).or_default() += rate;
     }
-    let likely = network_device(&bytes, model);
+    let likely = network_device(&bytes, model).or(ways.only_card);
     let sending = |device: Option<&str>| ways.sending.get(device?);
     for entry in &thread.sent {
         let rate = per_second(entry.bytes, snapshot);
@@ -290,24 +293,23 @@ fn divide(rate: u64, shares: &[(usize, u64)], to: &mut BTreeMap<usize, u64>) {
     }
 }
 
-/// The network card a thread's bytes are of, where it is not known: that it receives most from, else the only one with
-/// interrupts. Virtual ones may be of other network namespaces than the thread.
+/// The network card that a thread receives most from.
 fn network_device<'a>(bytes: &Bytes, model: &Model<'a>) -> Option<&'a str> {
     let most = bytes
         .received
         .iter()
         .max_by_key(|(channel, rate)| (**rate, usize::MAX - **channel));
-    if let Some((channel, _)) = most {
-        return Some(model.channels[*channel].device);
-    }
-    let carries = |channel: &&Channel<'_>| channel.has(QueueKind::Receive) || channel.has(QueueKind::Transmit);
-    let cards = model.channels.iter().filter(carries);
-    only_device(cards.filter(|channel| !channel.interrupts.is_empty()))
+    most.map(|(channel, _)| model.channels[*channel].device)
 }
 
-fn only_device<'a: 'b, 'b>(mut channels: impl Iterator<Item = &'b Channel<'a>>) -> Option<&'a str> {
-    let first = channels.next()?.device;
-    channels.all(|channel| channel.device == first).then_some(first)
+fn only_card<'a>(channels: &[Channel<'a>]) -> Option<&'a str> {
+    let carries = |channel: &&Channel<'_>| channel.has(QueueKind::Receive) || channel.has(QueueKind::Transmit);
+    let mut cards = channels
+        .iter()
+        .filter(carries)
+        .filter(|channel| !channel.interrupts.is_empty());
+    let first = cards.next()?.device;
+    cards.all(|channel| channel.device == first).then_some(first)
 }
 
 /// Among equals the first by name.

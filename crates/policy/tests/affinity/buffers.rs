@@ -95,8 +95,8 @@ fn a_thread_moves_as_near_as_its_cpuset_allows() {
     let mut world = World::new(&[2, 2, 2], 20, 2);
     let reader = world.add_thread("reader", 0, 20);
     world.fixed.push((reader, NodeId(2), FAR));
-    world.snapshot.threads[reader].cpuset = cpus(0..4);
-    world.snapshot.threads[reader].allowed = cpus(0..4);
+    world.snapshot.threads[reader].cpuset = cpus(0..4).into();
+    world.snapshot.threads[reader].allowed = cpus(0..4).into();
     world.observe();
     // All are as far.
     let far = plan(&world);
@@ -126,7 +126,7 @@ fn a_gain_below_the_hysteresis_moves_nothing() {
     world.fixed = vec![(reader, NodeId(0), 95 * FAR / 100), (reader, NodeId(1), FAR)];
     world.observe();
     // Its mask was narrowed by an earlier run, so that it is not bound to where it is.
-    world.snapshot.threads[reader].allowed = cpus(0..2);
+    world.snapshot.threads[reader].allowed = cpus(0..2).into();
     let mut previous = Previous::default();
     previous.note(thread(&world, reader), cpus(0..2));
     let plan = decide(&world.snapshot, &Config::default(), &previous);
@@ -169,10 +169,10 @@ fn device_policies_do_not_place_threads_without_devices() {
 #[test]
 fn a_file_moves_to_a_thread_that_cannot_move() {
     let by_cpuset = |world: &mut World| {
-        world.snapshot.threads[0].cpuset = cpus(0..2);
-        world.snapshot.threads[0].allowed = cpus(0..2);
+        world.snapshot.threads[0].cpuset = cpus(0..2).into();
+        world.snapshot.threads[0].allowed = cpus(0..2).into();
     };
-    let by_others = |world: &mut World| world.snapshot.threads[0].allowed = cpus([0]);
+    let by_others = |world: &mut World| world.snapshot.threads[0].allowed = cpus([0]).into();
     for (hold, expected) in [(by_cpuset as fn(&mut World), Why::OnePlace), (by_others, Why::Foreign)] {
         let mut world = users(1, 100 * MB);
         hold(&mut world);
@@ -197,10 +197,10 @@ fn a_file_moves_to_a_thread_that_cannot_move() {
 #[test]
 fn a_file_stays_if_moving_is_too_dear_full_or_disabled() {
     let mut world = users(1, 2600 * MB);
-    world.snapshot.threads[0].allowed = cpus([0]);
+    world.snapshot.threads[0].allowed = cpus([0]).into();
     assert_eq!(plan(&world).files, [], "4 bytes of remote access a byte, within 10 s");
     let mut world = users(1, 100 * MB);
-    world.snapshot.threads[0].allowed = cpus([0]);
+    world.snapshot.threads[0].allowed = cpus([0]).into();
     let config = Config {
         moves_files: false,
         ..Config::default()
@@ -255,8 +255,8 @@ fn a_file_moves_to_a_thread_held_by_its_disk() {
 #[test]
 fn a_file_used_by_two_nodes_stays() {
     let mut world = users(2, 100 * MB);
-    world.snapshot.threads[0].allowed = cpus([0]);
-    world.snapshot.threads[1].allowed = cpus([2]);
+    world.snapshot.threads[0].allowed = cpus([0]).into();
+    world.snapshot.threads[1].allowed = cpus([2]).into();
     world.snapshot.threads[1].cpu = cpus([2])[0];
     assert_eq!(plan(&world).files, []);
 }
@@ -264,8 +264,8 @@ fn a_file_used_by_two_nodes_stays() {
 #[test]
 fn a_moved_file_rests_twice_as_long_after_each_move() {
     let mut world = users(2, 100 * MB);
-    world.snapshot.threads[0].allowed = cpus([0]);
-    world.snapshot.threads[1].allowed = cpus([2]);
+    world.snapshot.threads[0].allowed = cpus([0]).into();
+    world.snapshot.threads[1].allowed = cpus([2]).into();
     world.snapshot.threads[1].cpu = cpus([2])[0];
     let config = Config {
         dwell_periods: 3,

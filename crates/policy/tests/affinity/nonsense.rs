@@ -34,7 +34,7 @@ fn spoil(world: &mut World, numbers: &[u64], sets: &[Vec<CpuId>]) {
         thread.memory.iter_mut().for_each(|(_, bytes)| *bytes = number());
         thread.files.iter_mut().for_each(|(_, rate)| *rate = number());
         if number() % 3 == 1 {
-            (thread.allowed, thread.cpuset) = (set(), set());
+            (thread.allowed, thread.cpuset) = (set().into(), set().into());
         }
         if number() % 5 == 1 {
             for cpu in [Some(CpuId(u32::MAX)), None] {

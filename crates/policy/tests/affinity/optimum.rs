@@ -70,7 +70,7 @@ fn choices(world: &World, thread: usize) -> Vec<Vec<CpuId>> {
     }
     let mut ways = world.ways(thread);
     ways.retain(|way| matches!(way, Way::Disk(..)));
-    for cpu in &it.cpuset {
+    for cpu in &*it.cpuset {
         let domain = world.domain(*cpu);
         let together: Vec<CpuId> = it.cpuset.iter().copied().filter(|cpu| domain.contains(cpu)).collect();
         let cost = |cpu: &CpuId| world.way_cost(&ways, &[*cpu], &found.queues);

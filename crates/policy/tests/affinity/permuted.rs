@@ -41,7 +41,7 @@ fn target(world: &World, reader: usize) -> Target {
 /// The readers that may run elsewhere than at home.
 fn misplaced(world: &World) -> Vec<usize> {
     let at_home = |(reader, home, _): &&(usize, NodeId, u64)| {
-        world.snapshot.threads[*reader].allowed == cpus([u32::from(home.0)])
+        world.snapshot.threads[*reader].allowed[..] == cpus([u32::from(home.0)])
     };
     let away = world.fixed.iter().filter(|one| !at_home(one));
     away.map(|(reader, ..)| *reader).collect()
@@ -99,7 +99,7 @@ fn a_reader_with_too_small_a_gain_is_not_bound_near_its_buffers() {
         "{plan:?}"
     );
     assert_eq!(misplaced(&world), [3]);
-    assert_eq!(world.snapshot.threads[3].allowed, world.snapshot.online);
+    assert_eq!(world.snapshot.threads[3].allowed[..], world.snapshot.online);
     // More bytes, or the scheduler, bring it home, and there it is kept.
     let mut busier = world.clone();
     set_rate(&mut busier, 3, 5 * MB);
@@ -136,7 +136,7 @@ fn varying_loads_of_full_cpus_move_no_thread() {
         let mut world = readers(&homes, &rates, 50);
         for node in 0..2 * u32::from(NODES) {
             let other = world.add_thread("other", node % u32::from(NODES), 0);
-            world.snapshot.threads[other].allowed = cpus([node % u32::from(NODES)]);
+            world.snapshot.threads[other].allowed = cpus([node % u32::from(NODES)]).into();
         }
         let mut previous = Previous::default();
         for (index, percents) in periods.iter().enumerate() {
@@ -192,7 +192,7 @@ fn a_full_cpu_has_a_cost_beside_idle_ones() {
         for _ in 0..2 {
             let reader = world.add_thread("reader", 0, 50);
             world.snapshot.threads[reader].waited_ns = waited_percent * 10_000_000;
-            world.snapshot.threads[reader].allowed = cpus([0]);
+            world.snapshot.threads[reader].allowed = cpus([0]).into();
             world.fixed.push((reader, NodeId(0), 500 * MB));
         }
         world.observe();

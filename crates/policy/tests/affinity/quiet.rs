@@ -44,7 +44,7 @@ fn a_bound_thread_that_only_computes_gets_its_mask_back() {
     let periods = QUIET_PERIODS;
     assert_eq!(why(&plan, &Target::Thread(id)), &Why::Quiet { periods });
     assert_eq!(periods_until_returned(&mut world, &mut previous), QUIET_PERIODS);
-    assert_eq!(world.snapshot.threads[0].allowed, cpus(0..4));
+    assert_eq!(world.snapshot.threads[0].allowed[..], cpus(0..4));
     let plan = period(&mut world, &mut previous);
     assert_eq!(
         (why(&plan, &Target::Thread(id)), &plan.returns[..]),
@@ -102,7 +102,7 @@ fn a_quiet_child_of_a_bound_thread_gets_its_mask_back_after_the_dwell_time() {
     let (quiet, busy) = (world.add_thread("cc1", 2, 90), world.add_thread("reader", 2, 20));
     world.add_disk_bytes(busy, "nvme0n1", 500 * MB);
     for child in [quiet, busy] {
-        world.snapshot.threads[child].allowed = cpus([2, 3]);
+        world.snapshot.threads[child].allowed = cpus([2, 3]).into();
         world.snapshot.threads[child].id.started = 9;
         previous.inherit(world.snapshot.threads[child].id, cpus([2, 3]));
     }

@@ -91,8 +91,8 @@ fn check_settled(world: &World, plan: &Plan, previous: &Previous) {
 fn a_queue_makes_way_for_the_readers_queue() {
     let mut world = four_nodes();
     let reader = add_reader(&mut world, 2, 2);
-    world.snapshot.threads[reader].cpuset = cpus([2, 3]);
-    world.snapshot.threads[reader].allowed = cpus([2, 3]);
+    world.snapshot.threads[reader].cpuset = cpus([2, 3]).into();
+    world.snapshot.threads[reader].allowed = cpus([2, 3]).into();
     let (plan, previous) = once(&mut world);
     let came = plan.action(&transmit(2)).expect("the reader's queue moves");
     assert_eq!(came.to, cpus([2, 3]));
@@ -116,8 +116,8 @@ fn a_queue_with_other_cpus_keeps_them() {
         queue.cpus = cpus(0..8);
     }
     let reader = add_reader(&mut world, 2, 2);
-    world.snapshot.threads[reader].cpuset = cpus([2, 3]);
-    world.snapshot.threads[reader].allowed = cpus([2, 3]);
+    world.snapshot.threads[reader].cpuset = cpus([2, 3]).into();
+    world.snapshot.threads[reader].allowed = cpus([2, 3]).into();
     let (plan, previous) = once(&mut world);
     for index in [0, 1, 3] {
         let way = plan.action(&transmit(index)).expect("all other queues move");
@@ -141,13 +141,13 @@ fn move_an_idle_queue(isolated: &[u32]) {
     world.snapshot.isolated = isolated.iter().copied().map(CpuId).collect();
     world.add_wide_disk("nvme0n1", Some(3));
     let stays = add_reader(&mut world, 0, 0);
-    world.snapshot.threads[stays].cpuset = cpus([0, 1]);
-    world.snapshot.threads[stays].allowed = cpus([0, 1]);
+    world.snapshot.threads[stays].cpuset = cpus([0, 1]).into();
+    world.snapshot.threads[stays].allowed = cpus([0, 1]).into();
     world.streams[0].bytes = 1000 * MB;
     let goes = add_reader(&mut world, 0, 0);
     world.add_disk_bytes(goes, "nvme0n1", 900 * MB);
-    world.snapshot.threads[goes].cpuset = cpus([4, 5, 6, 7]);
-    world.snapshot.threads[goes].allowed = cpus([4, 5, 6, 7]);
+    world.snapshot.threads[goes].cpuset = cpus([4, 5, 6, 7]).into();
+    world.snapshot.threads[goes].allowed = cpus([4, 5, 6, 7]).into();
     world.snapshot.threads[goes].cpu = CpuId(4);
     let (plan, previous) = once(&mut world);
     assert_eq!(plan.action(&transmit(0)), None, "the shared queue stays: {plan:?}");
@@ -171,8 +171,8 @@ fn a_thread_that_loses_its_queue_gets_another() {
     for (node, bytes) in [([0, 1], 40 * MB), ([2, 3], 100 * MB)] {
         let reader = world.add_thread("reader", node[0], 10);
         world.add_stream(reader, "eth0", 0, bytes);
-        world.snapshot.threads[reader].allowed = cpus(node);
-        world.snapshot.threads[reader].cpuset = cpus(node);
+        world.snapshot.threads[reader].allowed = cpus(node).into();
+        world.snapshot.threads[reader].cpuset = cpus(node).into();
     }
     // It moves nothing of the network, and so no queue of the card.
     let fio = world.add_thread("fio", 0, 10);
@@ -204,8 +204,8 @@ fn an_offline_cpu_gets_no_queue() {
     for (node, bytes) in [([0, 1], 40 * MB), ([2, 3], 100 * MB)] {
         let reader = world.add_thread("reader", node[0], 10);
         world.add_stream(reader, "eth0", 0, bytes);
-        world.snapshot.threads[reader].allowed = cpus(node);
-        world.snapshot.threads[reader].cpuset = cpus(node);
+        world.snapshot.threads[reader].allowed = cpus(node).into();
+        world.snapshot.threads[reader].cpuset = cpus(node).into();
     }
     let (plan, _) = once(&mut world);
     let sends = plan.actions.iter();
@@ -224,8 +224,8 @@ fn unmovable_queues_do_not_make_way() {
     let planned = |previous: &Previous, movable: bool, policy: Policy| {
         let mut world = four_nodes();
         let reader = add_reader(&mut world, 2, 2);
-        world.snapshot.threads[reader].cpuset = cpus([2, 3]);
-        world.snapshot.threads[reader].allowed = cpus([2, 3]);
+        world.snapshot.threads[reader].cpuset = cpus([2, 3]).into();
+        world.snapshot.threads[reader].allowed = cpus([2, 3]).into();
         let mut queues = world.snapshot.queues.iter_mut();
         let other = queues.find(|queue| queue.kind == QueueKind::Transmit && queue.index == 1);
         other.expect("the world has four queues").movable = movable;

@@ -182,7 +182,7 @@ impl World {
 
     /// Whether a thread counts nowhere.
     fn is_anywhere(&self, thread: &Thread) -> bool {
-        self.roams(thread) && thread.allowed == self.snapshot.online
+        self.roams(thread) && thread.allowed[..] == self.snapshot.online
     }
 
     /// CPU time that a thread wants, up to 80 % of a CPU.
@@ -212,7 +212,11 @@ impl World {
             }
         };
         for (thread, cpus) in self.snapshot.threads.iter().zip(&placement.threads) {
-            let cpus = if self.roams(thread) { &thread.allowed } else { cpus };
+            let cpus = if self.roams(thread) {
+                &thread.allowed[..]
+            } else {
+                &cpus[..]
+            };
             let inside = cpus.iter().filter(|cpu| domain.contains(cpu)).count();
             if !self.is_anywhere(thread) {
                 count(cpus, self.wants(thread), inside < domain.len());

@@ -89,3 +89,59 @@ fn a_large_machine_is_decided_quickly() {
         }
     }
 }
+
+/// 8 nodes of 32 CPUs in caches of 8, 8 disks with a queue for each CPU, 4 cards of 64 pairs of queues, 20,000 threads, of
+/// which 1,000 move bytes, 1,000 have a narrow mask, and the others compute a little.
+fn huge() -> World {
+    let mut world = World::new(&[32; 8], 21, 8);
+    for disk in 0..8u16 {
+        world.add_wide_disk(&format!("nvme{disk}n1"), Some(disk));
+    }
+    for card in 0..4u16 {
+        let places: Vec<u32> = (0..64).map(|queue| (queue * 4 + u32::from(card)) % 256).collect();
+        world.add_card(&format!("eth{card}"), Some(card * 2), &places);
+    }
+    for index in 0..20_000u32 {
+        let thread = world.add_thread("worker", index * 7 % 256, 1);
+        if index % 20 == 0 {
+            world.add_disk_bytes(
+                thread,
+                &format!("nvme{}n1", index / 20 % 8),
+                u64::from(1 + index % 97) * MB,
+            );
+            world.add_sent_bytes(
+                thread,
+                Some(&format!("eth{}", index / 20 % 4)),
+                u64::from(index % 31) * MB,
+            );
+        }
+        if index % 20 == 1 {
+            let first = index / 20 % 32 * 8;
+            world.snapshot.threads[thread].allowed = cpus(first..first + 8).into();
+        }
+    }
+    world.observe();
+    world
+}
+
+/// A period must fit in a second, with looking at the machine.
+#[test]
+fn a_huge_machine_is_decided_within_the_period() {
+    let mut world = huge();
+    let config = Config::default();
+    let mut previous = Previous::default();
+    for what in ["at first", "settled"] {
+        let start = Instant::now();
+        let plan = decide(&world.snapshot, &config, &previous);
+        let took = start.elapsed();
+        let start = Instant::now();
+        previous = previous.after(&plan, &world.snapshot, &config);
+        println!(
+            "{what}: {took:?}, and {:?} for the next period; {} actions",
+            start.elapsed(),
+            plan.actions.len()
+        );
+        assert!(took < Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 1 }));
+        world.carry_out(&plan);
+    }
+}

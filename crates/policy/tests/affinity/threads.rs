@@ -81,8 +81,8 @@ pub(crate) fn bound_receiver() -> World {
     let mut world = two_nodes();
     world.add_card("eth0", Some(1), &[2]);
     let server = world.add_thread("server", 0, 20);
-    world.snapshot.threads[server].cpuset = cpus(0..2);
-    world.snapshot.threads[server].allowed = cpus(0..2);
+    world.snapshot.threads[server].cpuset = cpus(0..2).into();
+    world.snapshot.threads[server].allowed = cpus(0..2).into();
     world.add_stream(server, "eth0", 0, 400 * MB);
     world
 }
@@ -226,11 +226,11 @@ fn every_reason_to_stay_is_given() {
     world.add_disk_bytes(small, "nvme0n1", 1000);
     let pinned = world.add_thread("pinned", 0, 10);
     world.add_disk_bytes(pinned, "nvme0n1", 500 * MB);
-    world.snapshot.threads[pinned].allowed = cpus([0]);
+    world.snapshot.threads[pinned].allowed = cpus([0]).into();
     let caged = world.add_thread("caged", 0, 10);
     world.add_disk_bytes(caged, "nvme0n1", 500 * MB);
-    world.snapshot.threads[caged].allowed = cpus([0, 1]);
-    world.snapshot.threads[caged].cpuset = cpus([0, 1]);
+    world.snapshot.threads[caged].allowed = cpus([0, 1]).into();
+    world.snapshot.threads[caged].cpuset = cpus([0, 1]).into();
     let unknown = world.add_thread("unknown", 0, 10);
     world.snapshot.threads[unknown].received = received(CpuId(1), 500 * MB);
     let unread = world.add_thread("unread", 0, 90);
@@ -284,7 +284,7 @@ fn a_small_gain_moves_nothing() {
     // Whose mask is wide is bound to somewhere anyhow.
     let mut previous = Previous::default();
     previous.note(thread(&world, 0), cpus([0, 1]));
-    world.snapshot.threads[0].allowed = cpus([0, 1]);
+    world.snapshot.threads[0].allowed = cpus([0, 1]).into();
     let plan = decide(&world.snapshot, &Config::default(), &previous);
     let Why::TooLittle { gain, price } = why(&plan, &thread(&world, 0)) else {
         panic!("{plan:?}")
@@ -336,14 +336,14 @@ fn our_masks_may_change_again_and_foreign_ones_never() {
     assert_eq!(plan.action(&target).unwrap().to, cpus(0..2));
 
     // Someone else has narrowed it since.
-    world.snapshot.threads[0].allowed = cpus([3]);
+    world.snapshot.threads[0].allowed = cpus([3]).into();
     let plan = decide(&world.snapshot, &config, &previous);
     assert_eq!(why(&plan, &target), &Why::Foreign);
 
     // A thread that was born with the mask is ours; one that is older and has the same is not.
     for (started, ours) in [(6, true), (5, false)] {
         let mut world = world.clone();
-        world.snapshot.threads[0].allowed = cpus([2, 3]);
+        world.snapshot.threads[0].allowed = cpus([2, 3]).into();
         let mut child = world.snapshot.threads[0].clone();
         child.id.thread = 2000;
         child.id.started = started;
@@ -491,8 +491,8 @@ fn queues_of_one_cpu_move_to_their_readers() {
         for (queue, node) in [(0, [0, 1]), (1, [2, 3])] {
             let reader = world.add_thread("reader", node[0], 20);
             world.add_stream(reader, "eth0", queue, 500 * MB);
-            world.snapshot.threads[reader].allowed = cpus(node);
-            world.snapshot.threads[reader].cpuset = cpus(node);
+            world.snapshot.threads[reader].allowed = cpus(node).into();
+            world.snapshot.threads[reader].cpuset = cpus(node).into();
         }
         let plan = plan(&mut world);
         let interrupts: Vec<u32> = world.snapshot.interrupts.iter().map(|it| it.number).collect();

@@ -254,8 +254,8 @@ impl World {
             name: format!("{process_name}-{number}"),
             process_name: process_name.to_owned(),
             cpu: CpuId(cpu),
-            allowed: self.snapshot.online.clone(),
-            cpuset: self.snapshot.online.clone(),
+            allowed: self.snapshot.online[..].into(),
+            cpuset: self.snapshot.online[..].into(),
             cpu_ns: busy_percent * 10_000_000,
             waited_ns: 0,
             disk: Vec::new(),
@@ -377,8 +377,8 @@ impl World {
                     let mut threads = snapshot.threads.iter_mut();
                     let thread = threads.find(|thread| thread.id == *id).expect("a consistent world");
                     assert!(action.to.iter().all(|cpu| thread.cpuset.contains(cpu)), "{action:?}");
-                    assert_eq!(thread.allowed, action.from);
-                    thread.allowed.clone_from(&action.to);
+                    assert_eq!(thread.allowed[..], action.from);
+                    thread.allowed = action.to[..].into();
                     if !action.to.contains(&thread.cpu) {
                         thread.cpu = action.to[0];
                     }

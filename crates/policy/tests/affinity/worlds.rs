@@ -153,11 +153,11 @@ fn world(mut world: World, homes: (Option<u16>, u16, u16), places: &[u32], plant
         let it = &mut world.snapshot.threads[thread];
         it.waited_ns = plant.waits * 10_000_000;
         if !set.is_empty() {
-            it.cpuset.clone_from(&set);
-            it.allowed = set;
+            it.cpuset = set[..].into();
+            it.allowed = set.into();
         }
         if plant.foreign {
-            it.allowed.truncate(1);
+            it.allowed = it.allowed[..1].into();
         }
         if !it.allowed.contains(&it.cpu) {
             it.cpu = it.allowed[0];

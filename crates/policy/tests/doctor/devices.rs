@@ -92,7 +92,7 @@ fn packets_near_their_card_but_far_from_their_reader_are_found() {
     let server = world.add_thread("server", 0, 20);
     world.add_stream(server, "card", 0, 200 * MB);
     // It stays where it is, and so its queue comes to it.
-    world.snapshot.threads[server].allowed = crate::world::cpus(0..2);
+    world.snapshot.threads[server].allowed = crate::world::cpus(0..2).into();
     world.observe();
     let said = told(&found(&world), "remote-interrupts");
     assert_eq!(

@@ -47,7 +47,7 @@ fn near_or_quiet_threads_are_no_finding() {
 #[test]
 fn threads_pinned_far_away_are_found() {
     let mut world = with_reader(two_nodes(), 1);
-    world.snapshot.threads[0].allowed = cpus(0..2);
+    world.snapshot.threads[0].allowed = cpus(0..2).into();
     let findings = found(&world);
     let said = told(&findings, "held-threads");
     assert_eq!(
@@ -56,7 +56,7 @@ fn threads_pinned_far_away_are_found() {
     );
     assert!(findings[0].gain.unwrap().bytes_per_s() > 0);
     // Whoever is pinned near its disk, or may be near it, is well.
-    world.snapshot.threads[0].allowed = cpus(4..6);
+    world.snapshot.threads[0].allowed = cpus(4..6).into();
     world.snapshot.threads[0].cpu = homenode_policy::CpuId(4);
     assert_eq!(found(&world), []);
 }
@@ -64,8 +64,8 @@ fn threads_pinned_far_away_are_found() {
 #[test]
 fn threads_kept_far_by_their_cpuset_are_found() {
     let mut world = with_reader(two_nodes(), 1);
-    world.snapshot.threads[0].allowed = cpus(0..4);
-    world.snapshot.threads[0].cpuset = cpus(0..4);
+    world.snapshot.threads[0].allowed = cpus(0..4).into();
+    world.snapshot.threads[0].cpuset = cpus(0..4).into();
     let said = told(&found(&world), "held-threads");
     assert!(said.ends_with("its cpuset has no CPU there"), "{said}");
 }
@@ -78,7 +78,7 @@ fn pinned_threads_of_the_network_are_left_alone() {
     let both = world.add_thread("both", 0, 20);
     world.add_disk_bytes(both, "disk", 50 * MB);
     world.add_stream(both, "card", 0, 200 * MB);
-    world.snapshot.threads[both].allowed = cpus(0..2);
+    world.snapshot.threads[both].allowed = cpus(0..2).into();
     world.observe();
     assert_eq!(of_kind(&found(&world), "held-threads"), []);
 }
@@ -110,9 +110,9 @@ fn threads_far_from_their_buffers_are_found() {
 #[test]
 fn threads_kept_far_from_their_buffers_are_found() {
     let mut world = buffer_readers();
-    world.snapshot.threads[0].allowed = cpus(0..2);
-    world.snapshot.threads[1].allowed = cpus(0..4);
-    world.snapshot.threads[1].cpuset = cpus(0..4);
+    world.snapshot.threads[0].allowed = cpus(0..2).into();
+    world.snapshot.threads[1].allowed = cpus(0..4).into();
+    world.snapshot.threads[1].cpuset = cpus(0..4).into();
     let findings = of_kind(&found(&world), "far-buffers");
     let said: Vec<String> = findings.iter().map(|finding| finding.problem.to_string()).collect();
     let far = "on node 0, far from its buffers: 90 % of 1.0 GB/s are on node 1, and cannot move: ";

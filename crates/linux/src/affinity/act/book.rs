@@ -41,6 +41,8 @@ pub(super) struct Book {
     /// Changes of cards by an earlier version, each with the command that puts it back.
     pub(super) cards: Vec<(Record, String)>,
     pub(super) files: BTreeMap<FileId, MovedFile>,
+    /// The old mask that was read last: most threads had the same.
+    old: Option<Mask>,
     next_order: usize,
 }
 
@@ -131,7 +133,10 @@ impl Book {
     pub(super) fn read(&mut self, record: &Record) -> Result<(), String> {
         match record.place()? {
             Place::Target(target) => {
-                let old = Mask::parse(record.old.clone()).map_err(|error| error.to_string())?;
+                let known = self.old.take().filter(|old| old.text() == record.old);
+                let old = known.map_or_else(|| Mask::parse(record.old.clone()), Ok);
+                let old = old.map_err(|error| error.to_string())?;
+                self.old = Some(old.clone());
                 self.note(target, record, old);
                 Ok(())
             }

@@ -4,12 +4,14 @@ use crate::topology::sysfs::parse_mask;
 use homenode_policy::CpuId;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
-/// A set of CPUs with the kernel's own text for it (`ff,00000001` and a new line), which is what is restored.
+/// A set of CPUs with the kernel's own text for it (`ff,00000001` and a new line), which is what is restored. Copies share
+/// the memory of both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mask {
-    text: String,
-    cpus: Vec<CpuId>,
+    text: Arc<str>,
+    cpus: Arc<[CpuId]>,
 }
 
 impl Mask {
@@ -19,8 +21,11 @@ impl Mask {
     /// It is not a mask.
     pub fn parse(text: String) -> io::Result<Self> {
         let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not a mask of CPUs"));
-        let cpus = parse_mask(&text).ok_or_else(invalid)?;
-        Ok(Self { text, cpus })
+        let cpus = parse_mask(&text).ok_or_else(invalid)?.into();
+        Ok(Self {
+            text: text.into(),
+            cpus,
+        })
     }
 
     /// A mask of these CPUs, which are ascending.
@@ -33,8 +38,8 @@ impl Mask {
         }
         let words: Vec<String> = bits.iter().rev().map(|word| format!("{word:08x}")).collect();
         Self {
-            text: words.join(","),
-            cpus: cpus.to_vec(),
+            text: words.join(",").into(),
+            cpus: cpus.into(),
         }
     }
 

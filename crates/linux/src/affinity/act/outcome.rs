@@ -3,6 +3,7 @@
 use super::conflicts::Conflict;
 use homenode_policy::affinity::{Config, FileId, Plan, Previous, Snapshot, Target, ThreadId};
 use homenode_policy::{CpuId, NodeId};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 
@@ -70,10 +71,9 @@ impl Applied {
     /// again, and where an action was left undone everything is looked at anew.
     #[must_use]
     pub fn next(&self, previous: &Previous, plan: &Plan, snapshot: &Snapshot, config: &Config) -> Previous {
-        let done = |target: &Target| {
-            let mut all = self.outcomes.iter();
-            all.any(|(of, outcome)| of == target && outcome.is_done())
-        };
+        let all = self.outcomes.iter().filter(|(_, outcome)| outcome.is_done());
+        let all: BTreeSet<&Target> = all.map(|(target, _)| target).collect();
+        let done = |target: &Target| all.contains(target);
         let mut carried_out = plan.clone();
         carried_out.actions.retain(|action| done(&action.target));
         let mut next = previous.after(&carried_out, snapshot, config);

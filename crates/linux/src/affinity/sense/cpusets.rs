@@ -8,6 +8,7 @@ use crate::topology::sysfs::{Tree, parse_list};
 use homenode_policy::CpuId;
 use homenode_shared::{MountLine, unescaped};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Where systemd and others mount the groups: the first version's cpusets, and the second version alone or beside it.
 const FIRST: [&str; 1] = ["sys/fs/cgroup/cpuset"];
@@ -115,11 +116,12 @@ impl Cpusets {
 }
 
 /// Converts for decisions: where a group is not seen, nothing is known to restrict its threads.
-impl From<Cpuset> for Option<Vec<CpuId>> {
-    fn from(set: Cpuset) -> Self {
-        match set {
-            Cpuset::Only(cpus) => Some(cpus),
-            Cpuset::All | Cpuset::Unseen => None,
+impl Cpuset {
+    /// Returns its CPUs among those that run; all of them where no group restricts CPUs, as far as is seen.
+    pub(super) fn among(&self, online: &Arc<[CpuId]>) -> Arc<[CpuId]> {
+        match self {
+            Self::Only(cpus) => within(cpus, online).into(),
+            Self::All | Self::Unseen => online.clone(),
         }
     }
 }

@@ -10,7 +10,9 @@ use crate::process::{Stat, run_ns, waited_ns};
 use crate::topology::sysfs::{Tree, parse_list};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::ThreadId;
+use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 
 /// The files of one thread after the other, in the same memory.
 #[derive(Default)]
@@ -21,6 +23,12 @@ pub(super) struct Files {
     bytes: Vec<u8>,
     /// The thread's, by its `stat`.
     name: String,
+    /// All CPUs that run, once they were needed.
+    all: Option<Arc<[CpuId]>>,
+    /// Masks by their text, as far as CPUs run.
+    masks: HashMap<String, Arc<[CpuId]>>,
+    /// The CPUs of cpusets that run, by the text of their groups.
+    cpusets: HashMap<String, Arc<[CpuId]>>,
 }
 
 impl Files {
@@ -88,13 +96,16 @@ impl Files {
         pass: &mut Pass<'_>,
     ) -> Option<Who> {
         let allowed = self.allowed(pass)?;
+        let all = self.all.get_or_insert_with(|| pass.online.into()).clone();
         // The kernel keeps masks within the cpuset, so one that has every CPU says it all.
-        let cpuset = if allowed == pass.online {
-            None
-        } else {
-            self.cgroup(pass)
-                .and_then(|cgroup| cpusets.of(pass.tree, &cgroup).into())
-        };
+        let cgroup = if allowed == all { None } else { self.cgroup(pass) };
+        let cpuset = cgroup.map_or_else(
+            || all.clone(),
+            |cgroup| {
+                let found = || cpusets.of(pass.tree, &cgroup).among(&all);
+                self.cpusets.entry(cgroup.clone()).or_insert_with(found).clone()
+            },
+        );
         let name = self.name.clone();
         let process_name = if id.process == id.thread {
             process_name.insert(name.clone())
@@ -115,11 +126,17 @@ impl Files {
     }
 
     /// Its own mask, as far as CPUs run.
-    fn allowed(&mut self, pass: &mut Pass<'_>) -> Option<Vec<CpuId>> {
-        let list = |bytes: &[u8]| parse_list(allowed_list(bytes)?);
-        let allowed = self.parsed(pass, "status", "masks of threads", list)?;
-        let allowed: Vec<CpuId> = allowed.into_iter().map(CpuId).collect();
-        Some(within(&allowed, pass.online))
+    fn allowed(&mut self, pass: &mut Pass<'_>) -> Option<Arc<[CpuId]>> {
+        let text = self.parsed(pass, "status", "masks of threads", |bytes| {
+            let text = allowed_list(bytes)?;
+            parse_list(text).map(|cpus| (text.to_owned(), cpus))
+        });
+        let (text, cpus) = text?;
+        let mask = self.masks.entry(text).or_insert_with(|| {
+            let cpus: Vec<CpuId> = cpus.into_iter().map(CpuId).collect();
+            within(&cpus, pass.online).into()
+        });
+        Some(mask.clone())
     }
 
     pub(super) fn cgroup(&mut self, pass: &mut Pass<'_>) -> Option<String> {

@@ -8,7 +8,6 @@
 
 use super::bpf::{Counted, Record};
 use super::cpusets::Cpusets;
-use super::cpusets::within;
 use super::disks::{Bytes, Disks};
 use super::gaps::Gaps;
 use super::pools::Buffers;
@@ -19,6 +18,7 @@ use homenode_policy::CpuId;
 use homenode_policy::affinity::{DeviceBytes, Received, Thread, ThreadId};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::sync::Arc;
 
 /// /proc counts in these on every architecture that this project runs on (`USER_HZ`).
 pub(super) const TICKS_PER_SECOND: u64 = 100;
@@ -114,7 +114,9 @@ impl Threads {
     fn pass_records(&mut self, records: &[Record], pass: &mut Pass<'_>) -> Vec<Thread> {
         let mut files = Files::default();
         let mut cpusets = Cpusets::default();
-        let mut by_number: HashMap<u64, Option<Vec<CpuId>>> = HashMap::new();
+        let all: Arc<[CpuId]> = pass.online.into();
+        let mut by_number: HashMap<u64, Arc<[CpuId]>> = HashMap::new();
+        let mut by_mask: HashMap<&[u64], Arc<[CpuId]>> = HashMap::new();
         let mut ran = Vec::new();
         for record in records {
             let id = ThreadId {
@@ -134,21 +136,24 @@ impl Threads {
             let Some(did) = self.compare(counts, pass) else {
                 continue;
             };
-            let allowed = allowed(&record.mask, pass.online);
+            let allowed = by_mask.entry(&record.mask[..]);
+            let allowed = allowed
+                .or_insert_with(|| allowed_of(&record.mask, pass.online).into())
+                .clone();
             // The kernel keeps masks within the cpuset, so one that has every CPU says it all.
-            let cpuset = if allowed == pass.online {
-                None
+            let cpuset = if allowed == all {
+                all.clone()
             } else if let Some(known) = by_number.get(&record.cpuset) {
                 known.clone()
             } else {
                 files.enter(id.process, id.thread);
                 match files.cgroup(pass) {
                     Some(cgroup) => {
-                        let cpuset = cpusets.of(pass.tree, &cgroup).into();
+                        let cpuset = cpusets.of(pass.tree, &cgroup).among(&all);
                         by_number.entry(record.cpuset).or_insert(cpuset).clone()
                     }
                     // It has ended. Others of its cpuset may tell; for itself no more is known to be allowed.
-                    None => Some(allowed.clone()),
+                    None => allowed.clone(),
                 }
             };
             let cpu = CpuId(record.cpu);
@@ -288,9 +293,9 @@ pub(super) struct Who {
     pub(super) name: String,
     pub(super) process_name: String,
     pub(super) cpu: CpuId,
-    pub(super) allowed: Vec<CpuId>,
-    /// CPUs of the thread's cpuset; none where no control group restricts the thread, as far as is seen.
-    pub(super) cpuset: Option<Vec<CpuId>>,
+    pub(super) allowed: Arc<[CpuId]>,
+    /// CPUs of the thread's cpuset that run; all where no control group restricts the thread, as far as is seen.
+    pub(super) cpuset: Arc<[CpuId]>,
 }
 
 fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
@@ -333,9 +338,7 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
         process_name: who.process_name,
         cpu: who.cpu,
         allowed: who.allowed,
-        cpuset: who
-            .cpuset
-            .map_or_else(|| pass.online.to_vec(), |cpus| within(&cpus, pass.online)),
+        cpuset: who.cpuset,
         cpu_ns: did.cpu_ns,
         waited_ns: 0,
         disk,
@@ -349,7 +352,7 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
 }
 
 /// A mask, as far as CPUs run.
-fn allowed(mask: &[u64], online: &[CpuId]) -> Vec<CpuId> {
+fn allowed_of(mask: &[u64], online: &[CpuId]) -> Vec<CpuId> {
     let has = |cpu: &CpuId| {
         let word = mask.get((cpu.0 / u64::BITS) as usize);
         word.is_some_and(|word| word >> (cpu.0 % u64::BITS) & 1 == 1)

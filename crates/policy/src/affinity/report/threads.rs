@@ -29,7 +29,7 @@ pub(super) fn thread(plan: &mut Plan, task: usize, before: &State<'_>, after: &m
     };
     plan.actions.push(Action {
         target,
-        from: it.thread.allowed.clone(),
+        from: it.thread.allowed.to_vec(),
         to: model.domains.mask(&model.places.all[place].cpus),
         reason,
         cost_before,

@@ -97,8 +97,8 @@ fn threads_have_their_sockets_and_disks() {
         name: "io".to_owned(),
         process_name: "server".to_owned(),
         cpu: CpuId(2),
-        allowed: cpus(&[0, 1, 2]),
-        cpuset: cpus(&[0, 1, 2]),
+        allowed: cpus(&[0, 1, 2]).into(),
+        cpuset: cpus(&[0, 1, 2]).into(),
         cpu_ns,
         waited_ns: 0,
         disk: vec![],
@@ -122,8 +122,8 @@ fn threads_have_their_sockets_and_disks() {
         ..thread(8, 50)
     };
     let writer = Thread {
-        allowed: cpus(&[1, 2]),
-        cpuset: cpus(&[1, 2]),
+        allowed: cpus(&[1, 2]).into(),
+        cpuset: cpus(&[1, 2]).into(),
         disk: vec![DeviceBytes {
             device: Some("sda".to_owned()),
             bytes: 4096,
@@ -142,7 +142,7 @@ fn a_cpuset_is_read_from_any_of_its_threads() {
     machine.file("proc/7/task/10/cgroup", "0::/a.service\n");
     machine.threads(&[counts(8, 101, 0, 2), counts(10, 101, 0, 2)]);
     let threads = sensor.sense(&topology(&[])).unwrap().snapshot.threads;
-    let cpusets: Vec<_> = threads.into_iter().map(|thread| thread.cpuset).collect();
+    let cpusets: Vec<_> = threads.into_iter().map(|thread| thread.cpuset.to_vec()).collect();
     assert_eq!(cpusets, [cpus(&[1]), cpus(&[1, 2])]);
 }
 
@@ -321,4 +321,44 @@ fn answers_with_very_many_homes_are_merged_quickly() {
     assert_eq!(memory[0], []);
     let taken = start.elapsed();
     assert!(taken.as_secs() < 5, "{taken:?}");
+}
+
+/// Thread by thread, the masks of 20,000 threads on 256 CPUs would take 40 MB.
+#[test]
+fn equal_masks_are_held_once() {
+    const THREADS: u32 = 20_000;
+    let machine = Machine::new();
+    machine.file(ONLINE, "0-255\n").file("proc/7/task/1/cgroup", "0::/\n");
+    let count = |run_ns: u64| {
+        let mut bytes = Vec::new();
+        for thread in 0..THREADS {
+            let narrow = thread % 20 == 1;
+            bytes.extend([7, thread].iter().flat_map(|number: &u32| number.to_le_bytes()));
+            let longs = [50_000_000, run_ns, 0, 0, 1];
+            bytes.extend(longs.iter().flat_map(|long: &u64| long.to_le_bytes()));
+            bytes.extend(2_u32.to_le_bytes());
+            bytes.extend([1, 4].iter().flat_map(|short: &u16| short.to_le_bytes()));
+            bytes.extend(*b"io\0\0\0\0\0\0\0\0\0\0\0\0\0\0server\0\0\0\0\0\0\0\0\0\0");
+            let mask = if narrow {
+                [0xff << (thread / 20 % 8 * 8), 0, 0, 0]
+            } else {
+                [u64::MAX; 4]
+            };
+            bytes.extend(mask.iter().flat_map(|long| long.to_le_bytes()));
+        }
+        machine.bytes("proc/bpf/threads", &bytes);
+    };
+    count(1);
+    let mut sensor = machine.sensor();
+    count(2);
+    let start = std::time::Instant::now();
+    let threads = sensor.sense(&topology(&[])).unwrap().snapshot.threads;
+    println!("{THREADS} threads sensed in {:?}", start.elapsed());
+    assert_eq!(threads.len(), THREADS as usize);
+    let masks = threads.iter().flat_map(|thread| [&thread.allowed, &thread.cpuset]);
+    let masks: BTreeMap<usize, usize> = masks
+        .map(|mask| (mask.as_ptr().addr(), size_of_val(&mask[..])))
+        .collect();
+    let bytes: usize = masks.values().sum();
+    assert!(bytes < 10_000, "{bytes} bytes in {} masks", masks.len());
 }

@@ -129,7 +129,7 @@ fn is_as_in_proc(thread: &homenode_policy::affinity::Thread, online: &[CpuId]) -
     assert_eq!(thread.process_name, comm.trim());
     let mask = topology::sysfs::parse_list(thread_files::allowed_list(&status).unwrap()).unwrap();
     let running = mask.into_iter().map(CpuId).filter(|cpu| online.contains(cpu));
-    assert_eq!(thread.allowed, running.collect::<Vec<_>>());
+    assert_eq!(thread.allowed[..], running.collect::<Vec<_>>());
     true
 }
 

@@ -88,8 +88,8 @@ fn only_threads_that_ran_are_reported() {
         name: "io (1) ".to_owned(),
         process_name: "server".to_owned(),
         cpu: CpuId(2),
-        allowed: cpus(&[0, 1, 2]),
-        cpuset: cpus(&[0, 1, 2]),
+        allowed: cpus(&[0, 1, 2]).into(),
+        cpuset: cpus(&[0, 1, 2]).into(),
         cpu_ns: 3000,
         waited_ns: 0,
         disk: vec![DeviceBytes {
@@ -160,7 +160,7 @@ fn masks_and_cpusets_of_threads_are_read() {
     machine.file("proc/22/task/22/cgroup", "0::/\n");
     let sets: Vec<_> = sense(&mut sensor)
         .into_iter()
-        .map(|thread| (thread.allowed, thread.cpuset))
+        .map(|thread| (thread.allowed.to_vec(), thread.cpuset.to_vec()))
         .collect();
     let expected = [
         (cpus(&[0, 1, 2]), cpus(&[0, 1, 2])),

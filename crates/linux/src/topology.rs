@@ -9,6 +9,7 @@ pub(crate) mod copy;
 mod hwloc;
 mod latency;
 pub(crate) mod live;
+pub(crate) mod paths;
 mod source;
 pub(crate) mod sysfs;
 

@@ -1,7 +1,8 @@
 //! Disks, and whether somebody uses them.
 
 use super::{InUse, Offer, OfferKind};
-use crate::topology::sysfs::{Tree, number_after};
+use crate::topology::paths::Paths;
+use crate::topology::sysfs::Tree;
 use homenode_policy::NodeId;
 use homenode_shared::{MountLine, unescaped};
 use std::path::Path;
@@ -42,7 +43,7 @@ pub(super) fn home(tree: &Tree, directory: &Path) -> Option<NodeId> {
     let disk = above.iter().find(|path| !tree.exists(path.join("partition")))?;
     let below = disk.join("slaves");
     tree.home(disk)
-        .or_else(|| home_of_paths(tree, disk.file_name()?.to_str()?))
+        .or_else(|| Paths::read(tree).home(tree, disk.file_name()?.to_str()?))
         .or_else(|| common(tree.names(&below).iter().map(|name| home(tree, &below.join(name)))))
 }
 
@@ -50,18 +51,6 @@ pub(super) fn home(tree: &Tree, directory: &Path) -> Option<NodeId> {
 fn common(mut homes: impl Iterator<Item = Option<NodeId>>) -> Option<NodeId> {
     let first = homes.next()??;
     homes.all(|home| home == Some(first)).then_some(first)
-}
-
-/// A disk with several paths is at home where all its paths are.
-fn home_of_paths(tree: &Tree, disk: &str) -> Option<NodeId> {
-    let subsystem = number_after(disk, "nvme")?;
-    let namespace = disk.rsplit_once('n')?.1;
-    let is_path = |name: &String| {
-        name.starts_with(&format!("nvme{subsystem}c"))
-            && name.rsplit_once('n').is_some_and(|(_, last)| last == namespace)
-    };
-    let paths = tree.names(DISKS).into_iter().filter(is_path);
-    common(paths.map(|path| tree.home(format!("{DISKS}/{path}"))))
 }
 
 /// Use of a disk or a partition whose directory this is, by somebody else than a program that has it open.

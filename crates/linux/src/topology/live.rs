@@ -1,5 +1,6 @@
 //! Facts that the kernel of a running machine adds to hwloc's view, read from sysfs below a root directory.
 
+use super::paths::{Paths, disk_of};
 use super::sysfs::{Tree, meminfo_bytes, number_after, parse_mask};
 use homenode_policy::topology::{Cpu, Device, DeviceKind, DeviceQueue, Parts};
 use homenode_policy::{CpuId, NodeId};
@@ -36,6 +37,7 @@ pub(super) fn amend(parts: &mut Parts, tree: &Tree) {
             queue.cpus.retain(|cpu| cpu.0 < parts.possible_cpus);
         }
     }
+    parts.devices.retain(|device| disk_of(&device.name).is_none());
     parts.devices.extend(devices);
 }
 
@@ -111,13 +113,13 @@ fn memory(parts: &mut Parts, tree: &Tree) {
     }
 }
 
-/// Names of the disks with a device behind them, and of the cards.
+/// Names of the disks with a device behind them, without their paths, and of the cards.
 pub(crate) fn real_devices(tree: &Tree) -> Vec<String> {
     real_disks(tree).chain(real_cards(tree)).collect()
 }
 
 fn real_disks(tree: &Tree) -> impl Iterator<Item = String> {
-    let real = |name: &String| !VIRTUAL_DISKS.iter().any(|prefix| name.starts_with(prefix));
+    let real = |name: &String| !VIRTUAL_DISKS.iter().any(|prefix| name.starts_with(prefix)) && disk_of(name).is_none();
     tree.names(DISKS).into_iter().filter(real)
 }
 
@@ -129,10 +131,12 @@ fn real_cards(tree: &Tree) -> impl Iterator<Item = String> {
 
 fn disks(tree: &Tree) -> Vec<Device> {
     let names = real_disks(tree);
+    let paths = Paths::read(tree);
     let disk = |name: String| {
+        let directory = paths.directory(&name);
         let queue = |number: String| DeviceQueue {
             cpus: tree
-                .list(format!("{DISKS}/{name}/mq/{number}/cpu_list"))
+                .list(format!("{directory}/mq/{number}/cpu_list"))
                 .unwrap_or_default()
                 .into_iter()
                 .map(CpuId)
@@ -145,12 +149,8 @@ fn disks(tree: &Tree) -> Vec<Device> {
             } else {
                 DeviceKind::Block
             },
-            home: tree.home(format!("{DISKS}/{name}")),
-            queues: tree
-                .names(format!("{DISKS}/{name}/mq"))
-                .into_iter()
-                .map(queue)
-                .collect(),
+            home: tree.home(format!("{DISKS}/{name}")).or_else(|| paths.home(tree, &name)),
+            queues: tree.names(format!("{directory}/mq")).into_iter().map(queue).collect(),
             name,
         }
     };

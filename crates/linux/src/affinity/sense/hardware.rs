@@ -2,6 +2,7 @@
 
 use super::Reading;
 use crate::topology::live::real_devices;
+use crate::topology::paths::Paths;
 use crate::topology::sysfs::Tree;
 use homenode_policy::CpuId;
 
@@ -12,6 +13,8 @@ pub struct Hardware {
     online: Vec<CpuId>,
     interrupts: Vec<(u32, String)>,
     devices: Vec<String>,
+    /// Paths of disks that are in use: with them, homes and queues change.
+    paths: Paths,
 }
 
 impl Hardware {
@@ -20,6 +23,7 @@ impl Hardware {
             online: reading.online.clone(),
             interrupts: reading.interrupts(),
             devices: real_devices(tree),
+            paths: Paths::read(tree),
         }
     }
 }

@@ -8,6 +8,7 @@ use super::counts::Counts;
 use super::gaps::Gaps;
 use super::names;
 use super::ties::Ties;
+use crate::topology::paths::Paths;
 use crate::topology::sysfs::{Tree, number_after, parse_list, parse_mask};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Queue, QueueKind};
@@ -38,7 +39,8 @@ pub(super) struct Setting {
 
 impl Settings {
     pub(super) fn read(tree: &Tree, counts: &Counts, topology: &Topology, gaps: &mut Gaps) -> Self {
-        let ties = Ties::read(tree, topology.devices(), counts);
+        let paths = Paths::read(tree);
+        let ties = Ties::read(tree, topology.devices(), &paths, counts);
         let mut interrupts = BTreeMap::new();
         for (number, line) in &counts.lines {
             let Some((affinity, effective)) = affinities(tree, *number, gaps) else {
@@ -61,7 +63,7 @@ impl Settings {
         names.extend(virtual_cards(tree, topology));
         let mut queues = Vec::new();
         for device in others {
-            queues.extend(disk_queues(tree, device, gaps));
+            queues.extend(disk_queues(tree, device, &paths, gaps));
         }
         for name in &names {
             queues.extend(card_queues(tree, name, gaps));
@@ -127,8 +129,9 @@ fn tell_managed(tree: &Tree, counts: &Counts, interrupts: &mut BTreeMap<u32, Set
 }
 
 /// Read anew as kernels spread queues over CPUs each in its own way, and again when CPUs come and go.
-fn disk_queues(tree: &Tree, device: &Device, gaps: &mut Gaps) -> Vec<Queue> {
-    let directory = format!("sys/block/{}/mq", device.name);
+fn disk_queues(tree: &Tree, device: &Device, paths: &Paths, gaps: &mut Gaps) -> Vec<Queue> {
+    tell_paths(device, paths, gaps);
+    let directory = format!("{}/mq", paths.directory(&device.name));
     let queue = |name: String| {
         let path = format!("{directory}/{name}/cpu_list");
         let list = tree.try_text(&path);
@@ -143,6 +146,23 @@ fn disk_queues(tree: &Tree, device: &Device, gaps: &mut Gaps) -> Vec<Queue> {
         })
     };
     tree.names(&directory).into_iter().filter_map(queue).collect()
+}
+
+/// Tells what is not known of a disk with several paths.
+fn tell_paths(device: &Device, paths: &Paths, gaps: &mut Gaps) {
+    let Some(count) = paths.count(&device.name).filter(|count| *count != 1) else {
+        return;
+    };
+    let why = match (count, device.home) {
+        (0, _) => "none of its paths is live".to_owned(),
+        (_, Some(home)) => format!("it uses {count} paths, all on {home}: the kernel chooses one for each request"),
+        (_, None) => format!("it uses {count} paths, not all on one node: the kernel chooses one for each request"),
+    };
+    let what = match device.home {
+        Some(_) => "queues",
+        None => "home and queues",
+    };
+    gaps.tell(&format!("{what} of disk {}", device.name), &why);
 }
 
 /// Interfaces without a device behind them: pairs of network namespaces, bridges, tunnels. They have no interrupts and no

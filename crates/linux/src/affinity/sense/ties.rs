@@ -5,6 +5,7 @@
 
 use super::counts::Counts;
 use super::names::{self, Role};
+use crate::topology::paths::Paths;
 use crate::topology::sysfs::Tree;
 use homenode_policy::affinity::QueueKind;
 use homenode_policy::topology::{Device, DeviceKind};
@@ -29,9 +30,9 @@ struct Known {
 }
 
 impl Ties {
-    pub(super) fn read(tree: &Tree, devices: &[Device], counts: &Counts) -> Self {
+    pub(super) fn read(tree: &Tree, devices: &[Device], paths: &Paths, counts: &Counts) -> Self {
         let mut ties = Self {
-            devices: devices.iter().map(|device| known(tree, device)).collect(),
+            devices: devices.iter().map(|device| known(tree, device, paths)).collect(),
             queues: BTreeMap::new(),
         };
         for (number, line) in &counts.lines {
@@ -94,10 +95,10 @@ impl Ties {
 }
 
 /// The interrupts are at the PCI function: the device itself or, for virtio and disks, somewhere above it.
-fn known(tree: &Tree, device: &Device) -> Known {
+fn known(tree: &Tree, device: &Device, paths: &Paths) -> Known {
     let place = match device.kind {
         DeviceKind::Network => format!("sys/class/net/{}/device", device.name),
-        _ => format!("sys/block/{}", device.name),
+        _ => paths.directory(&device.name),
     };
     let above = tree.above(place);
     let listed = |path: &PathBuf| {

@@ -154,6 +154,54 @@ fn devices_have_homes_and_queues() {
     );
 }
 
+/// A disk behind two controllers, on nodes 0 and 1, with a queue more on the second.
+#[test]
+fn a_multipath_disk_has_the_home_and_queues_of_its_only_path() {
+    let root = recorded();
+    let put = |path: &str, text: &str| {
+        let path = root.path().join("sys").join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let link = |name: &str, target: &str| symlink(target, root.path().join("sys/block").join(name)).unwrap();
+    let subsystem = "devices/virtual/nvme-subsystem/nvme-subsys1";
+    put(&format!("{subsystem}/nvme1n1/size"), "8\n");
+    link("nvme1n1", &format!("../{subsystem}/nvme1n1"));
+    let controllers = [1, 2].map(|controller| {
+        let function = format!("devices/pci0000:00/0000:00:1{controller}.0");
+        put(&format!("{function}/numa_node"), &format!("{}\n", controller - 1));
+        let path = format!("nvme1c{controller}n1");
+        let controller_directory = format!("{function}/nvme/nvme{controller}");
+        put(&format!("{controller_directory}/state"), "live\n");
+        for queue in 0..controller {
+            put(&format!("{controller_directory}/{path}/mq/{queue}/cpu_list"), "0, 1\n");
+        }
+        link(&path, &format!("../{controller_directory}/{path}"));
+        (controller_directory.clone(), format!("{controller_directory}/{path}"))
+    });
+    let seen = || {
+        let mut parts = seen_by_hwloc();
+        amend(&mut parts, &Tree::new(root.path()));
+        let machine = Topology::new(parts).unwrap();
+        let disks = machine
+            .devices()
+            .iter()
+            .filter(|device| device.name.starts_with("nvme1"));
+        let disks = disks.map(|disk| (disk.name.clone(), disk.home.map(|node| node.0), disk.queues.len()));
+        disks.collect::<Vec<_>>()
+    };
+    let disk = |home, queues| vec![("nvme1n1".to_owned(), home, queues)];
+    assert_eq!(seen(), disk(None, 0), "two live paths");
+    put(&format!("{}/state", controllers[0].0), "connecting\n");
+    assert_eq!(seen(), disk(Some(1), 2), "one live path");
+    put(&format!("{}/state", controllers[0].0), "live\n");
+    put(&format!("{}/ana_state", controllers[1].1), "non-optimized\n");
+    assert_eq!(seen(), disk(Some(0), 1), "one path is better");
+    put(&format!("{}/ana_state", controllers[1].1), "inaccessible\n");
+    put(&format!("{}/state", controllers[0].0), "dead\n");
+    assert_eq!(seen(), disk(None, 0), "no path");
+}
+
 #[test]
 fn a_single_node_has_all_cpus_and_devices() {
     let root = recorded();

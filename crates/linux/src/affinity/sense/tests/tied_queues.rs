@@ -143,6 +143,46 @@ fn queues_have_their_interrupts_and_cpus() {
 }
 
 #[test]
+fn a_multipath_disk_has_the_queues_of_its_only_path() {
+    let machine = Machine::new();
+    machine.interrupts(&[(31, [1, 0, 0], "nvme3q1"), (41, [1, 0, 0], "nvme4q1")]);
+    machine.file("sys/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1/size", "8\n");
+    machine.link(
+        "sys/block/nvme0n1",
+        "../devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1",
+    );
+    let add = |controller: u32, interrupt: u32| {
+        machine.affinity(interrupt, "0-1", "0");
+        let function = format!("devices/pci0000:00/0000:00:0{controller}.0");
+        let path = format!("{function}/nvme/nvme{controller}/nvme0c{controller}n1");
+        machine.file(&format!("sys/{function}/msi_irqs/{interrupt}"), "msix\n");
+        machine.file(&format!("sys/{path}/mq/0/cpu_list"), "0, 1\n");
+        machine.link(&format!("sys/block/nvme0c{controller}n1"), &format!("../{path}"));
+    };
+    let sense = || {
+        let sensed = machine
+            .sensor()
+            .sense(&topology(&[("nvme0n1", DeviceKind::Block)]))
+            .unwrap();
+        let unseen = sensed.unseen.into_iter().map(|unseen| unseen.what);
+        let unseen = unseen.filter(|what| what.contains("nvme0n1")).collect::<Vec<_>>();
+        (sensed.snapshot.queues, unseen)
+    };
+    add(3, 31);
+    let queue = Queue {
+        device: "nvme0n1".to_owned(),
+        kind: QueueKind::Block,
+        index: 0,
+        interrupt: Some(31),
+        cpus: cpus(&[0, 1]),
+        movable: false,
+    };
+    assert_eq!(sense(), (vec![queue], vec![]));
+    add(4, 41);
+    assert_eq!(sense(), (vec![], vec!["queues of disk nvme0n1".to_owned()]));
+}
+
+#[test]
 fn virtual_cards_are_recognized() {
     let machine = machine();
     for (name, file, mask) in [

@@ -45,6 +45,13 @@ use files::Moment;
 use model::Model;
 use state::State;
 
+/// Returns a snapshot with bytes of the network at the cards and queues that plans count them for: those of bonds and bridges
+/// at the cards below.
+#[must_use]
+pub fn by_card(snapshot: &Snapshot, config: &Config) -> Snapshot {
+    tasks::by_card(snapshot, &Model::new(snapshot, config, &Previous::default()))
+}
+
 /// Decides the plan to carry out after this period, given the settings of earlier plans.
 #[must_use]
 pub fn decide(snapshot: &Snapshot, config: &Config, previous: &Previous) -> Plan {

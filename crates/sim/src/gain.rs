@@ -66,6 +66,7 @@ pub fn of(snapshot: &Snapshot, config: &Config, variants: u64, seed: u64) -> Vec
 
 fn of_plan(snapshot: &Snapshot, config: &Config) -> Gain {
     let plan = affinity::decide(snapshot, config, &Previous::default());
+    let snapshot = &affinity::by_card(snapshot, config);
     let after = carried_out(snapshot, &plan);
     Gain {
         moves: plan.actions.iter().filter(|action| action.moves()).count() as u64,
@@ -310,6 +311,63 @@ mod tests {
             }];
             assert_eq!(crossing(&sends).network, bytes);
         }
+    }
+
+    /// Two cards in a bond, whose queues have no interrupts: the CPU tells by which card packets come.
+    #[test]
+    fn bytes_of_a_bond_are_those_of_its_cards() {
+        let card = |name: &str, home| homenode_policy::topology::Device {
+            name: name.to_owned(),
+            kind: homenode_policy::topology::DeviceKind::Network,
+            home: Some(NodeId(home)),
+            queues: Vec::new(),
+        };
+        let mut bonded = snapshot(&[(0, 0)]);
+        bonded.topology = machine(2, 4, 1 << 30, Shape::Full, vec![card("eth0", 0), card("eth1", 1)]);
+        for (number, (device, cpu)) in (30..).zip([("eth0", 4), ("eth1", 5)]) {
+            bonded.interrupts.push(affinity::Interrupt {
+                number,
+                name: format!("{device}-TxRx-0"),
+                device: Some(device.to_owned()),
+                arrivals: vec![(CpuId(cpu), 100_000)],
+                affinity: vec![CpuId(cpu)],
+                effective: vec![CpuId(cpu)],
+                managed: false,
+            });
+        }
+        for (device, interrupt) in [("bond0", None), ("eth0", Some(30)), ("eth1", Some(31))] {
+            for kind in [affinity::QueueKind::Receive, affinity::QueueKind::Transmit] {
+                bonded.queues.push(affinity::Queue {
+                    device: device.to_owned(),
+                    kind,
+                    index: 0,
+                    interrupt,
+                    cpus: Vec::new(),
+                    movable: true,
+                });
+            }
+        }
+        let thread = &mut bonded.threads[0];
+        // Somebody keeps it on node 0.
+        thread.allowed = [CpuId(0)].into();
+        thread.memory.clear();
+        thread.received = vec![affinity::Received {
+            cpu: Some(CpuId(4)),
+            queue: Some(("bond0".to_owned(), 0)),
+            bytes: 1 << 30,
+        }];
+        thread.sent = vec![affinity::DeviceBytes {
+            device: Some("bond0".to_owned()),
+            bytes: 1 << 20,
+        }];
+        let config = Config::default();
+        let gain = of_plan(&bonded, &config);
+        assert_eq!((gain.before.network, gain.after.network), (1 << 29, 0), "{gain:?}");
+        // It comes by the far card: so do the bytes that it sends.
+        bonded.threads[0].received[0].cpu = Some(CpuId(5));
+        let gain = of_plan(&bonded, &config);
+        assert_eq!(gain.before.network, (1 << 29) + (1 << 19), "{gain:?}");
+        assert_eq!(gain.all, gain.before.network);
     }
 
     #[test]

@@ -6,9 +6,10 @@ use super::domains::Domains;
 use super::load::Wanted;
 use super::model::{Model, Places, per_second};
 use super::reason::{Class, Why};
-use super::{Config, Policy, Previous, QueueKind, Snapshot, Target, Thread};
+use super::{Config, Policy, Previous, QueueKind, Received, Snapshot, Target, Thread};
 use crate::{CpuId, NodeId};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -81,13 +82,7 @@ pub(super) fn all<'a>(
 ) -> Vec<Task<'a>> {
     let mut threads: Vec<&Thread> = snapshot.threads.iter().collect();
     threads.sort_by_key(|thread| thread.id);
-    let ways = Ways {
-        by_cpu: channels::by_cpu(&model.channels, &model.domains),
-        by_queue: channels::by_queue(&model.channels),
-        receiving: channels::by_device(&model.channels, QueueKind::Receive),
-        sending: channels::by_device(&model.channels, QueueKind::Transmit),
-        only_card: only_card(&model.channels),
-    };
+    let ways = Ways::new(snapshot, model);
     let direct: Vec<Vec<u64>> = model
         .channels
         .iter()
@@ -175,6 +170,76 @@ struct Ways<'a> {
     only_card: Option<&'a str>,
 }
 
+impl<'a> Ways<'a> {
+    fn new(snapshot: &Snapshot, model: &Model<'a>) -> Self {
+        let mut sending = channels::by_device(&model.channels, QueueKind::Transmit);
+        // Queues of a bond or a bridge lead to no hardware: what it sends goes on through a card.
+        let devices: BTreeSet<&str> = snapshot.topology.devices().iter().map(|it| it.name.as_str()).collect();
+        sending.retain(|device, _| devices.contains(device));
+        Self {
+            by_cpu: channels::by_cpu(&model.channels, &model.domains),
+            by_queue: channels::by_queue(&model.channels),
+            receiving: channels::by_device(&model.channels, QueueKind::Receive),
+            sending,
+            only_card: only_card(&model.channels),
+        }
+    }
+
+    /// The channel of a queue, where it is known.
+    fn channel(&self, it: &Received) -> Option<usize> {
+        let (device, index) = it.queue.as_ref()?;
+        self.by_queue.get(&(&device[..], *index)).copied()
+    }
+
+    /// The channels whose packets the CPU processes, each with its share.
+    fn shares(&self, it: &Received, domains: &Domains) -> Option<&[(usize, u64)]> {
+        Some(&self.by_cpu[domains.index(it.cpu?)?])
+    }
+}
+
+/// Returns a snapshot with bytes of the network at the cards and queues that plans count them for. Bytes of bonds, bridges
+/// and unknown queues are at those of hardware then, as far as the CPU or the thread's other bytes tell.
+pub(super) fn by_card(snapshot: &Snapshot, model: &Model<'_>) -> Snapshot {
+    let ways = Ways::new(snapshot, model);
+    let mut by_card = snapshot.clone();
+    for thread in &mut by_card.threads {
+        let mut bytes = Bytes::default();
+        let mut received = Vec::new();
+        for it in core::mem::take(&mut thread.received) {
+            let mut parts = BTreeMap::new();
+            match (ways.channel(&it), ways.shares(&it, &model.domains)) {
+                (Some(channel), _) => *bytes.received.entry(channel).or_default() += it.bytes,
+                (None, shares) => divide(it.bytes, shares.unwrap_or_default(), &mut parts),
+            }
+            for (channel, part) in &parts {
+                *bytes.received.entry(*channel).or_default() += part;
+                let mut queues = model.channels[*channel].queues.iter();
+                let queue = queues.find(|queue| queue.kind == QueueKind::Receive);
+                received.push(Received {
+                    queue: queue.map(|queue| (queue.device.clone(), queue.index)),
+                    bytes: *part,
+                    ..it.clone()
+                });
+            }
+            // What rounding leaves.
+            let rest = it.bytes - parts.values().sum::<u64>();
+            received.extend((rest > 0).then_some(Received { bytes: rest, ..it }));
+        }
+        thread.received = received;
+        let likely = network_device(&bytes, model).or(ways.only_card);
+        for it in &mut thread.sent {
+            if !it
+                .device
+                .as_deref()
+                .is_some_and(|device| ways.sending.contains_key(device))
+            {
+                it.device = likely.map(String::from).or(it.device.take());
+            }
+        }
+    }
+    by_card
+}
+
 /// Masks, each once, as threads mostly have the same ones.
 #[derive(Default)]
 struct Sets<'a> {
@@ -247,13 +312,10 @@ fn attribute(thread: &Thread, snapshot: &Snapshot, model: &Model<'_>, ways: &Way
     for it in &thread.received {
         let rate = per_second(it.bytes, snapshot);
         bytes.network = bytes.network.saturating_add(rate);
-        let queue = it.queue.as_ref().map(|(device, index)| (&device[..], *index));
         // A queue of a bond or a bridge has no channel: of which the bytes are, only the CPU tells.
-        let channel = queue.and_then(|queue| ways.by_queue.get(&queue));
-        let cpu = it.cpu.and_then(|cpu| model.domains.index(cpu));
-        match (channel, cpu) {
-            (Some(channel), _) => *bytes.received.entry(*channel).or_default() += rate,
-            (None, Some(cpu)) => divide(rate, &ways.by_cpu[cpu], &mut bytes.received),
+        match (ways.channel(it), ways.shares(it, &model.domains)) {
+            (Some(channel), _) => *bytes.received.entry(channel).or_default() += rate,
+            (None, Some(shares)) => divide(rate, shares, &mut bytes.received),
             (None, None) => unplaced += rate,
         }
     }
@@ -265,7 +327,6 @@ fn attribute(thread: &Thread, snapshot: &Snapshot, model: &Model<'_>, ways: &Way
     for entry in &thread.sent {
         let rate = per_second(entry.bytes, snapshot);
         bytes.network = bytes.network.saturating_add(rate);
-        // A bond or a bridge has no channel: what it sends goes on through a card.
         let Some(all) = sending(entry.device.as_deref()).or_else(|| sending(likely)) else {
             continue;
         };

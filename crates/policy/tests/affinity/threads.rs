@@ -528,12 +528,15 @@ fn virtual_cards_do_not_hide_the_real_card_from_senders() {
     let alone = decide(&world.snapshot, &Config::default(), &Previous::default());
     assert!(alone.cost_before.bytes_per_s() > 0);
     with_virtual_card(&mut world, 0);
-    let beside = decide(&world.snapshot, &Config::default(), &Previous::default());
-    assert_eq!(alone.cost_before, beside.cost_before);
-    assert_eq!(
-        alone.action(&thread(&world, sender)),
-        beside.action(&thread(&world, sender))
-    );
+    for device in [None, Some("veth0".to_owned())] {
+        world.snapshot.threads[sender].sent[0].device = device;
+        let beside = decide(&world.snapshot, &Config::default(), &Previous::default());
+        assert_eq!(alone.cost_before, beside.cost_before);
+        assert_eq!(
+            alone.action(&thread(&world, sender)),
+            beside.action(&thread(&world, sender))
+        );
+    }
 }
 
 /// Its card is known, and so is where it should be; a bridge is not what the bytes leave by, and there are two cards.

@@ -216,6 +216,7 @@ impl PoolHandler {
             output_version: STATUS_VERSION,
             directory: directory.to_string_lossy().into_owned(),
             mounted,
+            elsewhere: None,
             options: self.options.clone(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -57,6 +57,11 @@ fn locker(line: &str, file: &str) -> Option<u32> {
 
 /// The other mount namespaces that have `device` mounted, each as `name (pid)` of its first process.
 pub(crate) fn other_namespaces(device: Device) -> Vec<String> {
+    some_named(in_other_namespaces(device))
+}
+
+/// The first process of each other mount namespace that has `device` mounted.
+pub(crate) fn in_other_namespaces(device: Device) -> Vec<u32> {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let mut first = BTreeMap::new();
     for pid in processes() {
@@ -67,7 +72,7 @@ pub(crate) fn other_namespaces(device: Device) -> Vec<String> {
     }
     first.retain(|other, _| Some(other) != namespace("self").as_ref());
     let has = |pid: &u32| mounts_of(&pid.to_string()).is_ok_and(|mounts| mounts.iter().any(|one| one.device == device));
-    some_named(first.into_values().filter(has).collect())
+    first.into_values().filter(has).collect()
 }
 
 /// Every process but this one, ascending.

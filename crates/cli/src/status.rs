@@ -182,8 +182,7 @@ fn all() -> Result<Found> {
     for (device, answer) in control::at_once(connections, ask) {
         match answer {
             Ok(mut report) => {
-                let elsewhere = elsewhere(device, &report).map(|place| format!("mounted {place}"));
-                report.problems.extend(elsewhere);
+                report.elsewhere = elsewhere(device, &report);
                 found.pools.push(report);
             }
             Err(failure) => {
@@ -196,25 +195,29 @@ fn all() -> Result<Found> {
     Ok(found)
 }
 
-/// Says where a pool is mounted, and how to end it, if that is in another mount namespace only.
-fn elsewhere(device: Device, report: &StatusReport) -> Option<String> {
+/// A process of another mount namespace, if the pool is mounted there only.
+fn elsewhere(device: Device, report: &StatusReport) -> Option<u32> {
     let is_here = mounts().is_ok_and(|mounts| mounts.iter().any(|mount| mount.device == device));
-    if is_here || !report.mounted || holders::other_namespaces(device).is_empty() {
-        return None;
-    }
-    let (pid, directory) = (report.pid, shown(Path::new(&report.directory)));
-    Some(format!(
-        "in another mount namespace: `nsenter -m -t {pid} homenode down {directory}` ends it"
-    ))
+    let is_sought = !is_here && report.mounted;
+    is_sought.then(|| holders::in_other_namespaces(device).into_iter().min())?
 }
 
-/// [`elsewhere`] of a pool that was mounted by this name.
+/// Says where the pool is that was mounted by this name in another mount namespace.
 pub(crate) fn mounted_elsewhere(directory: &Path) -> Option<String> {
-    control::devices().ok()?.into_iter().find_map(|device| {
+    let ask = |device: Device| {
         let report = Connection::open(device).ok()?.status().ok()?;
         let is_it = directory.as_os_str() == &*report.directory;
         is_it.then(|| elsewhere(device, &report))?
-    })
+    };
+    let found = control::at_once(control::devices().ok()?, ask);
+    found.into_iter().flatten().next().map(|pid| there(pid, directory))
+}
+
+fn there(pid: u32, directory: &Path) -> String {
+    format!(
+        "mounted in another mount namespace: `nsenter -m -t {pid} homenode down {}` ends it",
+        shown(directory)
+    )
 }
 
 /// Sockets of servers.
@@ -304,6 +307,9 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
             "  detached, waits for open files"
         }
     )?;
+    if let Some(pid) = report.elsewhere {
+        writeln!(text, "{}", there(pid, Path::new(&report.directory)))?;
+    }
     if let Some(durable) = &report.durable {
         writeln!(text, "{}", durable_line(durable, &report.directory))?;
     }

@@ -207,6 +207,9 @@ pub(crate) struct StatusReport {
     pub(crate) directory: String,
     /// Else it was detached from under open files, and goes when they are closed.
     pub(crate) mounted: bool,
+    /// Process of another mount namespace, when it is mounted there only; the command that asks fills it in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) elsewhere: Option<u32>,
     /// Options it was mounted with, spelled as mount options, those that were left out with their defaults where they have some.
     #[serde(default)]
     pub(crate) options: Vec<String>,
@@ -513,6 +516,7 @@ mod tests {
             output_version: STATUS_VERSION,
             directory: "/mnt".to_owned(),
             mounted: true,
+            elsewhere: None,
             pid: 1,
             version: "0".to_owned(),
             options: vec!["nosuid".to_owned()],

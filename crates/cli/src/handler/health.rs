@@ -38,10 +38,10 @@ pub(super) fn problems(pool: &Status, durable: Option<&DurableReport>, fuse: &Fu
     // The first user is refused at a half.
     if pool.metadata_refused > 0 && pool.metadata_used_bytes >= pool.metadata_limit_bytes / 3 {
         problems.push(format!(
-            "metadata memory is full for some: {} of {}, requests refused: {}",
+            "requests refused as metadata memory was full for their user: {}; {} of {} are used",
+            pool.metadata_refused,
             size(pool.metadata_used_bytes),
-            size(pool.metadata_limit_bytes),
-            pool.metadata_refused
+            size(pool.metadata_limit_bytes)
         ));
     }
     problems
@@ -129,7 +129,7 @@ mod tests {
         };
         let told = [150, 99].map(|used| problems(&metadata(used), None, &FuseReport::default()));
         assert!(
-            told[0][0].starts_with("metadata memory is full") && told[1].is_empty(),
+            told[0][0].starts_with("requests refused as metadata") && told[1].is_empty(),
             "{told:?}"
         );
         let full = Status {

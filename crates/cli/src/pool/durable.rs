@@ -261,10 +261,9 @@ pub(crate) fn to_be_added(path: &Path) -> Result<String> {
 
 /// A path as the pool's record has it.
 fn to_text(path: &Path) -> Result<String> {
-    let text = std::path::absolute(path)
-        .ok()
-        .and_then(|path| path.to_str().map(str::to_owned));
-    text.ok_or_else(|| {
+    let absolute = std::path::absolute(path);
+    let absolute = absolute.map_err(|error| Failure::new(format!("cannot look at {}: {error}", shown(path))))?;
+    absolute.to_str().map(str::to_owned).ok_or_else(|| {
         Failure::new(format!(
             "the name of {} is not UTF-8: give the file another one",
             shown(path)

@@ -130,7 +130,8 @@ pub(crate) fn name_of(uuid: u128) -> Result<Option<PoolName>> {
 pub(crate) fn check() -> Result<()> {
     let directory = directory();
     // It may have to be made.
-    let there = directory.ancestors().find(|place| place.exists());
+    let absolute = std::path::absolute(&directory).unwrap_or_else(|_| directory.clone());
+    let there = absolute.ancestors().find(|place| place.exists());
     rustix::fs::access(there.unwrap_or(Path::new("/")), Access::WRITE_OK | Access::EXEC_OK).map_err(|errno| {
         Failure::new(format!(
             "pools cannot be recorded in {}: {errno}: use sudo, or name another directory by {VARIABLE}",

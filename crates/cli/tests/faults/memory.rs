@@ -53,7 +53,8 @@ fn metadata_of_a_user_stays_within_its_limit() {
         assert_eq!(report["metadata_limit_bytes"], LIMIT);
         assert!(used <= LIMIT / 2 && used > LIMIT / 3, "{used} of {LIMIT}");
         assert!(report["metadata_refused"].as_u64().unwrap() >= 1);
-        let is_ill = || succeed(homenode(["status"]).arg(&dir)).contains(": metadata memory is full for some");
+        let is_ill =
+            || succeed(homenode(["status"]).arg(&dir)).contains(": requests refused as metadata memory was full");
         assert!(is_ill());
         let most = &report["metadata_by_user"][0];
         assert_eq!(most["uid"], 65534);

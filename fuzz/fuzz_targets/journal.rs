@@ -118,6 +118,10 @@ impl Kernel for Nothing {
         vanished()
     }
 
+    fn hint(&self, _: u32) -> io::Result<Vec<CpuId>> {
+        Ok(Vec::new())
+    }
+
     fn cpuset(&self, _: ThreadId) -> io::Result<Option<Vec<CpuId>>> {
         vanished()
     }

@@ -26,6 +26,8 @@ BYTES_MIN, COMPLETIONS_MIN = 90, 95
 BYTES_WRONG_MAX = 60
 # Until a daemon has moved something, traced or not: all that is emulated is slow.
 MOVED_S = 60
+# Dwell times and periods until everything is in its place again.
+RESET_S = 30
 CPUS = Path("/sys/devices/system/cpu")
 GROUPS = Path("/sys/fs/cgroup")
 
@@ -193,6 +195,29 @@ class Affinity(unittest.TestCase):
         affinity("revert")
         now = masks()
         self.assertEqual({thread: mask for thread, mask in now.items() if self.masks.get(thread, mask) != mask}, {})
+
+    def test_cpus_that_go_and_come_back_under_a_daemon(self):
+        def cycle(seconds: int) -> None:
+            for state in ("0", "1"):
+                for cpu in NODES[CARD_NODE]:
+                    (CPUS / f"cpu{cpu}/online").write_text(state)
+                time.sleep(seconds)
+
+        # The kernel takes interrupts off these CPUs, and the card's driver sets all of its own and XPS anew: also without us.
+        cycle(1)
+        self.before = settings()
+        upload = self.load()
+        before, daemon = upload.shares(), Daemon()
+        wait(self.is_changed, "run moves something", MOVED_S)
+        cycle(RESET_S)
+        after = upload.shares()
+        print(f"\nafter CPUs came back, before: {before}\nafter: {after}")
+        self.assertGreaterEqual(after["received_right_percent"], BYTES_MIN, after)
+        self.assertGreater(after["completions_home_percent"], before["completions_home_percent"])
+        said = daemon.end()
+        self.assertIn("taken up again", said)
+        self.check_restored()
+        upload.end()
 
     def test_a_daemon_that_is_killed_is_reverted_by_the_command(self):
         self.load()

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 /// Plan and move once a second until SIGINT (Ctrl-C) or SIGTERM, then revert all changes.
 ///
+/// A thread that has moved almost nothing for a minute or longer gets its mask back before that.
 /// Changes that `apply` or a killed `run` left are reverted first. SIGHUP reloads the configuration; if the new one has a mistake, the
 /// mistake is logged and the old configuration stays. Each move is logged with its reason; HOMENODE_LOG sets the level.
 /// homenode-affinity.service runs this command under systemd.

@@ -198,19 +198,36 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         })
     }
 
-    /// Writes down what the kernel or a driver has set anew, so that it counts as ours and the old value stays known.
+    /// Writes down what the kernel or a driver has set anew, so that it counts as ours. A driver would have set the same
+    /// without us, so that is what to restore; where the kernel took an interrupt off CPUs of ours it is the old value.
     fn note_resets(&mut self, resets: &[Reset], now: u64) -> Result<(), Error> {
         let record = |reset: &Reset| {
             let entry = self.journal.entries().get(&reset.target)?;
             let identity = self.kernel.identity(&reset.target).ok()??;
             let has = self.kernel.read(&reset.target).ok()?;
             let is_it = identity == entry.identity && has.cpus() == reset.now;
-            is_it.then(|| entry.record(&reset.target, &reset.now, now))
+            let record = is_it.then(|| entry.record(&reset.target, &reset.now, now))?;
+            Some(match self.is_drivers(&reset.target, &has) {
+                true => Record {
+                    old: has.text().to_owned(),
+                    ..record
+                },
+                false => record,
+            })
         };
         let records: Vec<Record> = resets.iter().filter_map(record).collect();
         match records.is_empty() {
             true => Ok(()),
             false => self.journal.append(&records.iter().collect::<Vec<_>>()),
+        }
+    }
+
+    /// Whether a driver has set this: drivers leave their choice of an interrupt's CPUs as a hint, and the kernel itself sets
+    /// no queues.
+    fn is_drivers(&self, target: &Target, has: &Mask) -> bool {
+        match target {
+            Target::Interrupt(number) => self.kernel.hint(*number).is_ok_and(|hint| hint == has.cpus()),
+            _ => true,
         }
     }
 

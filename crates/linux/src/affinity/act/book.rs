@@ -163,7 +163,12 @@ impl Book {
         // Two whole cpusets are the same old value, also when the cpuset has changed in between.
         let same =
             |entry: &&mut Entry| entry.identity == record.identity && (entry.old == old || entry.whole && record.whole);
+        // A driver has taken all CPUs from a queue: nothing of ours is set.
+        let set = (!to.is_empty()).then(|| (to.clone(), record.at));
         if let Some(entry) = self.entries.get_mut(&target).filter(same) {
+            if set.is_none() {
+                return;
+            }
             let known = entry.set.iter().position(|(set, _)| *set == to);
             let at = known.map_or(record.at, |index| entry.set.remove(index).1);
             entry.set.push((to, at));
@@ -175,7 +180,7 @@ impl Book {
             old,
             whole: record.whole,
             session: record.session,
-            set: vec![(to, record.at)],
+            set: set.into_iter().collect(),
             is_back: record.back,
             order: self.next_order,
         };

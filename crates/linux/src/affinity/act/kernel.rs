@@ -63,6 +63,12 @@ pub trait Kernel {
     /// They cannot be read, or there is no such interrupt.
     fn effective(&self, interrupt: u32) -> io::Result<Vec<CpuId>>;
 
+    /// The CPUs that an interrupt's driver has proposed; none where it has not.
+    ///
+    /// # Errors
+    /// They cannot be read, or there is no such interrupt.
+    fn hint(&self, interrupt: u32) -> io::Result<Vec<CpuId>>;
+
     /// The running CPUs that a thread's cpuset lets it have; none where that cannot be seen.
     ///
     /// # Errors

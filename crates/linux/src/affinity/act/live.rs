@@ -215,6 +215,11 @@ impl Kernel for Live {
         }
     }
 
+    fn hint(&self, interrupt: u32) -> io::Result<Vec<CpuId>> {
+        let text = self.tree.try_text(format!("proc/irq/{interrupt}/affinity_hint"))?;
+        Ok(Mask::parse(text)?.cpus().to_vec())
+    }
+
     fn cpuset(&self, thread: ThreadId) -> io::Result<Option<Vec<CpuId>>> {
         let mut groups = Vec::new();
         let path = format!("proc/{}/task/{}/cgroup", thread.process, thread.thread);

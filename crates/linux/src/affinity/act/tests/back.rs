@@ -2,7 +2,7 @@
 
 use super::super::{Outcome, Restore};
 use super::model::{ALL, Handle, OTHERS, cpus};
-use super::single::{INIT, ModelActor, THREAD, apply, interrupt, open, quiet};
+use super::single::{INIT, ModelActor, THREAD, apply, interrupt, open, quiet, transmit};
 use super::{plan, snapshot};
 use homenode_policy::affinity::{Previous, Reset, Return, Snapshot, Target, Thread, ThreadId};
 
@@ -129,6 +129,56 @@ fn the_old_value_is_restored_after_the_kernel_has_set_another() {
     let mut actor = open(&handle).unwrap();
     assert_eq!(actor.revert().unwrap().targets, [(interrupt(), Restore::Restored)]);
     assert_eq!(handle.machine().differences(), Vec::<String>::new());
+}
+
+/// A driver sets all its interrupts and queues as CPUs come and go, whoever has set them before.
+#[test]
+fn the_drivers_new_value_is_restored_after_a_driver_has_set_it() {
+    let (handle, mut actor) = quiet();
+    let xps = handle.machine().has(&transmit()).unwrap();
+    for (target, old) in [(interrupt(), ALL), (transmit(), xps)] {
+        assert!(apply(&handle, &mut actor, &target, old, 0x80).is_done());
+    }
+    {
+        let mut machine = handle.machine();
+        let interrupt = machine.interrupts.get_mut(&30).unwrap();
+        (interrupt.affinity.now, interrupt.affinity.wanted, interrupt.hint) = (0x30, 0x30, 0x30);
+        let queue = machine.queues.get_mut(&transmit()).unwrap();
+        (queue.now, queue.wanted) = (0x30, 0x30);
+    }
+    let mut plan = plan(Vec::new());
+    plan.resets = [interrupt(), transmit()]
+        .map(|target| Reset {
+            target,
+            now: cpus(0x30),
+        })
+        .to_vec();
+    let told = snapshot(&handle.machine());
+    actor.apply(&plan, &told, &[]).unwrap();
+    for target in [interrupt(), transmit()] {
+        assert!(apply(&handle, &mut actor, &target, 0x30, 0x80).is_done());
+    }
+    assert!(actor.revert().unwrap().is_complete());
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+}
+
+#[test]
+fn a_queue_that_lost_its_cpus_may_get_all_from_somebody_else() {
+    let (handle, mut actor) = quiet();
+    let xps = handle.machine().has(&transmit()).unwrap();
+    assert!(apply(&handle, &mut actor, &transmit(), xps, 0x80).is_done());
+    let now = |set| handle.machine().queues.get_mut(&transmit()).unwrap().now = set;
+    now(0);
+    let mut plan = plan(Vec::new());
+    plan.resets = vec![Reset {
+        target: transmit(),
+        now: Vec::new(),
+    }];
+    let told = snapshot(&handle.machine());
+    actor.apply(&plan, &told, &[]).unwrap();
+    now(ALL);
+    let left = Restore::Left(cpus(ALL));
+    assert_eq!(actor.revert().unwrap().targets, [(transmit(), left)]);
 }
 
 #[test]

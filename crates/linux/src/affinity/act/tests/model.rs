@@ -43,6 +43,7 @@ pub(super) struct Interrupt {
     pub(super) name: String,
     pub(super) affinity: Both<Set>,
     pub(super) effective: Set,
+    pub(super) hint: Set,
     pub(super) managed: bool,
     pub(super) writes: usize,
 }
@@ -204,6 +205,7 @@ impl Machine {
             name: format!("card-{}", self.number()),
             affinity: Both { now: set, wanted: set },
             effective: 1 << set.trailing_zeros(),
+            hint: 0,
             managed: self.random.u8(0..4) == 0,
             writes: 0,
         };

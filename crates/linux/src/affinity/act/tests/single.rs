@@ -46,7 +46,7 @@ pub(super) fn interrupt() -> Target {
     Target::Interrupt(30)
 }
 
-fn transmit() -> Target {
+pub(super) fn transmit() -> Target {
     Target::Transmit {
         device: "eth0".to_owned(),
         index: 0,

@@ -132,6 +132,12 @@ impl Kernel for Handle {
         Ok(cpus(interrupt.effective))
     }
 
+    fn hint(&self, interrupt: u32) -> io::Result<Vec<CpuId>> {
+        let machine = self.operate(At::Any);
+        let interrupt = machine.interrupts.get(&interrupt).ok_or_else(|| no(libc::ENOENT))?;
+        Ok(cpus(interrupt.hint))
+    }
+
     fn cpuset(&self, thread: ThreadId) -> io::Result<Option<Vec<CpuId>>> {
         let machine = self.operate(At::Any);
         if machine.unreadable == Some(thread.thread) {

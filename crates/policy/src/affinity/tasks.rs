@@ -97,8 +97,11 @@ pub(super) fn all<'a>(
         let mut bytes = attribute(thread, snapshot, model, &ways);
         let total = bytes.network.saturating_add(bytes.disk).saturating_add(bytes.memory);
         // A mask that was set keeps the thread there, and others away: however little it moves, it may be moved again.
-        let is_set = previous.cpus(&Target::Thread(thread.id)).is_some();
-        let least = if is_set { 1 } else { config.rate_bytes_per_s_min };
+        let least = if previous.is_bound(thread.id) {
+            1
+        } else {
+            config.rate_bytes_per_s_min
+        };
         if total < least {
             (bytes.flows, bytes.disks) = (BTreeMap::new(), BTreeMap::new());
         }

@@ -2,7 +2,7 @@
 
 use crate::threads::{far_reader, thread, why};
 use crate::world::{MB, World, cpus};
-use homenode_policy::affinity::{Config, Plan, Previous, Target, ThreadId, Why, decide};
+use homenode_policy::affinity::{Config, Plan, Policy, Previous, Target, ThreadId, Why, decide};
 
 /// Periods without bytes after which a thread gets its mask back, by default.
 const QUIET_PERIODS: u64 = 60;
@@ -94,6 +94,21 @@ fn a_thread_that_pauses_regularly_soon_stays_bound() {
         returns += period(&mut world, &mut previous).returns.len();
     }
     assert_eq!(returns, 3, "60, 120 and 240 seconds are less than a pause");
+}
+
+#[test]
+fn a_child_that_moves_little_is_not_placed_for_its_inherited_mask() {
+    let (mut world, mut previous, _) = bound_reader();
+    let child = world.add_thread("cc1", 2, 90);
+    world.add_disk_bytes(child, "nvme0n1", 1000);
+    world.snapshot.threads[child].allowed = cpus([2, 3]).into();
+    previous.inherit(world.snapshot.threads[child].id, cpus([2, 3]));
+    let config = Config {
+        policy: Policy::Spread,
+        ..Config::default()
+    };
+    let plan = decide(&world.snapshot, &config, &previous);
+    assert_eq!(why(&plan, &thread(&world, child)), &Why::Small { bytes_per_s: 1000 });
 }
 
 #[test]

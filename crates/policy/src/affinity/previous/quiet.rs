@@ -28,6 +28,12 @@ impl Previous {
         });
     }
 
+    /// Whether a thread has been bound, and has not only inherited its mask.
+    pub(in crate::affinity) fn is_bound(&self, id: ThreadId) -> bool {
+        let setting = self.set.get(&Target::Thread(id));
+        setting.is_some_and(|setting| !setting.is_inherited)
+    }
+
     /// Returns the threads that get their masks back: they have moved almost nothing for long.
     pub(in crate::affinity) fn returns(&self, snapshot: &Snapshot, config: &Config) -> Vec<Return> {
         let threads = self.set.iter().map_while(|(target, setting)| match target {

@@ -462,16 +462,14 @@ impl Memory for NodeMemory {
     }
 
     fn persist_each(&self, stretches: &[(Block, usize)]) -> Result<(), MemoryError> {
-        let Some((last, others)) = stretches.split_last() else {
-            return Ok(());
-        };
-        let member = self.durable(last.0.member())?;
-        let written = others.iter().map(|(at, bytes)| match usize::try_from(at.index()) {
-            Ok(at) => member.write_out(at * BLOCK_BYTES, *bytes).map_err(|_| MemoryError),
-            Err(_) => Err(MemoryError),
-        });
-        let written = written.fold(Ok(()), Result::and);
-        written.and(self.persist(last.0, 0, last.1))
+        let [(first, _), ..] = stretches else { return Ok(()) };
+        let member = self.durable(first.member())?;
+        let start = |at: &Block| usize::try_from(at.index()).map(|index| index * BLOCK_BYTES);
+        let ranges = stretches.iter().map(|(at, bytes)| Ok((start(at)?, *bytes)));
+        let ranges: Result<Vec<_>, std::num::TryFromIntError> = ranges.collect();
+        member
+            .persist_each(&ranges.map_err(|_| MemoryError)?)
+            .map_err(|_| MemoryError)
     }
 
     fn persist_all(&self, member: MemberId) -> Result<(), MemoryError> {

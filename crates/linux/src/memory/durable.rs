@@ -702,15 +702,19 @@ impl DurableMember {
         self.told.check(self.mapping.sync(start, offset + bytes - start))
     }
 
-    /// Writes a range of bytes, which the next [`DurableMember::persist`] makes durable, whatever its range: that commits the file and flushes its disk.
-    pub(super) fn write_out(&self, offset: usize, bytes: usize) -> io::Result<()> {
-        if self.is_memory {
-            return self.persist(offset, bytes);
-        }
-        if self.told.has_failed() || is_lost(self.mapping.base().wrapping_add(offset), bytes) {
+    /// Makes ascending ranges of bytes durable, offset and bytes of each. On a disk by one call from the first to the last, for which the disk is
+    /// flushed once: what lies between is written with them.
+    pub(super) fn persist_each(&self, ranges: &[(usize, usize)]) -> io::Result<()> {
+        let (Some((first, _)), Some((last, bytes)), false) = (ranges.first(), ranges.last(), self.is_memory) else {
+            let persisted = ranges.iter().map(|(offset, bytes)| self.persist(*offset, *bytes));
+            return persisted.fold(Ok(()), io::Result::and);
+        };
+        let is_lost = |(offset, bytes): &(usize, usize)| is_lost(self.mapping.base().wrapping_add(*offset), *bytes);
+        if self.told.has_failed() || ranges.iter().any(is_lost) {
             return Err(io::ErrorKind::Other.into());
         }
-        self.told.check(told::write_out(&self.file.file, offset, bytes))
+        let start = first / PAGE_BYTES * PAGE_BYTES;
+        self.told.check(self.mapping.sync(start, last + bytes - start))
     }
 
     /// Makes all bytes durable.

@@ -34,8 +34,15 @@ impl Told {
         let file = self.file.lock();
         // No page lies so far behind: nothing is waited for.
         let far = i64::MAX - 1;
-        let asked = sync_file_range(&file, far, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE);
-        let synced = synced.and(asked);
+        // SAFETY: the call has no conditions; the descriptor is open as long as the file.
+        let status = unsafe { libc::sync_file_range(file.as_raw_fd(), far, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE) };
+        let synced = synced.and_then(|()| {
+            if status == 0 {
+                Ok(())
+            } else {
+                Err(io::Error::last_os_error())
+            }
+        });
         if synced.is_err() || self.has_failed.load(Ordering::Relaxed) {
             // Relaxed: below the lock.
             self.has_failed.store(true, Ordering::Relaxed);
@@ -47,22 +54,5 @@ impl Told {
     /// Whether there was an error.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
-    }
-}
-
-/// Writes pages of a file to its disk, and waits until they are written: not until they are durable.
-pub(super) fn write_out(file: &File, offset: usize, bytes: usize) -> io::Result<()> {
-    let both = [offset, bytes].map(|value| i64::try_from(value).expect("a mapped file has less than 2^63 bytes"));
-    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    sync_file_range(file, both[0], both[1], flags)
-}
-
-fn sync_file_range(file: &File, offset: i64, bytes: i64, flags: u32) -> io::Result<()> {
-    // SAFETY: the call has no conditions; the descriptor is open as long as the file.
-    let status = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, bytes, flags) };
-    if status == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
     }
 }

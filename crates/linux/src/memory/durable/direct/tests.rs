@@ -33,7 +33,7 @@ fn a_disk_is_exclusive_but_readable_by_others() {
         (MemberKind::Block, BYTES / 4096)
     );
     let in_use = format!(
-        "{} is in use: its pool is up, or another command works on it",
+        "{} is in use: its pool is up (`homenode status` lists mounted pools), or another command works on it",
         disk.device.display()
     );
     assert_eq!(refused(&disk.device), in_use);

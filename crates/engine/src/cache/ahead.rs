@@ -1,6 +1,6 @@
 //! Work of the threads that tend a slice: read ahead, keep frames free, write back.
 
-use super::{Cache, Cached, Disk};
+use super::{Cache, Cached, Disk, Fetch};
 use crate::{Block, Disks, NodeId};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -13,10 +13,10 @@ const AHEAD_BLOCKS: u64 = 32;
 
 /// Blocks that somebody is likely to want soon.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
-    node: NodeId,
-    at: Block,
-    blocks: u64,
+pub(super) struct Wanted {
+    pub(super) node: NodeId,
+    pub(super) at: Block,
+    pub(super) blocks: u64,
 }
 
 /// Stretches that are to be read ahead.
@@ -37,7 +37,7 @@ impl Default for Ahead {
 
 impl Ahead {
     /// Asks for blocks; forgotten when too many are wanted.
-    fn send(&self, wanted: Wanted) {
+    pub(super) fn send(&self, wanted: Wanted) {
         let mut all = self.wanted.lock();
         if all.len() < WANTED_MAX {
             all.push_back(wanted);
@@ -58,8 +58,8 @@ impl Ahead {
 }
 
 impl<M: Disks> Cached<M> {
-    /// Begins to read blocks of a disk that have no frame, as long as there are free ones; those who tend a slice are asked to where the disk has no way
-    /// for it.
+    /// Begins to read blocks of a disk that have no frame, as long as there are free ones; those who tend a slice are asked to when they have freed
+    /// some.
     pub(super) fn fill_soon(
         &self,
         (cache, disk): (&Cache, &Disk),
@@ -67,38 +67,53 @@ impl<M: Disks> Cached<M> {
         mut is_marked: bool,
     ) {
         let mut fetches = Vec::with_capacity(stretches.len());
-        for (node, first, blocks) in stretches {
-            let end = (first.index() + blocks).min(disk.index.blocks());
-            let mut at = first.index();
-            while at < end {
-                if disk.index.has_frame(at) {
-                    at += 1;
-                    continue;
-                }
-                let most = (end - at).min(AHEAD_BLOCKS);
-                let Some(mut fetch) = self.begin_fetch_of((cache, disk), *node, disk.block(at), most) else {
-                    // It cannot be done so, or there are no frames.
-                    break;
-                };
-                fetch.is_marked = std::mem::take(&mut is_marked);
-                at += fetch.blocks();
-                fetches.push(fetch);
-            }
-            // Who tends a slice reads by itself, and must not wait for a disk that is slow.
-            if fetches.is_empty() && at < end && cache.has_turn(disk) {
-                cache.ahead.send(Wanted {
-                    node: *node,
-                    at: *first,
-                    blocks: *blocks,
-                });
+        for (node, at, blocks) in stretches {
+            let (node, at, blocks) = (*node, *at, *blocks);
+            let wanted = Wanted { node, at, blocks };
+            let before = fetches.len();
+            let is_all = self.begin_stretch((cache, disk), wanted, &mut is_marked, &mut fetches);
+            if !is_all && fetches.len() == before && cache.has_turn(disk) {
+                cache.ahead.send(wanted);
             }
         }
+        self.begin_all((cache, disk), fetches);
+    }
+
+    /// Gives free frames to blocks that have none, to read them; false when there are not enough.
+    fn begin_stretch(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        wanted: Wanted,
+        is_marked: &mut bool,
+        fetches: &mut Vec<Fetch>,
+    ) -> bool {
+        let mut at = wanted.at.index();
+        let end = (at + wanted.blocks).min(disk.index.blocks());
+        while at < end {
+            if disk.index.has_frame(at) {
+                at += 1;
+                continue;
+            }
+            let most = (end - at).min(AHEAD_BLOCKS);
+            let Some(mut fetch) = self.begin_fetch_of((cache, disk), wanted.node, disk.block(at), most) else {
+                return false;
+            };
+            fetch.is_marked = std::mem::take(is_marked);
+            at += fetch.blocks();
+            fetches.push(fetch);
+        }
+        true
+    }
+
+    /// Begins reads. Waits for none: the disk may never answer.
+    fn begin_all(&self, (cache, disk): (&Cache, &Disk), fetches: Vec<Fetch>) {
         if fetches.is_empty() {
             return;
         }
         let refused = self.below.begin_reads(disk.member, fetches);
         // Who sleeps waits for reads that are under way: there are more now.
         disk.ending.tell();
+        // Whoever wants them reads them himself.
         refused.iter().for_each(|fetch| cache.give_up(disk, fetch));
     }
 
@@ -119,28 +134,11 @@ impl<M: Disks> Cached<M> {
             (true, false) => most,
         };
         if let Some(wanted) = cache.ahead.take(cache.slices[slice].node, wait)
-            && let Some((_, disk)) = self.disk(wanted.at.member())
+            && let Some(disk) = self.disk(wanted.at.member())
         {
-            self.fill_ahead(disk, wanted);
-        }
-    }
-
-    /// Reads blocks that have no frame, as long as there are free ones.
-    fn fill_ahead(&self, disk: &Disk, wanted: Wanted) {
-        let Some(cache) = &self.cache else { return };
-        let first = wanted.at.index();
-        let end = (first + wanted.blocks).min(disk.index.blocks());
-        let mut at = first;
-        while at < end {
-            if disk.index.has_frame(at) {
-                at += 1;
-                continue;
-            }
-            match self.fill_at_once((cache, disk), wanted.node, at, end) {
-                Ok(blocks) if blocks > 0 => at += blocks,
-                // Whoever wants them reads them himself, and is told.
-                _ => return,
-            }
+            let mut fetches = Vec::new();
+            self.begin_stretch(disk, wanted, &mut false, &mut fetches);
+            self.begin_all(disk, fetches);
         }
     }
 }

@@ -124,21 +124,6 @@ impl<M: Disks> Cached<M> {
         self.fill((cache, disk), disk.home, first, blocks)
     }
 
-    /// Reads some blocks from `at` on, as far as frames are free; gives how many.
-    pub(super) fn fill_at_once(
-        &self,
-        (cache, disk): (&Cache, &Disk),
-        node: NodeId,
-        at: u64,
-        end: u64,
-    ) -> Result<u64, MemoryError> {
-        let frames = self.begin_run((cache, disk), node, at, end, false)?;
-        if !frames.is_empty() {
-            self.read_run((cache, disk), at, &frames)?;
-        }
-        Ok(frames.len() as u64)
-    }
-
     /// Begins to fill blocks from `at` on, up to the first that has a frame; gives their frames, and which are to be cool then. Waits for a frame for the
     /// first, if it `waits`.
     fn begin_run(

@@ -189,6 +189,9 @@ impl Disks for TestDisk {
 
     fn take_reads(&self, member: MemberId, waits: bool, ended: &mut dyn FnMut(Fetch, bool)) {
         let Some(begun) = &self.0.begun else { return };
+        if !waits && *self.0.hung.lock() == Some(member) {
+            return;
+        }
         let turn = self.0.turns.fetch_add(1, Ordering::Relaxed);
         // Those that do not wait find something every other time.
         if !waits && turn.is_multiple_of(2) {
@@ -314,14 +317,6 @@ fn who_tends_a_slice_interrupts_nobody_while_it_has_room() {
     }
 }
 
-fn filesystem(frames: u32, blocks: u64) -> (Fs<Cached<TestDisk>, NoTime>, TestDisk) {
-    filesystem_on(
-        TestDisk::new(frames as usize, usize::try_from(blocks).expect("the number is small")),
-        frames,
-        blocks,
-    )
-}
-
 fn filesystem_on(disk: TestDisk, frames: u32, blocks: u64) -> (Fs<Cached<TestDisk>, NoTime>, TestDisk) {
     let slice = SliceOptions {
         member: FRAMES,
@@ -353,7 +348,8 @@ fn filesystem_on(disk: TestDisk, frames: u32, blocks: u64) -> (Fs<Cached<TestDis
 #[test]
 fn sequential_reads_read_ahead_and_random_reads_do_not() {
     const BLOCKS: u64 = 4096;
-    let (fs, disk) = filesystem(8192, 16_384);
+    let disk = TestDisk::with_way(8192, 16_384, Some(Mutex::default()));
+    let (fs, _) = filesystem_on(disk.clone(), 8192, 16_384);
     let slot = fs.slots().claim().expect("the first slot is free");
     let asking = Asking {
         waits: true,
@@ -400,9 +396,9 @@ fn sequential_reads_read_ahead_and_random_reads_do_not() {
     // Few of them were not evicted.
     assert!(
         (BLOCKS - 100..=BLOCKS).contains(&(blocks as u64)),
-        "each block is read once: {reads:?}"
+        "each block is read once: {blocks}"
     );
-    assert!(reads.len() < 60, "{} reads: {reads:?}", reads.len());
+    assert!(reads.len() < 160, "{} reads", reads.len());
     evict(&fs);
     for turn in 1..500 {
         read(turn * 1237 % BLOCKS);

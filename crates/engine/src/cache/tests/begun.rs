@@ -1,5 +1,6 @@
 //! Reads that were begun for those who go on, and are ended by any thread, in any order; some fail.
 
+use super::super::ahead::Wanted;
 use super::*;
 use crate::fs::{Advice, Inode, ReadAt};
 use homenode_shared::Slot;
@@ -375,4 +376,35 @@ fn blocks_are_changed_without_a_free_slot() {
     let zeroed = memory.zero(Block::new(MemberId(0), 5000), 0, 4096);
     assert_eq!(zeroed, Ok(()));
     assert!(start.elapsed().as_secs() < 5 && !held.is_empty());
+}
+
+#[test]
+fn who_tends_a_slice_waits_for_no_disk_that_never_answers() {
+    let slice = SliceOptions {
+        member: FRAMES,
+        node: NodeId(0),
+        frames: FRAMES_OF_CACHE,
+    };
+    let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, 16_384, Some(Mutex::default()));
+    let cached = Arc::new(Cached::new(disk.clone(), &[slice], &[vec![10]]));
+    let hung = MemberId(1);
+    [MemberId(0), hung].map(|member| cached.add_disk(member, NodeId(0), index(16_384)));
+    *disk.0.hung.lock() = Some(hung);
+    // As when no frame was free for them.
+    let cache = cached.cache.as_ref().expect("it has one");
+    cache.ahead.send(Wanted {
+        node: NodeId(0),
+        at: Block::new(hung, 0),
+        blocks: 32,
+    });
+    let (tended, has_tended) = std::sync::mpsc::channel();
+    let tender = std::thread::spawn(move || {
+        (0..20).for_each(|_| cached.tend(0, Duration::ZERO));
+        let _ = tended.send(());
+    });
+    let ended = has_tended.recv_timeout(Duration::from_secs(20));
+    *disk.0.hung.lock() = None;
+    disk.0.is_answering.notify_all();
+    tender.join().expect("it does not panic");
+    assert_eq!(ended, Ok(()));
 }

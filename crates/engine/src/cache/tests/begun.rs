@@ -388,7 +388,9 @@ fn who_tends_a_slice_waits_for_no_disk_that_never_answers() {
     let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, 16_384, Some(Mutex::default()));
     let cached = Arc::new(Cached::new(disk.clone(), &[slice], &[vec![10]]));
     let hung = MemberId(1);
-    [MemberId(0), hung].map(|member| cached.add_disk(member, NodeId(0), index(16_384)));
+    for member in [MemberId(0), hung] {
+        cached.add_disk(member, NodeId(0), index(16_384));
+    }
     *disk.0.hung.lock() = Some(hung);
     // As when no frame was free for them.
     let cache = cached.cache.as_ref().expect("it has one");

@@ -1,8 +1,10 @@
 //! Four threads that look after files of the kernel, as long as a mount serves them.
 //!
-//! `promises` and `beyond` look every 20 ms, every 5 ms while something is promised, whether there is room for what fallocate has promised inside and beyond the ends
-//! of files; `beyond` waits for writers of these, maybe for ever. `promises` also looks whether room that was given ahead can be taken back. `room` keeps free memory on each node for pages to come. `steering` looks which nodes have room for them, and puts files that grew
-//! and rest in huge pages; its steps may take longer.
+//! `promises` and `beyond` look whether there is room for what fallocate has promised, inside and beyond the ends of files:
+//! every 20 ms, every 5 ms while something is promised. `beyond` waits for writers of these files, maybe for ever. `promises`
+//! also looks whether room that was given ahead can be taken back. `room` keeps free memory on each node for pages to come.
+//! `steering` looks which nodes have room for such pages, and puts files that grew and rest in huge pages; its steps may take
+//! longer.
 //!
 //! Cost: a look at three counters each period while something is promised, and at a list that is empty otherwise; a meminfo of each node
 //! on machines of several nodes; and, once files could fill a node, a look where they lie: 1 % of a CPU, 20 % while a node
@@ -32,6 +34,8 @@ const STEERING_REST: u32 = 5;
 const DUE_REST: u32 = 100;
 /// Putting files in huge pages takes at most one part in this many of a CPU.
 const COLLAPSE_REST: u32 = 10;
+/// Time for `beyond` to end, far more than a step of its takes that waits for nobody.
+const BEYOND_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Starts the threads.
 pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 4], Error> {
@@ -46,7 +50,7 @@ pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 
         }
         rest
     })?;
-    let beyond = Periodic::start("beyond", self::keep(fs, Promised::Beyond))?;
+    let beyond = Periodic::start("beyond", self::keep(fs, Promised::Beyond))?.left_after(BEYOND_PATIENCE);
     let roomy = Arc::clone(fs);
     let nodes: Vec<_> = machine.with_memory().map(|node| node.id).collect();
     let mut rooms = RoomKeeper::new(&nodes);

@@ -39,11 +39,11 @@ struct Tasks {
 /// A mounted pool, served by threads of this process. Dropping it takes the mount away, even from under open files: they
 /// get errors then.
 pub struct Mount {
-    /// They end before the server does.
+    /// Ends before the threads do, which may wait for the mount's users.
+    server: Server,
     _keepers: Option<[Periodic; 4]>,
     mover: OnceLock<(Arc<Mutex<Watch>>, Periodic)>,
     tasks: Arc<Tasks>,
-    server: Server,
     directory: PathBuf,
     /// The mount keeps the pool, with its populating threads.
     pool: Arc<Inner>,
@@ -81,10 +81,10 @@ impl Pool {
             .then(|| keeper::start(&self.inner.fs, &self.inner.machine))
             .transpose()?;
         Ok(Mount {
+            server,
             _keepers: keepers,
             mover: OnceLock::new(),
             tasks: Arc::default(),
-            server,
             directory: directory.to_owned(),
             pool: Arc::clone(&self.inner),
         })

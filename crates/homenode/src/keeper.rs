@@ -34,6 +34,8 @@ const STEERING_REST: u32 = 5;
 const DUE_REST: u32 = 100;
 /// Putting files in huge pages takes at most one part in this many of a CPU.
 const COLLAPSE_REST: u32 = 10;
+/// Rest of a thread that can make no promise real though room is short, in multiples of a look's time.
+const DONE_REST: u32 = 10;
 /// Time for `beyond` to end, far more than a step of its takes that waits for nobody.
 const BEYOND_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -86,7 +88,9 @@ pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 
 fn keep(fs: &Arc<EngineFs>, promised: Promised) -> impl FnMut() -> Duration + Send + use<> {
     let fs = Arc::clone(fs);
     let (mut broken, mut told) = (0, None::<Instant>);
+    let mut is_done = false;
     move || {
+        let start = Instant::now();
         broken += fs.keep_promises(promised) * BLOCK_BYTES as u64;
         if broken > 0 && told.is_none_or(|told| told.elapsed() >= TOLD_PERIOD) {
             tracing::warn!(
@@ -94,6 +98,12 @@ fn keep(fs: &Arc<EngineFs>, promised: Promised) -> impl FnMut() -> Duration + Se
             );
             (broken, told) = (0, Some(Instant::now()));
         }
-        if fs.has_promises() { PROMISED_PERIOD } else { PERIOD }
+        let period = if fs.has_promises() { PROMISED_PERIOD } else { PERIOD };
+        // Room is short, and a look before this one made real what it could: only the other thread has something to do.
+        let was_done = std::mem::replace(&mut is_done, fs.is_time_for_promises());
+        if is_done && was_done {
+            return period.max(start.elapsed() * DONE_REST);
+        }
+        period
     }
 }

@@ -42,8 +42,8 @@ pub(super) const MARGIN_BLOCKS: u64 = 16_384;
 /// Blocks that one step of allocating takes, a few milliseconds: 16 MiB.
 const STEP_BLOCKS: u64 = 4096;
 
-/// How long a look at a file's promises waits for another thread.
-const COUNT_PATIENCE: Duration = Duration::from_millis(1);
+/// Longest wait of [`Fs::keep_promises`] for another thread that counts a file's promises, or makes them real.
+const KEEP_PATIENCE: Duration = Duration::from_millis(1);
 /// Time after which all promises are counted anew though there is room.
 const COUNT_PERIOD_NS: i64 = 1_000_000_000;
 
@@ -233,9 +233,9 @@ impl KernelFile {
         true
     }
 
-    /// Whether nothing is promised; false while another thread takes long to change that.
+    /// Whether nothing is promised; false while another thread changes that.
     fn is_promised_nothing(&self) -> bool {
-        let promise = self.promise.try_lock_for(COUNT_PATIENCE);
+        let promise = self.promise.try_lock();
         promise.is_some_and(|promise| promise.ranges.is_empty())
     }
 
@@ -251,13 +251,14 @@ impl KernelFile {
         self.count(pool, |promise| promise.effort(blocks) <= CALL_EFFORT)
     }
 
-    /// Counts anew what is promised and not written; returns it, in blocks. Where another thread takes long to change it, as it was last.
+    /// Counts anew what is promised and not written; returns it, in blocks. While another thread changes it, as it was last.
     pub(in crate::fs) fn promised_blocks<M: Memory>(&self, pool: &Pool<M>) -> u64 {
         self.count(pool, |_| true)
     }
 
     fn count<M: Memory>(&self, pool: &Pool<M>, is_short: impl FnOnce(&Promise) -> bool) -> u64 {
-        if let Some(mut promise) = self.promise.try_lock_for(COUNT_PATIENCE)
+        // Calls wait for nobody here: that thread may hold it for ever.
+        if let Some(mut promise) = self.promise.try_lock()
             && !promise.ranges.is_empty()
             && is_short(&promise)
         {
@@ -309,19 +310,10 @@ impl KernelFile {
     /// and again would take the room from others for a moment each time.
     fn allocate_promised_step<M: Memory>(&self, pool: &Pool<M>, promised: Promised) -> Step {
         // The thread for what lies beyond the end may hold it for long.
-        let Some(mut promise) = self.promise.try_lock_for(COUNT_PATIENCE) else {
+        let Some(mut promise) = self.promise.try_lock_for(KEEP_PATIENCE) else {
             return Step::Done;
         };
-        let Ok(status) = self.file.status() else {
-            return Step::Done;
-        };
-        let end = status.size.div_ceil(BLOCK);
-        let side = match promised {
-            Promised::Inside => 0..end,
-            Promised::Beyond => end..u64::MAX,
-        };
-        let within = |range: &Range<u64>| range.start.max(side.start)..range.end.min(side.end);
-        let Some(range) = promise.ranges.iter().map(within).find(|range| !range.is_empty()) else {
+        let Some(range) = self.first_on_side(&promise, promised) else {
             return Step::Done;
         };
         let blocks = range.start..range.end.min(range.start + STEP_BLOCKS);
@@ -331,6 +323,20 @@ impl KernelFile {
             // Cannot be asked just now.
             Err(_) => Step::Done,
         }
+    }
+
+    /// The first of what is promised on a side of the end.
+    fn first_on_side(&self, promise: &Promise, promised: Promised) -> Option<Range<u64>> {
+        if promise.ranges.is_empty() {
+            return None;
+        }
+        let end = self.file.status().ok()?.size.div_ceil(BLOCK);
+        let side = match promised {
+            Promised::Inside => 0..end,
+            Promised::Beyond => end..u64::MAX,
+        };
+        let within = |range: &Range<u64>| range.start.max(side.start)..range.end.min(side.end);
+        promise.ranges.iter().map(within).find(|range| !range.is_empty())
     }
 
     /// Counts blocks of `ranges` that take no room; gives the parts with such blocks, too.
@@ -494,6 +500,21 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         !self.promising.lock().files.is_empty()
     }
 
+    /// Whether little room is left besides promises. So it stays after [`Fs::keep_promises`] if that found nothing more to do.
+    pub fn is_time_for_promises(&self) -> bool {
+        self.pool.is_time_for_promises(MARGIN_BLOCKS)
+    }
+
+    /// Whether anything is promised to a file on that side of its end; false while another thread takes long to change that.
+    fn has_promised(&self, ino: Ino, promised: Promised) -> bool {
+        let inode = self.table.find(ino);
+        let Some(file) = inode.as_deref().and_then(Inode::kernel_file) else {
+            return false;
+        };
+        let promise = file.promise.try_lock_for(KEEP_PATIENCE);
+        promise.is_some_and(|promise| file.first_on_side(&promise, promised).is_some())
+    }
+
     /// Looks whether there is room for what fallocate has promised, and has the kernel allocate it where little is left; returns the
     /// blocks that were promised and found no room. Call this again and again, by a thread for each kind: the less often, the more may others
     /// take from promises.
@@ -501,7 +522,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if !self.has_promises() {
             return 0;
         }
-        if !self.pool.is_time_for_promises(MARGIN_BLOCKS) {
+        let mut promising = Vec::new();
+        if self.is_time_for_promises() {
+            promising.extend(self.promising.lock().files.iter().copied());
+        }
+        // Where the other thread has everything to do, and maybe waits for ever, this one would count all the time.
+        if !promising.iter().any(|ino| self.has_promised(*ino, promised)) {
             // So that promises that were kept are forgotten. Relaxed: only how often this is done depends on it.
             let counted_ns = self.promises_counted_ns.load(Ordering::Relaxed);
             let is_due = self.now_ns().saturating_sub(counted_ns) >= COUNT_PERIOD_NS;
@@ -511,13 +537,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return 0;
         }
         let mut broken = 0;
-        let mut promising: Vec<Ino> = self.promising.lock().files.iter().copied().collect();
         // What has been written meanwhile needs no room any more.
         for ino in &promising {
             self.count_promise(*ino, u64::MAX);
         }
         // A step of each in turn: who comes last has as much to lose.
-        while !promising.is_empty() && self.pool.is_time_for_promises(MARGIN_BLOCKS) {
+        while !promising.is_empty() && self.is_time_for_promises() {
             promising.retain(|ino| {
                 let inode = self.table.find(*ino);
                 let Some((inode, file)) = inode.as_deref().and_then(|inode| Some((inode, inode.kernel_file()?))) else {

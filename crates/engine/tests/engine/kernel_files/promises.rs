@@ -4,6 +4,8 @@ use super::{MEMBER_BLOCKS, remove, set};
 use crate::support::{ALLOCATED_NS, BLOCK, Caller, assert_empty, kernel_filesystem, new_file};
 use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::{Error, Placement, Promised, fallocate_mode as mode};
+use std::thread;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_promise_without_room_is_dropped() {
@@ -120,6 +122,41 @@ fn attributes_of_a_large_promise_are_told_without_a_count() {
     assert_eq!(store.asked(), 0);
     fs.keep_promises(Promised::Beyond);
     assert!(store.asked() > 0);
+}
+
+/// The thread that makes a promise beyond the end real may wait for a writer for ever.
+#[test]
+fn a_held_promise_delays_no_call_and_no_look() {
+    const CALLS: u32 = 200;
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let (held, _greedy, other) = (new_file(&fs, "held"), new_file(&fs, "greedy"), new_file(&fs, "other"));
+    for inode in [&held, &other] {
+        fs.fallocate(&caller.asking(), inode, mode::KEEP_SIZE, 0, 1000 * BLOCK)
+            .unwrap();
+    }
+    store
+        .write_unasked(1, 0, &vec![1; ((MEMBER_BLOCKS - 2500) * BLOCK) as usize], 0)
+        .unwrap();
+    store.hold_allocating(true);
+    let (took, asked) = thread::scope(|scope| {
+        let keeper = scope.spawn(|| fs.keep_promises(Promised::Beyond));
+        store.wait_for_held();
+        let start = Instant::now();
+        (0..CALLS).for_each(|_| _ = fs.attr(&held));
+        let took = start.elapsed();
+        fs.keep_promises(Promised::Inside);
+        store.asked();
+        (0..CALLS).for_each(|_| _ = fs.keep_promises(Promised::Inside));
+        let asked = store.asked();
+        store.hold_allocating(false);
+        assert_eq!(keeper.join().unwrap(), 0);
+        (took, asked)
+    });
+    assert!(took < CALLS * Duration::from_micros(500), "{CALLS} calls took {took:?}");
+    assert_eq!(asked, 0, "looks count though there is nothing to do for them");
+    assert_eq!(fs.pool().status().reserved, 0);
+    fs.check_invariants();
 }
 
 #[test]

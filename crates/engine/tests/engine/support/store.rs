@@ -13,9 +13,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 /// Time at which the kernel changes a file by allocating.
 pub(crate) const ALLOCATED_NS: i64 = 77;
+
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The kernel, and the nodes that have memory.
 #[derive(Clone, Debug)]
@@ -31,6 +35,9 @@ struct Kernel {
     puts_back: bool,
     has_leaving: bool,
     refuses_allocating: bool,
+    /// Allocating waits for a writer.
+    holds_allocating: bool,
+    waiting: usize,
     /// Error of all that frees, allocates or asks for holes.
     failure: Option<Error>,
     /// Ranges of which the holes were asked for.
@@ -99,6 +106,18 @@ impl TestStore {
     /// Sets whether there is no room when a range is to be allocated.
     pub(crate) fn refuse_allocating(&self, refuses: bool) {
         self.0.lock().refuses_allocating = refuses;
+    }
+
+    /// Sets whether allocating waits, as for a writer of the file whose memory does not come.
+    pub(crate) fn hold_allocating(&self, holds: bool) {
+        self.0.lock().holds_allocating = holds;
+    }
+
+    /// Waits until a thread waits to allocate.
+    pub(crate) fn wait_for_held(&self) {
+        while self.0.lock().waiting == 0 {
+            thread::sleep(PAUSE);
+        }
     }
 
     /// Sets the error of all that frees, allocates or asks for holes.
@@ -268,6 +287,11 @@ impl BackingFile for TestFile {
 
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
         let mode = fallocate_mode::KEEP_SIZE;
+        self.store.0.lock().waiting += 1;
+        while self.store.0.lock().holds_allocating {
+            thread::sleep(PAUSE);
+        }
+        self.store.0.lock().waiting -= 1;
         self.unless_failing(|kernel, number| {
             if kernel.refuses_allocating {
                 return Err(Error::NoSpace);

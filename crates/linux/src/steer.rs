@@ -277,19 +277,24 @@ fn map_window(
 /// # Errors
 /// When the kernel can neither count the pages nor look for them.
 pub fn next_pages(file: BorrowedFd<'_>, from: u64, end: u64) -> io::Result<Option<u64>> {
-    /// Most that is counted at once, unless the file is larger than 4 TiB: 2 ms in pages of 4 KiB.
+    let counted = next_counted(from, end, |at, bytes| cached_pages(file, at, bytes));
+    counted.or_else(|_| next_data(file, from, end))
+}
+
+/// [`next_pages`] by `count`, which tells how many pages of a range of bytes are in memory.
+fn next_counted(from: u64, end: u64, count: impl Fn(u64, u64) -> io::Result<u64>) -> io::Result<Option<u64>> {
+    /// Most that is counted at once up to the byte 1 TiB: 2 ms in pages of 4 KiB. Far more may lie behind a hole, also beyond the end of the file.
     const COUNTED_MAX: u64 = 1 << 30;
-    const COUNTS_MAX: u64 = 4096;
-    let most = (end / COUNTS_MAX).max(COUNTED_MAX);
+    /// Beyond 1 TiB, one part in so many of what lies before.
+    const PARTS: u64 = 1024;
     let (mut at, mut bytes) = (from, HUGE);
     while at < end {
         let until = (at / HUGE * HUGE).saturating_add(bytes).min(end);
-        match cached_pages(file, at, until - at) {
+        match count(at, until - at)? {
             // The next hole may be longer: as much again as was passed.
-            Ok(0) => (at, bytes) = (until, (bytes * 2).min(most)),
-            Ok(_) if bytes == HUGE => return Ok(Some(at)),
-            Ok(_) => bytes = HUGE,
-            Err(_) => return next_data(file, at, end),
+            0 => (at, bytes) = (until, (bytes * 2).min((until / PARTS).max(COUNTED_MAX))),
+            _ if bytes == HUGE => return Ok(Some(at)),
+            _ => bytes = HUGE,
         }
     }
     Ok(None)

@@ -1,4 +1,5 @@
 use super::*;
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -85,6 +86,28 @@ fn the_next_pages_are_found_behind_any_hole() {
     ] {
         assert_eq!(next(from, end), found, "from {from} to {end}");
     }
+}
+
+#[test]
+fn at_most_1_gib_is_counted_at_once_behind_a_hole_of_512_gib() {
+    let (start, end) = (512_u64 << 30, 1024_u64 << 30);
+    for size in [end, i64::MAX as u64] {
+        let most = Cell::new(0);
+        let found = next_counted(0, size, |at, bytes| {
+            let taken = (at + bytes).min(end).saturating_sub(at.max(start)) / 4096;
+            most.set(most.get().max(taken));
+            Ok(taken)
+        });
+        assert_eq!(found.unwrap(), Some(start));
+        assert!(most.get() <= 1 << 18, "{} pages were counted at once", most.get());
+    }
+    let counts = Cell::new(0);
+    let nothing = next_counted(0, i64::MAX as u64, |_, _| {
+        counts.set(counts.get() + 1);
+        Ok(0)
+    });
+    assert_eq!(nothing.unwrap(), None);
+    assert!(counts.get() < 20_000, "{} counts", counts.get());
 }
 
 #[test]

@@ -23,7 +23,6 @@ fn truncate_works_in_steps() {
     assert_eq!((fs.attr(&inode).size, fs.attr(&inode).blocks), (10, 8));
 }
 
-/// All that a file has may lie at its very end, and its writers need not wait.
 #[test]
 fn allocated_blocks_that_nobody_wrote_are_freed_in_steps() {
     for keep_size in [0, mode::KEEP_SIZE] {
@@ -44,6 +43,7 @@ fn allocated_blocks_that_nobody_wrote_are_freed_in_steps() {
     }
 }
 
+/// All that a file has may lie at its very end, and its writers need not wait.
 #[test]
 fn truncate_ends_beside_writers_and_frees_sparse_files_in_steps() {
     let (fs, _, store) = kernel_filesystem(1, 2 * 16_384);

@@ -318,8 +318,8 @@ impl Drop for Turn<'_> {
 }
 
 impl Cache {
-    /// Most frames of a disk that are read at a time. One of several disks, which may never answer, leaves the others enough: all of them together take
-    /// less than the quarter of all frames that is not dirty.
+    /// Most frames of a disk that are read at a time. A disk that never answers leaves the others enough: all disks together take less than
+    /// the quarter of all frames that is not dirty, if that has more frames than there are disks. Blocks that are kept back do not count.
     fn turn_max(&self) -> u64 {
         // Relaxed: a figure.
         match self.disk_count.load(Ordering::Relaxed) as u64 {

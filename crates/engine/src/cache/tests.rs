@@ -444,7 +444,12 @@ fn readers_of_a_disk_go_on_while_another_one_never_answers() {
             disk.0.is_answering.notify_all();
         };
         let readers = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            std::thread::sleep(Duration::from_millis(200));
+            let (cache, disk) = cached.disk(hung).expect("it is cached");
+            let start = std::time::Instant::now();
+            while cache.has_turn(disk) {
+                assert!(start.elapsed().as_secs() < 60, "the readers read too little");
+                std::thread::sleep(Duration::from_millis(1));
+            }
             // Nor do reads that nobody waits for take more.
             for first in (0..BLOCKS).step_by(256) {
                 cached.fetch_soon(&[(NodeId(0), Block::new(hung, first + 64), 32)], false);
@@ -517,7 +522,7 @@ fn a_drain_of_a_disk_reads_it_by_large_requests_beside_the_readers_of_the_file()
     *disk.0.hung.lock() = Some(MemberId(0));
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| fs.drain(MemberId(0), &mut |_, _| {}));
-        while disk.0.reads.lock().is_empty() {
+        while disk.0.reads.lock().is_empty() && !drain.is_finished() {
             std::thread::yield_now();
         }
         let reader = scope.spawn(|| read(&fs.slots().claim().expect("slots are free"), BLOCKS - 1));

@@ -220,7 +220,7 @@ impl KernelFile {
         if left == promise.ranges {
             return false;
         }
-        // A range that goes leaves one piece more at most.
+        // Each range that goes leaves one piece more at most.
         while left.len() > RANGES_MAX {
             let smallest = (0..left.len()).min_by_key(|index| left[*index].end - left[*index].start);
             let piece = left.remove(smallest.expect("left has more than RANGES_MAX ranges"));

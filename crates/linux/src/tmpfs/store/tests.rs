@@ -1,5 +1,6 @@
 use super::*;
 use crate::memory::mapping::{HUGE_BYTES, Mapping};
+use rustix::event::{PollFd, PollFlags};
 use std::fs::File;
 use std::os::fd::FromRawFd;
 use std::sync::mpsc;
@@ -230,7 +231,7 @@ impl Absent {
         const UFFDIO_API: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;
         const UFFDIO_REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
         // SAFETY: takes a number.
-        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
         let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
             eprintln!("SKIPPED: no userfaultfd: {}", io::Error::last_os_error());
             return None;
@@ -250,6 +251,9 @@ impl Absent {
 
     /// Waits until some thread waits for the memory.
     fn wait_for_reader(&self) {
+        let mut faults = [PollFd::new(&self.faults, PollFlags::IN)];
+        let timeout = Timespec { tv_sec: 10, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut faults, Some(&timeout)), Ok(1), "nobody reads");
         let mut message = [0; 32];
         io::Read::read(&mut &self.faults, &mut message).unwrap();
     }

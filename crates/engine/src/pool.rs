@@ -18,6 +18,7 @@ mod taken;
 pub use accounts::Access;
 pub(crate) use accounts::Direction;
 pub use grants::Spill;
+pub use lend::Discarding;
 pub use member::MemberKind;
 pub(crate) use space::NoSpace;
 pub use status::{MemberStatus, Status};

@@ -10,6 +10,7 @@ use crate::host::Host;
 use crate::negotiate::TRANSFER_BYTES_MAX;
 use crate::responder::{Answer, Responder};
 use crate::wire::{Field, InHeader, Incoming, Malformed, Opcode, OutHeader, Request, WriteIn};
+use homenode_engine::pool::{Discarding, Pool};
 use homenode_engine::{Clock, Memory};
 use std::io;
 use std::sync::Arc;
@@ -39,11 +40,24 @@ pub(crate) struct Asked {
     device: Arc<Device>,
     /// When the request came.
     begun: Instant,
+    /// Calls that find no room wait for a request that frees some.
+    _discarding: Option<Discarding>,
 }
 
 impl Asked {
     /// `None` when the process may map no more.
-    fn new(request: &[u8], message_bytes: usize, device: &Arc<Device>, begun: Instant) -> Option<Self> {
+    pub(crate) fn new<M: Memory>(
+        request: &[u8],
+        message_bytes: usize,
+        device: &Arc<Device>,
+        begun: Instant,
+        pool: &Pool<M>,
+    ) -> Option<Self> {
+        const FREEING: [u32; 3] = [
+            Opcode::Forget as u32,
+            Opcode::BatchForget as u32,
+            Opcode::Release as u32,
+        ];
         let mut buffer = Buffer::new(request.len(), message_bytes).ok()?;
         buffer.bytes()[..request.len()].copy_from_slice(request);
         Some(Self {
@@ -51,6 +65,7 @@ impl Asked {
             request_bytes: request.len(),
             device: Arc::clone(device),
             begun,
+            _discarding: FREEING.contains(&opcode_in(request)).then(|| pool.note_discarding()),
         })
     }
 
@@ -150,7 +165,8 @@ impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
                 let message_bytes = aside_message_bytes(&Incoming::parse(request));
                 let has_room = |aside: &&Arc<Aside<Asked>>| aside.has_room(Buffer::bytes_of(bytes, message_bytes), way);
                 let aside = self.aside.as_ref().filter(has_room);
-                if let Some((aside, asked)) = aside.zip(Asked::new(request, message_bytes, &self.device, begun)) {
+                let pool = self.responder.service.fs.pool();
+                if let Some((aside, asked)) = aside.zip(Asked::new(request, message_bytes, &self.device, begun, pool)) {
                     aside.send(asked, way);
                     continue;
                 }

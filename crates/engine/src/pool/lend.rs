@@ -32,14 +32,15 @@ pub(super) struct Lent {
     spills: Mutex<Vec<Spill>>,
     /// Whether room is given ahead.
     is_ahead: AtomicBool,
-    /// Files that are gone, whose blocks are being freed.
-    discarding: AtomicU32,
+    /// Files that are gone, whose blocks are being freed, and requests to free some.
+    discarding: Arc<AtomicU32>,
 }
 
-/// Blocks are being freed.
-pub(crate) struct Discarding<'a>(&'a AtomicU32);
+/// Blocks are being freed, or soon will be, until this is dropped.
+#[derive(Debug)]
+pub struct Discarding(Arc<AtomicU32>);
 
-impl Drop for Discarding<'_> {
+impl Drop for Discarding {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -297,14 +298,15 @@ impl<M: Memory> Pool<M> {
         room.leaving >= AHEAD_BLOCKS_MAX / 2 && room.lent.saturating_sub(store.used_blocks()) < AHEAD_BLOCKS_MAX
     }
 
-    /// Tells that blocks of a file that is gone are being freed, until what it gives is dropped.
-    pub(crate) fn note_discarding(&self) -> Discarding<'_> {
+    /// Tells that blocks of files that are gone are being freed, or soon will be, until what it gives is dropped.
+    #[must_use]
+    pub fn note_discarding(&self) -> Discarding {
         // Relaxed, as all of it: who sees it late waits a moment longer, or less.
         self.lent.discarding.fetch_add(1, Ordering::Relaxed);
-        Discarding(&self.lent.discarding)
+        Discarding(Arc::clone(&self.lent.discarding))
     }
 
-    /// Whether blocks of files that are gone are being freed.
+    /// Whether blocks of files that are gone are being freed, or soon will be.
     pub fn is_discarding(&self) -> bool {
         self.lent.discarding.load(Ordering::Relaxed) > 0
     }

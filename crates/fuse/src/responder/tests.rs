@@ -4,17 +4,20 @@ mod odd;
 mod open;
 
 use super::*;
-use crate::aside::Way;
+use crate::aside::{Aside, Way};
 use crate::call::{ROOM_TIMEOUT, ROOM_WAIT};
+use crate::device::Device;
 use crate::negotiate::Agreed;
 use crate::statistics::Statistics;
 use crate::tasks::{TaskCount, TaskCounts};
 use crate::wire::{CreateIn, EntryOut, FAllocateIn, ForgetOne, MkNodIn, OpenOut, ReadIn, ReleaseIn, WriteIn};
+use crate::worker::Asked;
 use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::{Fs, Ino, NewInode};
 use homenode_engine::pool::{Ahead, Machine, MemberKind};
 use homenode_engine::{BLOCK_BYTES, Block, CpuId, MemberId, MemoryError, NodeId, Starved};
 use std::sync::Mutex;
+use std::time::Instant;
 
 const POOL_BLOCKS: usize = 1024;
 
@@ -187,6 +190,29 @@ fn ask(responder: &Responder<Bytes, Midnight, Cpus>, bytes: &[u8]) -> Option<(i3
     };
     assert_eq!(header.unique, 8);
     Some((-header.error, message[OutHeader::BYTES..header.len as usize].to_vec()))
+}
+
+#[test]
+fn requests_that_wait_to_free_files_count_as_room_to_come() {
+    let Ok(device) = Device::open().map(Arc::new) else {
+        return eprintln!("SKIPPED: there is no /dev/fuse");
+    };
+    let responder = responder();
+    let pool = responder.service.fs.pool();
+    for (opcode, frees) in [
+        (Opcode::Forget, true),
+        (Opcode::BatchForget, true),
+        (Opcode::Release, true),
+        (Opcode::FAllocate, false),
+    ] {
+        let request = request(opcode, 2, 0, &[0; 32]);
+        let aside = Aside::new();
+        let asked = Asked::new(&request, 256, &device, Instant::now(), pool).unwrap();
+        aside.send(asked, Way::Long);
+        assert_eq!(pool.is_discarding(), frees, "{opcode:?}");
+        drop(aside);
+        assert!(!pool.is_discarding(), "{opcode:?}: it is done, or never will be");
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::memory::mapping::{HUGE_BYTES, Mapping};
 use homenode_engine::{BLOCK_BYTES, NodeId};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -111,11 +112,11 @@ impl RoomKeeper {
         let roomiest = nodes.max_by_key(|(_, free)| *free).unwrap_or((NodeId(0), 0));
         if Instant::now() >= self.next_huge && !self.nodes.is_empty() {
             let buddies = std::fs::read_to_string("/proc/buddyinfo").unwrap_or_default();
-            for (node, info) in self.nodes.iter_mut().zip(&infos) {
-                if let Some(bytes) = free_huge_bytes(&buddies, node.id) {
-                    node.keep_huge(info, bytes, wanted);
-                }
-            }
+            // Of one node a look: it may take long, and the others' room is looked at in between.
+            self.nodes.iter_mut().zip(&infos).any(|(node, info)| {
+                let free_huge = free_huge_bytes(&buddies, node.id);
+                free_huge.is_some_and(|bytes| node.keep_huge(info, bytes, wanted))
+            });
             self.next_huge = Instant::now() + HUGE_PERIOD;
         }
         let (mut goes_on, mut changes) = (false, false);
@@ -182,16 +183,18 @@ impl Node {
 }
 
 impl Node {
-    /// Has the node compacted if too little of its free memory, of which there is enough, is in pieces of 2 MiB: `free_huge` bytes.
-    fn keep_huge(&mut self, info: &Meminfo, free_huge: u64, wanted: u64) {
+    /// Has the node compacted if too little of its free memory, of which there is enough, is in pieces of 2 MiB: `free_huge` bytes. Returns
+    /// whether it had.
+    fn keep_huge(&mut self, info: &Meminfo, free_huge: u64, wanted: u64) -> bool {
         if !is_in_pieces(info, free_huge, wanted) || self.compacts_again.is_some_and(|end| Instant::now() < end) {
-            return;
+            return false;
         }
         let start = Instant::now();
         let target = huge_target(info, wanted);
-        // The next look tells what came of it. More than wanted: each CPU keeps some of what is freed.
+        // The next look tells what came of it. Pieces that are there are taken first. More than wanted: each CPU keeps some of what is freed.
         let _ = make_huge(self.id, target + target / 4);
         self.compacts_again = Some(start + start.elapsed() * REST);
+        true
     }
 }
 
@@ -277,14 +280,33 @@ fn make_huge(node: NodeId, bytes: u64) -> io::Result<()> {
     mapping.fill()?;
     mapping.advise(libc::MADV_HUGEPAGE)?;
     mapping.prefer(0, bytes, node)?;
+    take_huge(&mapping, bytes).map(drop)
+}
+
+/// Takes `bytes` of huge pages. Ends at the first 2 MiB of small ones, which make nothing, or after [`HUGE_TIME_MAX`]; returns the bytes taken.
+fn take_huge(mapping: &Mapping, bytes: usize) -> io::Result<usize> {
     let start = Instant::now();
-    for offset in (0..bytes).step_by(HUGE_BYTES) {
-        mapping.populate(offset, HUGE_BYTES)?;
-        if start.elapsed() >= HUGE_TIME_MAX {
+    let mut taken = 0;
+    while taken < bytes && start.elapsed() < HUGE_TIME_MAX {
+        let before = page_faults()?;
+        mapping.populate(taken, HUGE_BYTES)?;
+        taken += HUGE_BYTES;
+        if page_faults()? - before > 1 {
             break;
         }
     }
-    Ok(())
+    Ok(taken)
+}
+
+/// Page faults of this thread that needed no disk: one for each page that it gets, of any size.
+fn page_faults() -> io::Result<i64> {
+    let mut usage = MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: the kernel writes the structure behind the pointer, which lives until the call returns.
+    if unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has succeeded, so the kernel has written all of it.
+    Ok(unsafe { usage.assume_init() }.ru_minflt)
 }
 
 /// Moves `bytes` of pages of this process to `node` from the node that has most free memory, and frees them. The kernel drops page

@@ -91,3 +91,23 @@ fn pages_are_moved_in_only_from_another_node_with_room() {
     assert!(move_in(NodeId(0), 4 << 20, (NodeId(0), u64::MAX)).is_err());
     assert!(move_in(NodeId(0), 4 << 20, (NodeId(1), 7 << 20)).is_err());
 }
+
+#[test]
+fn huge_pages_are_taken_until_small_ones_come() {
+    const BYTES: usize = 4 * HUGE_BYTES;
+    let taken = |advice| {
+        let mapping = Mapping::reserve(BYTES).unwrap();
+        mapping.fill().unwrap();
+        mapping.advise(advice).unwrap();
+        let taken = take_huge(&mapping, BYTES).unwrap();
+        let huge = mapping.told("AnonHugePages:").unwrap();
+        (
+            taken,
+            huge.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10,
+        )
+    };
+    assert_eq!(taken(libc::MADV_NOHUGEPAGE), (HUGE_BYTES, 0));
+    // Where there are none, it ends as early.
+    let (all, huge) = taken(libc::MADV_HUGEPAGE);
+    assert!(huge == BYTES || all == huge + HUGE_BYTES, "{huge} of {all} bytes");
+}

@@ -2,8 +2,9 @@
 //!
 //! A promise places nothing: the first writer of a page gives it its home. The kernel knows nothing of promises, so they are kept by
 //! bookkeeping: promised blocks count as reserved in the pool (`pool::lend`), and fallocate itself, or [`Fs::keep_promises`] later, has
-//! the kernel allocate them when little room is left, wherever the calling thread is. What writers take faster than that is looked at, they take
-//! from promises; so a promise is kept unless the room fills within a period of looking by more than the margin.
+//! the kernel allocate them when little room is left, wherever the calling thread is. What writers take faster than that, they take
+//! from promises. So a promise is kept unless the room fills within a period of looking by more than the margin, or while much is
+//! allocated (`Pool::is_time_for_promises`).
 //!
 //! Below the end of a file that moves no time, and waits for nobody. Beyond it the kernel knows fallocate(2) alone, which moves times, and
 //! waits for a writer whose memory may never come: so a thread of its own does that.

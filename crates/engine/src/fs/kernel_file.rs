@@ -359,9 +359,9 @@ impl KernelFile {
         let _discarding = pool.note_discarding();
         // A large file by steps: the kernel counts what it frees only when all of it is free. Nobody can reach the file any more.
         let mut done = 0;
-        let is_large = || self.file.status().is_ok_and(|now| now.blocks > STEP_BLOCKS);
-        while is_large()
-            && let Ok(Some(next)) = self.truncate_step(pool, 0, done)
+        while let Ok(now) = self.file.status()
+            && now.blocks > STEP_BLOCKS
+            && let Ok(Some(next)) = self.lines.cut(|| self.shorten_step(pool, &now, 0, done))
         {
             done = next;
         }

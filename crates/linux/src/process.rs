@@ -68,6 +68,8 @@ pub struct Stat<'a> {
     pub flags: u64,
     /// In user and kernel mode together, in clock ticks.
     pub run_ticks: u64,
+    /// Number of threads of the thread's process.
+    pub threads: u32,
     /// In clock ticks since boot.
     pub started: u64,
     /// The one that the thread last ran on.
@@ -90,6 +92,7 @@ impl<'a> Stat<'a> {
         const FLAGS: usize = 9;
         const UTIME: usize = 14;
         const STIME: usize = 15;
+        const THREADS: usize = 20;
         const START: usize = 22;
         const PROCESSOR: usize = 39;
         const REAL_TIME_PRIORITY: usize = 40;
@@ -115,6 +118,7 @@ impl<'a> Stat<'a> {
             session: field(SESSION)?.try_into().ok()?,
             flags: field(FLAGS)?,
             run_ticks: field(UTIME)?.saturating_add(field(STIME)?),
+            threads: field(THREADS)?.try_into().ok()?,
             started: field(START)?,
             cpu: field(PROCESSOR)?.try_into().ok()?,
             real_time_priority: field(REAL_TIME_PRIORITY)?.try_into().ok()?,
@@ -167,6 +171,7 @@ mod tests {
             session: 77,
             flags: 4_194_560,
             run_ticks: 42,
+            threads: 9,
             started: 4711,
             cpu: 5,
             real_time_priority: 20,

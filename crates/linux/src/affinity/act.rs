@@ -55,7 +55,7 @@ pub use mask::Mask;
 use mask::is_within;
 pub use outcome::{Applied, Hold, Outcome, Restore, Reverted, Standing};
 use record::Record;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 pub use store::{Disk, Store};
@@ -128,7 +128,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             old: entry.old.clone(),
             to: entry.last().to_vec(),
         };
-        let in_force = |(_, entry): &(&Target, &book::Entry)| !entry.is_back;
+        let in_force = |(_, entry): &(&Target, &book::Entry)| !entry.is_back();
         self.journal.entries().iter().filter(in_force).map(change).collect()
     }
 
@@ -241,10 +241,15 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         let restored = restore::give_back(&self.kernel, &self.journal, threads)?;
         let is_back = |restore: &Restore| matches!(restore, Restore::Restored | Restore::Partly(_) | Restore::Same);
         let back = restored.iter().filter(|(_, restore)| is_back(restore));
+        let is_alone = |thread: &ThreadId| self.kernel.process(thread.process).is_ok_and(|it| it.threads == 1);
+        let alone: BTreeSet<ThreadId> = restored.iter().map(|(thread, _)| *thread).filter(is_alone).collect();
+        // Read after the masks and numbers of threads: what these processes start from now on inherits nothing of ours.
+        let now = self.kernel.now().map_err(Error::kernel("the time since boot"))?;
         let records: Vec<Record> = back
             .filter_map(|(thread, _)| {
                 let target = Target::Thread(*thread);
-                Some(self.journal.entries().get(&target)?.record_back(&target))
+                let until = if alone.contains(thread) { now } else { book::OPEN };
+                Some(self.journal.entries().get(&target)?.record_back(&target, until))
             })
             .collect();
         if !records.is_empty() {
@@ -260,7 +265,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     /// The machine's CPUs cannot be read.
     pub fn verify(&self) -> Result<Vec<(Target, Standing)>, Error> {
         let online = self.online()?;
-        let entries = self.journal.entries().iter().filter(|(_, entry)| !entry.is_back);
+        let entries = self.journal.entries().iter().filter(|(_, entry)| !entry.is_back());
         let standings = entries.map(|(target, entry)| {
             let standing = match self.stands(target, entry, &online) {
                 Ok(standing) => standing,
@@ -362,7 +367,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         let entries = self.journal.entries().clone();
         self.journal.retain(|target| {
             let (there, entry) = (kernel.identity(target), &entries[target]);
-            !entry.is_back && there.map_or(true, |identity| identity.as_ref() == Some(&entry.identity))
+            !entry.is_back() && there.map_or(true, |identity| identity.as_ref() == Some(&entry.identity))
                 || inheritors.found.iter().any(|inheritor| inheritor.ancestor == *target)
         })
     }

@@ -13,12 +13,20 @@ pub(super) struct Entry {
     pub(super) old: Mask,
     pub(super) whole: bool,
     pub(super) session: u32,
-    /// The CPUs that were set, the last ones last, each with when they were first.
-    pub(super) set: Vec<(Vec<CpuId>, u64)>,
-    /// It got its old mask back.
-    pub(super) is_back: bool,
+    /// The last one last.
+    pub(super) set: Vec<Given>,
     /// Place of the first record: later changes are taken back first.
     order: usize,
+}
+
+/// CPUs that a target was given, and the time in which others may have inherited them; in clock ticks since boot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) cpus: Vec<CpuId>,
+    pub(super) from: u64,
+    /// When the old mask was back, [`OPEN`] if other threads of the process may have had these CPUs then; none while these CPUs
+    /// are in force, or others that were set since.
+    until: Option<u64>,
 }
 
 /// All targets.
@@ -33,6 +41,10 @@ pub(super) struct MovedFile {
 
 /// Files that are kept of those that were moved, the latest ones.
 const FILES_MAX: usize = 1024;
+/// End of an interval that is not known.
+pub(super) const OPEN: u64 = u64::MAX;
+/// Intervals that are kept of a mask that went back again and again; then they become one.
+const INTERVALS_MAX: usize = 8;
 
 /// All entries, in their order.
 #[derive(Debug, Default)]
@@ -46,15 +58,47 @@ pub(super) struct Book {
     next_order: usize,
 }
 
+impl Given {
+    /// Whether a thread or process that started then may have inherited these CPUs from the target.
+    pub(super) fn was_in_force(&self, started: u64) -> bool {
+        self.from <= started && self.until.is_none_or(|until| started <= until)
+    }
+}
+
 impl Entry {
-    /// Whether CPUs that something has are ones that were set, for a target that can have `room`.
+    /// Whether CPUs that something has are ones that were set and have not gone back, for a target that can have `room`.
     pub(super) fn has_set(&self, now: &[CpuId], room: Option<&[CpuId]>) -> bool {
-        self.set.iter().any(|(set, _)| is_what_became_of(set, now, room))
+        let mut set = self.set.iter().filter(|given| given.until.is_none());
+        set.any(|given| is_what_became_of(&given.cpus, now, room))
     }
 
     /// The CPUs that were set last.
     pub(super) fn last(&self) -> &[CpuId] {
-        self.set.last().map_or(&[], |(set, _)| set)
+        self.set.last().map_or(&[], |given| &given.cpus)
+    }
+
+    /// Whether the target got its old mask back.
+    pub(super) fn is_back(&self) -> bool {
+        self.set.last().is_some_and(|given| given.until.is_some())
+    }
+
+    /// Takes in what was set, or that the old mask was back at `at`.
+    fn give(&mut self, cpus: Vec<CpuId>, at: u64, is_back: bool) {
+        if is_back {
+            let open = self.set.iter_mut().filter(|given| given.until.is_none());
+            open.for_each(|given| given.until = Some(at));
+            return;
+        }
+        let mut same = self.set.iter().filter(|given| given.cpus == cpus);
+        let is_full = same.clone().count() == INTERVALS_MAX;
+        let goes_on = |given: &&Given| is_full || given.until.is_none_or(|until| until == OPEN);
+        let from = same.find(goes_on).map_or(at, |given| given.from);
+        self.set.retain(|given| given.cpus != cpus || given.from < from);
+        self.set.push(Given {
+            cpus,
+            from,
+            until: None,
+        });
     }
 
     /// Returns the record of `set`, which something was given at a time, with the old value of this entry.
@@ -72,9 +116,8 @@ impl Entry {
         }
     }
 
-    /// Returns the record of a mask that was given back.
-    pub(super) fn record_back(&self, target: &Target) -> Record {
-        let at = self.set.last().map_or(0, |(_, at)| *at);
+    /// Returns the record of a mask that was back at a time.
+    pub(super) fn record_back(&self, target: &Target, at: u64) -> Record {
         let back = true;
         Record {
             back,
@@ -113,9 +156,10 @@ impl Book {
         let cards = self.cards.iter().map(|(record, _)| record.clone());
         let of_targets = targets.into_iter().flat_map(|target| {
             let entry = &self.entries[&target];
-            let back = entry.is_back.then(|| entry.record_back(&target));
-            let set = entry.set.iter();
-            set.map(move |(set, at)| entry.record(&target, set, *at)).chain(back)
+            entry.set.iter().flat_map(move |given| {
+                let back = given.until.map(|at| entry.record_back(&target, at));
+                [entry.record(&target, &given.cpus, given.from)].into_iter().chain(back)
+            })
         });
         let of_files = self
             .files
@@ -163,25 +207,25 @@ impl Book {
         // Two whole cpusets are the same old value, also when the cpuset has changed in between.
         let same =
             |entry: &&mut Entry| entry.identity == record.identity && (entry.old == old || entry.whole && record.whole);
-        // A driver has taken all CPUs from a queue: nothing of ours is set.
-        let set = (!to.is_empty()).then(|| (to.clone(), record.at));
         if let Some(entry) = self.entries.get_mut(&target).filter(same) {
-            if set.is_none() {
-                return;
+            match to.is_empty() {
+                // A driver has taken all CPUs from a queue: nothing of ours is set.
+                true => entry.set.clear(),
+                false => entry.give(to, record.at, record.back),
             }
-            let known = entry.set.iter().position(|(set, _)| *set == to);
-            let at = known.map_or(record.at, |index| entry.set.remove(index).1);
-            entry.set.push((to, at));
-            entry.is_back = record.back;
             return;
         }
+        let given = Given {
+            cpus: to,
+            from: record.at,
+            until: record.back.then_some(record.at),
+        };
         let entry = Entry {
             identity: record.identity.clone(),
             old,
             whole: record.whole,
             session: record.session,
-            set: set.into_iter().collect(),
-            is_back: record.back,
+            set: Vec::from_iter((!given.cpus.is_empty()).then_some(given)),
             order: self.next_order,
         };
         self.next_order += 1;

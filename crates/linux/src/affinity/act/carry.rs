@@ -25,7 +25,11 @@ pub(super) struct Ready<'a> {
 impl Ready<'_> {
     /// Whether the record restores what is there now: of a thread that had its whole cpuset only if it still has.
     fn is_as_recorded(&self, found: &Mask, room: &[CpuId]) -> bool {
-        match self.record.whole && self.record.old == self.found.text() {
+        let was_whole = self
+            .room
+            .as_deref()
+            .is_some_and(|room| is_within(room, self.found.cpus()));
+        match self.record.whole && was_whole {
             true => is_within(room, found.cpus()),
             false => *found == self.found,
         }

@@ -1,11 +1,12 @@
 //! Threads and processes that have inherited a mask of ours: whoever is started gets the mask of the thread that starts it.
 //!
 //! One is taken for an inheritor when it has exactly a mask that we gave to a thread, started after that, and is of the
-//! same process or of a process below it. Where a parent has ended, the session tells instead: whose parent is not of its
+//! same process or of a process below it. Once the thread had its old mask back, only what started before, and what
+//! processes start that started before, can have inherited. Where a parent has ended, the session tells instead: whose parent is not of its
 //! own session is taken to be of whomever of that session we have moved. A daemon that has left its parent and its session
 //! is not recognised.
 
-use super::book::{Entries, Entry};
+use super::book::{Entries, Entry, Given};
 use super::kernel::{Kernel, Process};
 use super::mask::{Mask, is_what_became_of};
 use crate::affinity::sense::gaps::has_vanished;
@@ -60,7 +61,9 @@ impl<'a, K: Kernel> Families<'a, K> {
             .entries
             .iter()
             .filter(|(target, _)| matches!(target, Target::Thread(_)));
-        let first = threads.flat_map(|(_, entry)| entry.set.iter().map(|(_, at)| *at)).min();
+        let first = threads
+            .flat_map(|(_, entry)| entry.set.iter().map(|given| given.from))
+            .min();
         let Some(first) = first else {
             return Ok(inheritors);
         };
@@ -103,15 +106,19 @@ impl<'a, K: Kernel> Families<'a, K> {
         now: &[CpuId],
         room: Option<&[CpuId]>,
     ) -> io::Result<Option<(&'a Target, &'a Entry)>> {
-        let candidates: Vec<(&Target, ThreadId, &Entry, u64)> = self
+        type Candidate<'a> = (&'a Target, ThreadId, &'a Entry, &'a Given);
+        let candidates: Vec<Candidate<'_>> = self
             .entries
             .iter()
-            .filter_map(|(target, entry)| {
-                let Target::Thread(id) = target else { return None };
-                let mut set = entry.set.iter();
+            .filter_map(|(target, entry)| match target {
+                Target::Thread(id) => Some((target, *id, entry)),
+                _ => None,
+            })
+            .flat_map(|(target, id, entry)| {
                 let is_it = |set: &[CpuId]| set == now || room.is_some() && is_what_became_of(set, now, room);
-                let (_, at) = set.find(|(set, at)| thread.started >= *at && is_it(set))?;
-                Some((target, *id, entry, *at))
+                let given = entry.set.iter();
+                let given = given.filter(move |given| given.from <= thread.started && is_it(&given.cpus));
+                given.map(move |given| (target, id, entry, given))
             })
             .collect();
         if candidates.is_empty() {
@@ -119,13 +126,19 @@ impl<'a, K: Kernel> Families<'a, K> {
         }
         let line = self.line(thread.process)?;
         for (number, process) in &line {
-            let of_it = |(_, id, _, at): &&(_, ThreadId, _, u64)| id.process == *number && process.started <= *at;
+            let of_it = |(_, id, _, given): &&Candidate<'_>| {
+                let mut starts = line.iter().filter(|(number, _)| *number != id.process);
+                id.process == *number
+                    && process.started <= given.from
+                    && (given.was_in_force(thread.started)
+                        || starts.any(|(_, process)| given.was_in_force(process.started)))
+            };
             if let Some((target, _, entry, _)) = candidates.iter().find(of_it) {
                 return Ok(Some((target, entry)));
             }
         }
         for (number, process) in &line {
-            let has_it = |(_, _, entry, _): &&(_, _, &Entry, u64)| {
+            let has_it = |(_, _, entry, _): &&Candidate<'_>| {
                 process.session != 0 && entry.session == process.session && is_orphan(*number, *process, &line)
             };
             if let Some((target, _, entry, _)) = candidates.iter().find(has_it) {

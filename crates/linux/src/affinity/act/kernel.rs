@@ -97,4 +97,6 @@ pub struct Process {
     pub parent: u32,
     /// Its session; 0 for none.
     pub session: u32,
+    /// Number of its threads.
+    pub threads: u32,
 }

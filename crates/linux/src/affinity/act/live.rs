@@ -88,6 +88,7 @@ impl Live {
             started: stat.started,
             parent: stat.parent,
             session: stat.session,
+            threads: stat.threads,
         };
         Ok((process, stat.is_the_kernels()))
     }

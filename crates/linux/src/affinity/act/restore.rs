@@ -103,7 +103,9 @@ impl<'a, K: Kernel> Machine<'a, K> {
             _ => Some(self.online.clone()),
         };
         let inherited = || match target {
-            Target::Thread(id) => Ok(families.ancestor(*id, now.cpus(), room.as_deref())?.is_some()),
+            Target::Thread(id) if !entry.is_back() => {
+                Ok(families.ancestor(*id, now.cpus(), room.as_deref())?.is_some())
+            }
             _ => Ok::<_, io::Error>(false),
         };
         if entry.has_set(now.cpus(), room.as_deref()) || inherited()? {

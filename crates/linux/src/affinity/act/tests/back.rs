@@ -98,6 +98,68 @@ fn a_mask_that_was_inherited_before_it_went_back_goes_back_too() {
     assert_eq!(previous, Previous::default());
 }
 
+/// A shell with a session of its own.
+fn shell(handle: &Handle) -> ThreadId {
+    let process = 800;
+    let mut machine = handle.machine();
+    machine.add_process(process, INIT.process, process, 0, ALL);
+    machine.threads[&process].id
+}
+
+#[test]
+fn a_process_pinned_after_the_mask_went_back_has_inherited_nothing() {
+    let (handle, mut actor) = quiet();
+    let shell = shell(&handle);
+    let target = Target::Thread(shell);
+    assert_eq!(apply(&handle, &mut actor, &target, ALL, 3), Outcome::Done);
+    assert_eq!(give_back(&handle, &mut actor, &[shell]), [(shell, Restore::Restored)]);
+    handle.machine().ticks += 10;
+    handle.machine().add_process(900, shell.process, shell.process, 0, 3);
+    let pinned = handle.machine().threads[&900].id;
+    for _ in 0..2 {
+        let mut previous = Previous::default();
+        actor.note_inheritors(&seen(&handle, pinned), &mut previous);
+        assert_eq!(previous, Previous::default());
+        // The shell is bound anew.
+        handle.machine().ticks += 10;
+        let has = handle.machine().has(&target).unwrap();
+        assert!(apply(&handle, &mut actor, &target, has, 3).is_done());
+    }
+    let reverted = actor.revert().unwrap();
+    assert_eq!((reverted.inherited, reverted.unread), (Vec::new(), None));
+    assert_eq!(handle.machine().has(&Target::Thread(pinned)), Some(3));
+}
+
+#[test]
+fn children_of_a_process_that_inherited_before_the_mask_went_back_have_inherited() {
+    let (handle, mut actor) = quiet();
+    let shell = shell(&handle);
+    assert_eq!(
+        apply(&handle, &mut actor, &Target::Thread(shell), ALL, 3),
+        Outcome::Done
+    );
+    handle.machine().add_process(900, shell.process, shell.process, 0, 3);
+    assert_eq!(give_back(&handle, &mut actor, &[shell]), [(shell, Restore::Restored)]);
+    handle.machine().ticks += 10;
+    handle.machine().add_process(901, 900, shell.process, 0, 3);
+    let reverted = actor.revert().unwrap();
+    assert_eq!(reverted.inherited.len(), 2, "{reverted:?}");
+    let child = handle.machine().threads[&901].id;
+    assert_eq!(handle.machine().has(&Target::Thread(child)), Some(ALL));
+}
+
+#[test]
+fn a_thread_pinned_by_hand_after_its_mask_went_back_stays_pinned() {
+    let (handle, mut actor) = quiet();
+    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 3), Outcome::Done);
+    assert_eq!(give_back(&handle, &mut actor, &[INIT]), [(INIT, Restore::Restored)]);
+    handle.machine().threads.get_mut(&1).unwrap().asked.now = 3;
+    let left = Restore::Left(cpus(3));
+    assert_eq!(give_back(&handle, &mut actor, &[INIT]), [(INIT, left.clone())]);
+    assert_eq!(actor.revert().unwrap().targets, [(THREAD, left)]);
+    assert_eq!(handle.machine().has(&THREAD), Some(3));
+}
+
 #[test]
 fn masks_that_went_back_do_not_fill_the_journal() {
     let (handle, mut actor) = quiet();

@@ -177,6 +177,7 @@ impl Machine {
             started: self.ticks,
             parent,
             session,
+            threads: 1,
         };
         self.processes.insert(number, process);
         self.add_thread(

@@ -150,7 +150,13 @@ impl Kernel for Handle {
 
     fn process(&self, process: u32) -> io::Result<Process> {
         let machine = self.operate(At::Any);
-        machine.processes.get(&process).copied().ok_or_else(|| no(libc::ENOENT))
+        let found = machine.processes.get(&process).copied();
+        let threads = machine.threads.values().filter(|thread| thread.id.process == process);
+        let threads = threads.count().try_into().expect("a model has few threads");
+        Ok(Process {
+            threads,
+            ..found.ok_or_else(|| no(libc::ENOENT))?
+        })
     }
 
     fn threads(&self) -> io::Result<Vec<ThreadId>> {

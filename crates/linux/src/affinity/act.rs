@@ -160,11 +160,13 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     /// Carries out a plan that was made for `snapshot`, but not what one of `conflicts` sets.
     ///
     /// # Errors
-    /// The journal cannot be written, or the machine's CPUs cannot be read: nothing was changed.
+    /// The journal cannot be written, or the machine's CPUs cannot be read: nothing was set. Threads may have their masks back.
     pub fn apply(&mut self, plan: &Plan, snapshot: &Snapshot, conflicts: &[Conflict]) -> Result<Applied, Error> {
         let online = self.online()?;
         let now = self.kernel.now().map_err(Error::kernel("the time since boot"))?;
         self.note_resets(&plan.resets, now)?;
+        // Before anything is set: an error loses no outcome.
+        let returned = self.give_back(&plan.returns)?;
         let mut outcomes = BTreeMap::new();
         let mut ready = Vec::new();
         for action in &plan.actions {
@@ -194,7 +196,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         let outcomes = outcomes.into_iter().map(|(target, outcome)| (target.clone(), outcome));
         Ok(Applied {
             outcomes: outcomes.collect(),
-            returned: self.give_back(&plan.returns)?,
+            returned,
         })
     }
 
@@ -231,8 +233,8 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         }
     }
 
-    /// Gives threads their masks back, and writes that down afterwards: a program that is killed in between finds them as
-    /// they were.
+    /// Gives threads their masks back, and writes that down afterwards. A program that is killed in between leaves entries
+    /// that count as in force; the next one finds the old masks there.
     fn give_back(&mut self, returns: &[Return]) -> Result<Vec<(ThreadId, Restore)>, Error> {
         if returns.is_empty() {
             return Ok(Vec::new());

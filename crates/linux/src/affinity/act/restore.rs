@@ -52,7 +52,10 @@ pub(super) fn give_back<K: Kernel, S: Store>(
     journal: &Journal<S>,
     threads: impl Iterator<Item = ThreadId>,
 ) -> Result<Vec<(ThreadId, Restore)>, Error> {
-    let machine = Machine::new(kernel)?;
+    let machine = Machine {
+        is_exact: true,
+        ..Machine::new(kernel)?
+    };
     let families = Families::new(kernel, journal.entries());
     let restored = threads.map(|thread| {
         let target = Target::Thread(thread);
@@ -72,6 +75,8 @@ struct Machine<'a, K> {
     kernel: &'a K,
     online: Vec<CpuId>,
     possible: Vec<CpuId>,
+    /// Of a thread whose cpuset is not seen, only exactly what was set is ours, and not less: a person may have set that.
+    is_exact: bool,
 }
 
 impl<'a, K: Kernel> Machine<'a, K> {
@@ -80,6 +85,7 @@ impl<'a, K: Kernel> Machine<'a, K> {
             kernel,
             online: kernel.online().map_err(Error::kernel("the CPUs that run"))?,
             possible: kernel.possible().map_err(Error::kernel("the CPUs there can be"))?,
+            is_exact: false,
         })
     }
 
@@ -108,7 +114,8 @@ impl<'a, K: Kernel> Machine<'a, K> {
             }
             _ => Ok::<_, io::Error>(false),
         };
-        if entry.has_set(now.cpus(), room.as_deref()) || inherited()? {
+        let could_have = room.as_deref().or(self.is_exact.then_some(&self.online));
+        if entry.has_set(now.cpus(), could_have) || inherited()? {
             return self.give_back(target, entry);
         }
         match entry.whole && is_within(room.as_deref().unwrap_or(&self.online), now.cpus()) {

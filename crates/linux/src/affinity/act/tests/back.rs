@@ -1,6 +1,6 @@
 //! Masks that go back before the end, and values that the kernel or a driver has set anew.
 
-use super::super::{Outcome, Restore};
+use super::super::{Outcome, Restore, Standing};
 use super::model::{ALL, Handle, OTHERS, cpus};
 use super::single::{INIT, ModelActor, THREAD, apply, interrupt, open, quiet, transmit};
 use super::{plan, snapshot};
@@ -160,6 +160,19 @@ fn a_thread_pinned_by_hand_after_its_mask_went_back_stays_pinned() {
     assert_eq!(handle.machine().has(&THREAD), Some(3));
 }
 
+/// A subset of a mask may be what a hidden cpuset left of it, or a person's choice.
+#[test]
+fn a_subset_of_a_mask_stays_where_cpusets_are_hidden_until_all_is_reverted() {
+    let (handle, mut actor) = quiet();
+    handle.machine().hides_cpusets = true;
+    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 3), Outcome::Done);
+    handle.machine().threads.get_mut(&1).unwrap().asked.now = 1;
+    let left = Restore::Left(cpus(1));
+    assert_eq!(give_back(&handle, &mut actor, &[INIT]), [(INIT, left)]);
+    handle.machine().threads.get_mut(&1).unwrap().asked.now = 3;
+    assert_eq!(give_back(&handle, &mut actor, &[INIT]), [(INIT, Restore::Restored)]);
+}
+
 #[test]
 fn masks_that_went_back_do_not_fill_the_journal() {
     let (handle, mut actor) = quiet();
@@ -241,6 +254,24 @@ fn a_queue_that_lost_its_cpus_may_get_all_from_somebody_else() {
     now(ALL);
     let left = Restore::Left(cpus(ALL));
     assert_eq!(actor.revert().unwrap().targets, [(transmit(), left)]);
+}
+
+#[test]
+fn a_queue_that_had_no_cpus_before_and_lost_ours_is_as_it_was() {
+    let (handle, mut actor) = quiet();
+    let now = |set| handle.machine().queues.get_mut(&transmit()).unwrap().now = set;
+    now(0);
+    assert!(apply(&handle, &mut actor, &transmit(), 0, 0x80).is_done());
+    now(0);
+    let mut plan = plan(Vec::new());
+    plan.resets = vec![Reset {
+        target: transmit(),
+        now: Vec::new(),
+    }];
+    let told = snapshot(&handle.machine());
+    actor.apply(&plan, &told, &[]).unwrap();
+    assert_eq!(actor.verify().unwrap(), [(transmit(), Standing::InForce)]);
+    assert_eq!(actor.revert().unwrap().targets, [(transmit(), Restore::Same)]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::super::{Actor, Error, Kernel, Restore};
 use super::model::{ALL, Handle, Listing, Set};
 use super::{action, plan, snapshot, some_plan};
-use homenode_policy::affinity::{Target, ThreadId};
+use homenode_policy::affinity::{Return, Target, ThreadId};
 use std::collections::BTreeMap;
 
 type ModelActor = Actor<Handle, Handle>;
@@ -158,4 +158,32 @@ fn a_full_disk_changes_and_loses_nothing() {
         }
     }
     assert!(refused > 500, "{refused}");
+}
+
+#[test]
+fn a_mask_that_cannot_be_noted_as_given_back_keeps_a_plan_from_being_carried_out() {
+    let (handle, mut actor, thread) = moved();
+    let Target::Thread(id) = thread else {
+        panic!("{thread:?}")
+    };
+    let target = Target::Transmit {
+        device: "eth0".to_owned(),
+        index: 0,
+    };
+    let before = handle.machine().has(&target).unwrap();
+    let mut both = plan(vec![action(target.clone(), before, SET)]);
+    both.returns = vec![Return {
+        thread: id,
+        quiet_periods: 60,
+    }];
+    let told = snapshot(&handle.machine());
+    handle.machine().saves_left = Some(1);
+    let error = actor.apply(&both, &told, &[]).unwrap_err();
+    assert!(matches!(error, Error::Journal { .. }), "{error}");
+    // The outcome of an action that is done is not lost with the error.
+    assert_eq!(handle.machine().has(&target), Some(before));
+    handle.machine().saves_left = None;
+    let applied = actor.apply(&both, &told, &[]).unwrap();
+    assert!(applied.outcomes[0].1.is_done());
+    assert_eq!(applied.returned, [(id, Restore::Same)]);
 }

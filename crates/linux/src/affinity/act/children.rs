@@ -3,7 +3,7 @@
 //! One is taken for an inheritor when it has exactly a mask that we gave to a thread, started after that, and is of the
 //! same process or of a process below it. Once the thread had its old mask back, only what started before, and what
 //! processes start that started before, can have inherited. Where a parent has ended, the session tells instead: whose parent is not of its
-//! own session is taken to be of whomever of that session we have moved. A daemon that has left its parent and its session
+//! own session, and who started after that, is taken to be of whomever of that session we have moved. A daemon that has left its parent and its session
 //! is not recognised.
 
 use super::book::{Entries, Entry, Given};
@@ -138,8 +138,11 @@ impl<'a, K: Kernel> Families<'a, K> {
             }
         }
         for (number, process) in &line {
-            let has_it = |(_, _, entry, _): &&Candidate<'_>| {
-                process.session != 0 && entry.session == process.session && is_orphan(*number, *process, &line)
+            let has_it = |(_, _, entry, given): &&Candidate<'_>| {
+                process.session != 0
+                    && process.started >= given.from
+                    && entry.session == process.session
+                    && is_orphan(*number, *process, &line)
             };
             if let Some((target, _, entry, _)) = candidates.iter().find(has_it) {
                 return Ok(Some((target, entry)));

@@ -75,7 +75,7 @@ struct Machine<'a, K> {
     kernel: &'a K,
     online: Vec<CpuId>,
     possible: Vec<CpuId>,
-    /// Of a thread whose cpuset is not seen, only exactly what was set is ours, and not less: a person may have set that.
+    /// Whether less than what was set is taken for somebody's choice, where a thread's cpuset is not seen.
     is_exact: bool,
 }
 

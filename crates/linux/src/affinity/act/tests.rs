@@ -6,11 +6,11 @@ mod journals;
 mod model;
 mod single;
 
-use super::{Actor, Outcome};
+use super::{Actor, Outcome, Restore};
 use homenode_policy::NodeId;
 use homenode_policy::affinity::{Action, Cost, Interrupt, Plan, Reason, Return, Snapshot, Target, ThreadId};
 use homenode_policy::topology::{Cpu, Latency, Node, Parts, Topology};
-use model::{ALL, Handle, Machine, OTHERS, cpus};
+use model::{ALL, Both, Handle, Machine, OTHERS, cpus, set_of};
 
 fn action(target: Target, from: u8, to: u8) -> Action {
     Action {
@@ -108,6 +108,7 @@ fn daemon(handle: &Handle, plans: usize) {
     let mut actor = Actor::with_store(handle.clone(), handle.clone()).unwrap();
     let reverted = actor.revert().unwrap();
     assert!(reverted.is_complete(), "{reverted:?}");
+    let mut returned = Vec::new();
     for _ in 0..plans {
         let (plan, snapshot) = some_plan(&mut handle.machine());
         let applied = actor.apply(&plan, &snapshot, &[]).unwrap();
@@ -125,9 +126,29 @@ fn daemon(handle: &Handle, plans: usize) {
         }));
         let applied = actor.apply(&quiet, &snapshot, &[]).unwrap();
         assert_eq!(applied.returned.len(), quiet.returns.len());
+        returned = applied.returned;
     }
+    pin_again(&actor, &returned);
     let reverted = actor.revert().unwrap();
     assert!(reverted.is_complete(), "{reverted:?}");
+}
+
+/// Now and then somebody pins threads to the very CPUs that they had from us until their masks went back. Nobody starts
+/// anything afterwards: a process whose parent ends could not be told from one that had inherited before.
+fn pin_again(actor: &Actor<Handle, Handle>, returned: &[(ThreadId, Restore)]) {
+    if actor.kernel.machine().random.bool() {
+        return;
+    }
+    for (id, _) in returned.iter().filter(|(_, restore)| *restore == Restore::Restored) {
+        let mut machine = actor.kernel.machine();
+        let entry = actor.journal.entries().get(&Target::Thread(*id));
+        let thread = machine.threads.get_mut(&id.thread).filter(|thread| thread.id == *id);
+        if let (Some(entry), Some(thread)) = (entry, thread) {
+            let set = set_of(entry.last());
+            thread.asked = Both { now: set, wanted: set };
+            machine.busy = false;
+        }
+    }
 }
 
 fn check(handle: &Handle, seed: u64, cut: usize) {

@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 pub(super) type Set = u8;
 
 pub(super) const ALL: Set = 0xff;
-/// In all that others set and in every cpuset, and in nothing that is planned: so it is always clear who has set a value.
+/// In all that others set and in every cpuset, and in nothing that is planned, so it is clear who has set a value; except a
+/// mask of ours that somebody sets after it went back.
 pub(super) const OTHERS: Set = 0x40;
 /// Number of queues of a card in each direction.
 const QUEUES: u32 = 3;
@@ -274,7 +275,7 @@ pub(super) fn cpus(set: Set) -> Vec<CpuId> {
     (0..8).filter(|cpu| set >> cpu & 1 == 1).map(CpuId).collect()
 }
 
-fn set_of(cpus: &[CpuId]) -> Set {
+pub(super) fn set_of(cpus: &[CpuId]) -> Set {
     cpus.iter().filter(|cpu| cpu.0 < 8).fold(0, |set, cpu| set | 1 << cpu.0)
 }
 

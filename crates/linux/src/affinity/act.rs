@@ -164,7 +164,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     pub fn apply(&mut self, plan: &Plan, snapshot: &Snapshot, conflicts: &[Conflict]) -> Result<Applied, Error> {
         let online = self.online()?;
         let now = self.kernel.now().map_err(Error::kernel("the time since boot"))?;
-        self.note_resets(&plan.resets, now)?;
+        let taken_up = self.note_resets(&plan.resets, now)?;
         // Before anything is set: an error loses no outcome.
         let returned = self.give_back(&plan.returns)?;
         let mut outcomes = BTreeMap::new();
@@ -197,31 +197,34 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         Ok(Applied {
             outcomes: outcomes.collect(),
             returned,
+            taken_up,
         })
     }
 
     /// Writes down what the kernel or a driver has set anew, so that it counts as ours. A driver would have set the same
     /// without us, so that is what to restore; where the kernel took an interrupt off CPUs of ours it is the old value.
-    fn note_resets(&mut self, resets: &[Reset], now: u64) -> Result<(), Error> {
+    /// Returns what still had the value that the plan says.
+    fn note_resets(&mut self, resets: &[Reset], now: u64) -> Result<Vec<Target>, Error> {
         let record = |reset: &Reset| {
             let entry = self.journal.entries().get(&reset.target)?;
             let identity = self.kernel.identity(&reset.target).ok()??;
             let has = self.kernel.read(&reset.target).ok()?;
             let is_it = identity == entry.identity && has.cpus() == reset.now;
             let record = is_it.then(|| entry.record(&reset.target, &reset.now, now))?;
-            Some(match self.is_drivers(&reset.target, &has) {
+            let record = match self.is_drivers(&reset.target, &has) {
                 true => Record {
                     old: has.text().to_owned(),
                     ..record
                 },
                 false => record,
-            })
+            };
+            Some((reset.target.clone(), record))
         };
-        let records: Vec<Record> = resets.iter().filter_map(record).collect();
-        match records.is_empty() {
-            true => Ok(()),
-            false => self.journal.append(&records.iter().collect::<Vec<_>>()),
+        let (targets, records): (Vec<Target>, Vec<Record>) = resets.iter().filter_map(record).unzip();
+        if !records.is_empty() {
+            self.journal.append(&records.iter().collect::<Vec<_>>())?;
         }
+        Ok(targets)
     }
 
     /// Whether a driver has set this: drivers leave their choice of an interrupt's CPUs as a hint, and the kernel itself sets

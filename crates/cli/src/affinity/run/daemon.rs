@@ -193,12 +193,19 @@ impl Daemon {
                 .apply(&plan, snapshot, &self.known.conflicts)
                 .map_err(failure)?
         };
-        for reset in &plan.resets {
+        for reset in plan
+            .resets
+            .iter()
+            .filter(|reset| applied.taken_up.binary_search(&reset.target).is_ok())
+        {
             let (what, now) = (name(snapshot, &reset.target), ranges(&reset.now));
             tracing::info!("{what}: has CPUs {now} since CPUs, the machine or its card came back: taken up again");
         }
         tell_outcomes(snapshot, &plan, &applied);
         self.given_back += tell_returned(&plan, &applied);
+        for (thread, _) in &applied.returned {
+            self.told.standings.remove(&Target::Thread(*thread));
+        }
         self.metrics.applied(&applied);
         self.known.previous = applied.next(&self.known.previous, &plan, snapshot, &self.settings.decide);
         self.move_files(&plan.files)?;
@@ -214,7 +221,7 @@ impl Daemon {
         Ok(Moved {
             threads: snapshot.threads.len(),
             cost: format!("{} now, {} by the plan", plan.cost_before, plan.cost_after),
-            is_to_be_verified: self.period.is_multiple_of(every) || applied != Applied::default(),
+            is_to_be_verified: self.period.is_multiple_of(every) || !applied.outcomes.is_empty(),
         })
     }
 

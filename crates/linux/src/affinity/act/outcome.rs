@@ -50,6 +50,8 @@ pub struct Applied {
     pub outcomes: Vec<(Target, Outcome)>,
     /// Threads that got their masks back, in the plan's order.
     pub returned: Vec<(ThreadId, Restore)>,
+    /// Interrupts and queues that the kernel or a driver had set anew, and that count as set by us now.
+    pub taken_up: Vec<Target>,
 }
 
 impl Outcome {

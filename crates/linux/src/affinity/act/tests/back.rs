@@ -198,7 +198,7 @@ fn the_old_value_is_restored_after_the_kernel_has_set_another() {
         now: cpus(0x7f),
     }];
     let told = snapshot(&handle.machine());
-    actor.apply(&plan, &told, &[]).unwrap();
+    assert_eq!(actor.apply(&plan, &told, &[]).unwrap().taken_up, [interrupt()]);
     assert_eq!(actor.previous().unwrap().cpus(&interrupt()), Some(&cpus(0x7f)[..]));
     drop(actor);
     let mut actor = open(&handle).unwrap();
@@ -285,7 +285,7 @@ fn what_somebody_set_after_the_kernel_stays() {
         now: cpus(0x7f),
     }];
     let told = snapshot(&handle.machine());
-    actor.apply(&plan, &told, &[]).unwrap();
+    assert_eq!(actor.apply(&plan, &told, &[]).unwrap().taken_up, []);
     // Nor has what the plan said become ours.
     handle.machine().interrupts.get_mut(&30).unwrap().affinity.now = 0x7f;
     let left = Restore::Left(cpus(0x7f));

@@ -115,7 +115,6 @@ impl Cpusets {
     }
 }
 
-/// Converts for decisions: where a group is not seen, nothing is known to restrict its threads.
 impl Cpuset {
     /// Returns its CPUs among those that run; all of them where no group restricts CPUs, as far as is seen.
     pub(super) fn among(&self, online: &Arc<[CpuId]>) -> Arc<[CpuId]> {

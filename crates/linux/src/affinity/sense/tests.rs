@@ -236,6 +236,7 @@ fn uptime_is_parsed() {
 #[test]
 fn restarts_are_told_in_the_two_periods_that_read_settings_anew() {
     let machine = Machine::new();
+    machine.file("sys/class/net/eth0/device/vendor", "0x1af4\n");
     machine.file("sys/class/net/eth0/carrier_changes", "2\n");
     let mut sensor = machine.sensor();
     let mut uptime = 100;

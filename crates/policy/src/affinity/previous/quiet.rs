@@ -10,11 +10,11 @@ use crate::affinity::{Config, Return, Snapshot, Target, Thread, ThreadId};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-/// A bound thread gets its mask back after so many dwell times without bytes to speak of,
+/// Dwell times without bytes to speak of after which a bound thread gets its mask back for the first time.
 const QUIET_DWELLS: u64 = 6;
-/// each of at least so many periods; after twice as many for each time that it was bound again,
+/// Periods that a dwell time has here at least, however short the configured one is.
 const QUIET_DWELL_PERIODS_MIN: u64 = 10;
-/// up to so many times.
+/// Times that the wait doubles: once each time that the thread is bound again.
 const QUIET_DOUBLINGS_MAX: u32 = 5;
 /// This part of the smallest rate that is looked at is almost nothing: a thread that moves about the smallest is not quiet.
 const QUIET_PART: u64 = 4;

@@ -58,6 +58,7 @@ use record::Record;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 pub use store::{Disk, Store};
 
 /// Changes a machine, and knows how it was before. Only one at a time may act ([`Actor::open`]). Dropping it changes
@@ -68,6 +69,8 @@ pub struct Actor<K, S = Disk> {
     journal: Journal<S>,
     /// With their identities.
     refused: BTreeMap<Target, String>,
+    /// Threads of the last snapshot that was searched for inheritors which have inherited nothing, with their masks.
+    strangers: BTreeMap<ThreadId, Arc<[CpuId]>>,
 }
 
 /// Entry of the journal for a target.
@@ -104,6 +107,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             journal: Journal::open(store, &boot, &namespaces)?,
             kernel,
             refused: BTreeMap::new(),
+            strangers: BTreeMap::new(),
         })
     }
 
@@ -302,16 +306,27 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     }
 
     /// Takes note of the threads of a snapshot that have inherited a mask of ours. Reads files only for threads that have one
-    /// which `previous` does not know.
-    pub fn note_inheritors(&self, snapshot: &Snapshot, previous: &mut Previous) {
+    /// which neither `previous` nor the last call knows.
+    pub fn note_inheritors(&mut self, snapshot: &Snapshot, previous: &mut Previous) {
         let families = Families::new(&self.kernel, self.journal.entries());
+        let mut strangers = BTreeMap::new();
         for thread in snapshot.threads.iter().filter(|thread| thread.allowed != thread.cpuset) {
-            if previous.cpus(&Target::Thread(thread.id)).is_none()
-                && let Ok(Some(_)) = families.ancestor(thread.id, &thread.allowed, Some(&thread.cpuset))
-            {
-                previous.inherit(thread.id, thread.allowed.to_vec());
+            let target = Target::Thread(thread.id);
+            if previous.cpus(&target).is_some() || self.journal.entries().contains_key(&target) {
+                continue;
+            }
+            // Nobody inherits after the start.
+            let is_stranger = self.strangers.get(&thread.id) == Some(&thread.allowed);
+            match is_stranger {
+                true => _ = strangers.insert(thread.id, thread.allowed.clone()),
+                false => match families.ancestor(thread.id, &thread.allowed, Some(&thread.cpuset)) {
+                    Ok(Some(_)) => previous.inherit(thread.id, thread.allowed.to_vec()),
+                    Ok(None) => _ = strangers.insert(thread.id, thread.allowed.clone()),
+                    Err(_) => {}
+                },
             }
         }
+        self.strangers = strangers;
     }
 
     /// Whether a target is still there, for [`Previous::retain`]. Reads a small file.

@@ -116,10 +116,16 @@ fn a_process_pinned_after_the_mask_went_back_has_inherited_nothing() {
     handle.machine().ticks += 10;
     handle.machine().add_process(900, shell.process, shell.process, 0, 3);
     let pinned = handle.machine().threads[&900].id;
-    for _ in 0..2 {
+    for looks in [true, false] {
         let mut previous = Previous::default();
-        actor.note_inheritors(&seen(&handle, pinned), &mut previous);
+        let (seen, before) = (seen(&handle, pinned), handle.machine().operations);
+        actor.note_inheritors(&seen, &mut previous);
         assert_eq!(previous, Previous::default());
+        assert_eq!(
+            handle.machine().operations > before,
+            looks,
+            "its ancestors are read once"
+        );
         // The shell is bound anew.
         handle.machine().ticks += 10;
         let has = handle.machine().has(&target).unwrap();

@@ -10,7 +10,7 @@ use super::{Action, Config, FileId, Plan, Snapshot, Target, ThreadId};
 use crate::CpuId;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use quiet::busy;
+use quiet::moves;
 use resets::settings;
 
 /// Settings of the plans so far. The actor makes the next `Previous` after each plan that it carried out
@@ -63,6 +63,8 @@ struct Setting {
     youngest: u64,
     /// Periods since a thread moved bytes to speak of.
     quiet_periods: u64,
+    /// All bytes of a thread could be read since it was set.
+    is_read: bool,
     /// A thread has the mask of the thread that started it, and has moved no bytes to speak of itself.
     is_inherited: bool,
     /// An interrupt or queue had other CPUs in the last period.
@@ -115,12 +117,20 @@ impl Previous {
 
     /// Counts periods in which threads move nothing to speak of, and sees which interrupts and queues are as they were set.
     fn see(&mut self, snapshot: &Snapshot, config: &Config) {
-        let busy = busy(snapshot, config);
         for (target, setting) in &mut self.set {
-            let Target::Thread(id) = target else { break };
+            let Target::Thread(_) = target else { break };
             setting.quiet_periods += 1;
-            if busy.contains(id) {
+        }
+        for thread in &snapshot.threads {
+            let is_unknown = self.is_unknown(thread);
+            let Some(setting) = self.set.get_mut(&Target::Thread(thread.id)) else {
+                continue;
+            };
+            setting.is_read |= !thread.is_unread;
+            if moves(thread, snapshot, config) {
                 (setting.quiet_periods, setting.is_inherited) = (0, false);
+            } else if is_unknown {
+                setting.quiet_periods -= 1;
             }
         }
         for (target, now, _) in settings(snapshot) {
@@ -254,6 +264,7 @@ impl Setting {
             period: None,
             youngest: u64::MAX,
             quiet_periods: 0,
+            is_read: false,
             is_inherited: false,
             is_changed: false,
         }

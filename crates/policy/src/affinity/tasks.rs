@@ -138,7 +138,8 @@ pub(super) fn all<'a>(
         let foreign =
             || own != all && previous.foreign(thread.id, set(own), set(all), |cpus| model.domains.indices(cpus));
         let is_returned = returns.binary_search_by_key(&thread.id, |it| it.thread).is_ok();
-        let quiet = (is_returned || total == 0).then(|| previous.quiet_periods(thread.id, config));
+        let is_quiet = is_returned || total == 0 && !previous.is_unknown(thread);
+        let quiet = is_quiet.then(|| previous.quiet_periods(thread.id, config));
         task.hold = hold(&task, total, config, previous, quiet.flatten(), foreign);
         task.counts = match &task.hold {
             None => Counts::AtPlace,

@@ -64,6 +64,32 @@ fn a_bound_thread_that_sleeps_gets_its_mask_back() {
 }
 
 #[test]
+fn a_bound_thread_whose_bytes_cannot_be_read_any_more_keeps_its_mask() {
+    let (mut world, mut previous, id) = bound_reader();
+    period(&mut world, &mut previous);
+    world.snapshot.threads[0].disk[0].bytes = 0;
+    world.snapshot.threads[0].is_unread = true;
+    for _ in 0..2 * QUIET_PERIODS {
+        let plan = period(&mut world, &mut previous);
+        assert_eq!(
+            (why(&plan, &Target::Thread(id)), &plan.returns[..]),
+            (&Why::Unread, &[][..])
+        );
+    }
+    world.snapshot.threads[0].is_unread = false;
+    assert_eq!(periods_until_returned(&mut world, &mut previous), QUIET_PERIODS);
+}
+
+#[test]
+fn a_bound_thread_whose_sockets_never_could_be_read_gets_its_mask_back() {
+    let (mut world, mut previous, _) = bound_reader();
+    world.snapshot.threads[0].is_unread = true;
+    period(&mut world, &mut previous);
+    world.snapshot.threads[0].disk[0].bytes = 0;
+    assert_eq!(periods_until_returned(&mut world, &mut previous), QUIET_PERIODS);
+}
+
+#[test]
 fn a_thread_that_moves_a_third_of_the_least_rate_keeps_its_mask() {
     let (mut world, mut previous, _) = bound_reader();
     world.snapshot.threads[0].disk[0].bytes = MB / 3;

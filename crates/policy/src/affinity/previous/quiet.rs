@@ -46,10 +46,18 @@ impl Previous {
             .map(|(thread, quiet_periods)| Return { thread, quiet_periods })
             .collect();
         if !quiet.is_empty() {
-            let busy = busy(snapshot, config);
-            quiet.retain(|one| !busy.contains(&one.thread));
+            let keeps = |thread: &&Thread| moves(thread, snapshot, config) || self.is_unknown(thread);
+            let kept: BTreeSet<ThreadId> = snapshot.threads.iter().filter(keeps).map(|thread| thread.id).collect();
+            quiet.retain(|one| !kept.contains(&one.thread));
         }
         quiet
+    }
+
+    /// Whether it is not known how much a thread moves, as bytes that could be read before cannot be read now. Where some bytes
+    /// never can, as without BPF, the others tell.
+    pub(in crate::affinity) fn is_unknown(&self, thread: &Thread) -> bool {
+        let setting = self.set.get(&Target::Thread(thread.id));
+        thread.is_unread && setting.is_some_and(|setting| setting.is_read)
     }
 
     /// Returns after how many periods without bytes to speak of a thread gets its mask back; none for one that was not bound.
@@ -64,15 +72,12 @@ impl Previous {
     }
 }
 
-/// The threads that move bytes to speak of.
-pub(super) fn busy(snapshot: &Snapshot, config: &Config) -> BTreeSet<ThreadId> {
+/// Whether a thread moves bytes to speak of.
+pub(super) fn moves(thread: &Thread, snapshot: &Snapshot, config: &Config) -> bool {
     let least = (config.rate_bytes_per_s_min / QUIET_PART).max(1);
-    let moves = |thread: &&Thread| {
-        let disk = thread.disk.iter().map(|disk| disk.bytes).fold(0, u64::saturating_add);
-        let all = disk
-            .saturating_add(thread.network_bytes())
-            .saturating_add(thread.memory_bytes());
-        per_second(all, snapshot) >= least
-    };
-    snapshot.threads.iter().filter(moves).map(|thread| thread.id).collect()
+    let disk = thread.disk.iter().map(|disk| disk.bytes).fold(0, u64::saturating_add);
+    let all = disk
+        .saturating_add(thread.network_bytes())
+        .saturating_add(thread.memory_bytes());
+    per_second(all, snapshot) >= least
 }

@@ -86,7 +86,7 @@ pub fn decide(snapshot: &Snapshot, config: &Config, previous: &Previous) -> Plan
     files.sort_by_key(|one| one.file);
     let mut plan = report::plan(snapshot, previous, &found, placed, &senders);
     plan.files = files;
-    plan.returns = previous.returns(snapshot, config);
+    plan.returns.clone_from(&model.returns);
     plan.resets = resets;
     report::check(&plan, |cpu| model.domains.index(cpu).is_some());
     plan

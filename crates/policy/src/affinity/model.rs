@@ -4,7 +4,7 @@ use super::channels::{self, Channel};
 use super::cost::{NS_PER_S, RATE_BYTES_PER_S_MAX};
 use super::domains::Domains;
 use super::tasks::{self, Task};
-use super::{Config, Previous, Snapshot};
+use super::{Config, Previous, Return, Snapshot};
 use crate::NodeId;
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -71,6 +71,8 @@ pub(super) struct Model<'a> {
     pub(super) tasks: Vec<Task<'a>>,
     /// Domains whose CPUs are too busy for threads that run there.
     pub(super) lacking: Vec<bool>,
+    /// Threads that get their masks back.
+    pub(super) returns: Vec<Return>,
 }
 
 impl<'a> Model<'a> {
@@ -80,6 +82,7 @@ impl<'a> Model<'a> {
             config,
             channels: channels::all(snapshot, config, previous, &domains),
             lacking: vec![false; domains.len()],
+            returns: Vec::new(),
             domains,
             places: Places::default(),
             disks: Vec::new(),

@@ -158,6 +158,7 @@ pub(super) fn all<'a>(
         task.wants = wanted.of(task.thread);
     }
     model.lacking = wanted.lacking();
+    model.returns = returns;
     tasks
 }
 

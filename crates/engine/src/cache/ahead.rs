@@ -17,6 +17,8 @@ pub(super) struct Wanted {
     pub(super) node: NodeId,
     pub(super) at: Block,
     pub(super) blocks: u64,
+    /// The first of them is kept back until somebody wants it: [`ending`](super::ending).
+    pub(super) is_marked: bool,
 }
 
 /// Stretches that are to be read ahead.
@@ -69,24 +71,25 @@ impl<M: Disks> Cached<M> {
         let mut fetches = Vec::with_capacity(stretches.len());
         for (node, at, blocks) in stretches {
             let (node, at, blocks) = (*node, *at, *blocks);
-            let wanted = Wanted { node, at, blocks };
+            let mut wanted = Wanted {
+                node,
+                at,
+                blocks,
+                is_marked,
+            };
             let before = fetches.len();
-            let is_all = self.begin_stretch((cache, disk), wanted, &mut is_marked, &mut fetches);
-            if !is_all && fetches.len() == before && cache.has_turn(disk) {
+            let is_all = self.begin_stretch((cache, disk), &mut wanted, &mut fetches);
+            let is_sent = !is_all && fetches.len() == before && cache.has_turn(disk);
+            if is_sent {
                 cache.ahead.send(wanted);
             }
+            is_marked = wanted.is_marked && !is_sent;
         }
         self.begin_all((cache, disk), fetches);
     }
 
     /// Gives free frames to blocks that have none, to read them; false when there are not enough.
-    fn begin_stretch(
-        &self,
-        (cache, disk): (&Cache, &Disk),
-        wanted: Wanted,
-        is_marked: &mut bool,
-        fetches: &mut Vec<Fetch>,
-    ) -> bool {
+    fn begin_stretch(&self, (cache, disk): (&Cache, &Disk), wanted: &mut Wanted, fetches: &mut Vec<Fetch>) -> bool {
         let mut at = wanted.at.index();
         let end = (at + wanted.blocks).min(disk.index.blocks());
         while at < end {
@@ -98,7 +101,7 @@ impl<M: Disks> Cached<M> {
             let Some(mut fetch) = self.begin_fetch_of((cache, disk), wanted.node, disk.block(at), most) else {
                 return false;
             };
-            fetch.is_marked = std::mem::take(is_marked);
+            fetch.is_marked = std::mem::take(&mut wanted.is_marked);
             at += fetch.blocks();
             fetches.push(fetch);
         }
@@ -113,7 +116,7 @@ impl<M: Disks> Cached<M> {
         let refused = self.below.begin_reads(disk.member, fetches);
         // Who sleeps waits for reads that are under way: there are more now.
         disk.ending.tell();
-        // Whoever wants them reads them himself.
+        // A thread that wants them reads them itself.
         refused.iter().for_each(|fetch| cache.give_up(disk, fetch));
     }
 
@@ -133,11 +136,11 @@ impl<M: Disks> Cached<M> {
             (false, false) => SOON.min(most),
             (true, false) => most,
         };
-        if let Some(wanted) = cache.ahead.take(cache.slices[slice].node, wait)
+        if let Some(mut wanted) = cache.ahead.take(cache.slices[slice].node, wait)
             && let Some(disk) = self.disk(wanted.at.member())
         {
             let mut fetches = Vec::new();
-            self.begin_stretch(disk, wanted, &mut false, &mut fetches);
+            self.begin_stretch(disk, &mut wanted, &mut fetches);
             self.begin_all(disk, fetches);
         }
     }

@@ -79,7 +79,7 @@ impl DiskMember {
         if matches!(*begun, Begun::Unmade) {
             *begun = Reads::new().map_or_else(
                 |error| {
-                    tracing::debug!(%error, "{}: the cache does not read ahead on its own", self.path().display());
+                    tracing::warn!(%error, "{}: nothing is read ahead", self.path().display());
                     Begun::Never
                 },
                 |reads| Begun::Reads(Box::new(reads)),

@@ -27,6 +27,7 @@ use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, SeekFrom};
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -702,19 +703,24 @@ impl DurableMember {
         self.told.check(self.mapping.sync(start, offset + bytes - start))
     }
 
-    /// Makes ascending ranges of bytes durable, offset and bytes of each. On a disk by one call from the first to the last, for which the disk is
-    /// flushed once: what lies between is written with them.
+    /// Makes ascending ranges of bytes durable, offset and bytes of each: on a disk by a few calls, for each of which the disk is flushed. Goes on
+    /// behind a range that fails.
     pub(super) fn persist_each(&self, ranges: &[(usize, usize)]) -> io::Result<()> {
-        let (Some((first, _)), Some((last, bytes)), false) = (ranges.first(), ranges.last(), self.is_memory) else {
+        if self.is_memory {
             let persisted = ranges.iter().map(|(offset, bytes)| self.persist(*offset, *bytes));
             return persisted.fold(Ok(()), io::Result::and);
-        };
-        let is_lost = |(offset, bytes): &(usize, usize)| is_lost(self.mapping.base().wrapping_add(*offset), *bytes);
-        if self.told.has_failed() || ranges.iter().any(is_lost) {
-            return Err(io::ErrorKind::Other.into());
         }
-        let start = first / PAGE_BYTES * PAGE_BYTES;
-        self.told.check(self.mapping.sync(start, last + bytes - start))
+        let is_lost = |(offset, bytes): &(usize, usize)| is_lost(self.mapping.base().wrapping_add(*offset), *bytes);
+        let are_there = if self.told.has_failed() || ranges.iter().any(is_lost) {
+            Err(io::ErrorKind::Other.into())
+        } else {
+            Ok(())
+        };
+        let synced = spans(ranges).into_iter().map(|span| {
+            let start = span.start / PAGE_BYTES * PAGE_BYTES;
+            self.told.check(self.mapping.sync(start, span.end - start))
+        });
+        synced.fold(are_there, io::Result::and)
     }
 
     /// Makes all bytes durable.
@@ -727,6 +733,25 @@ impl DurableMember {
         let synced = rustix::fs::fdatasync(&self.file.file);
         self.told.check(synced.map_err(io::Error::from))
     }
+}
+
+/// Ranges that cover ascending ones, offset and bytes of each. What lies in small gaps is synced with them, and between all where there are too many.
+fn spans(ranges: &[(usize, usize)]) -> Vec<Range<usize>> {
+    const GAP_BYTES: usize = 1 << 20;
+    const SPANS_MAX: usize = 8;
+    let mut all: Vec<Range<usize>> = Vec::new();
+    for (start, bytes) in ranges {
+        match all.last_mut() {
+            Some(last) if *start <= last.end + GAP_BYTES => last.end = last.end.max(start + bytes),
+            _ => all.push(*start..start + bytes),
+        }
+    }
+    if all.len() > SPANS_MAX {
+        let end = all.last().map_or(0, |last| last.end);
+        all.truncate(1);
+        all[0].end = end;
+    }
+    all
 }
 
 #[cfg(test)]
@@ -839,6 +864,17 @@ mod tests {
         assert!(dirty() > 0);
         memory.persist_each(&stretches).expect("the disk is sound");
         assert_eq!(dirty(), 0, "kB are dirty");
+    }
+
+    #[test]
+    fn near_ranges_are_synced_together_and_far_ones_by_themselves() {
+        const FAR: usize = 1 << 30;
+        assert_eq!(spans(&[]), []);
+        let near = [(0, 10), (4096, 4096), (FAR, 4096), (FAR + (1 << 20), 1)];
+        assert_eq!(spans(&near), [0..8192, FAR..FAR + (1 << 20) + 1]);
+        let many: Vec<_> = (0..9).map(|nth| (nth * FAR, 4096)).collect();
+        assert_eq!(spans(&many[..8]).len(), 8);
+        assert_eq!(spans(&many), [0..8 * FAR + 4096]);
     }
 
     #[test]

@@ -398,6 +398,7 @@ fn who_tends_a_slice_waits_for_no_disk_that_never_answers() {
         node: NodeId(0),
         at: Block::new(hung, 0),
         blocks: 32,
+        is_marked: false,
     });
     let (tended, has_tended) = std::sync::mpsc::channel();
     let tender = std::thread::spawn(move || {

@@ -874,7 +874,7 @@ mod tests {
         assert_eq!(spans(&near), [0..8192, FAR..FAR + (1 << 20) + 1]);
         let many: Vec<_> = (0..9).map(|nth| (nth * FAR, 4096)).collect();
         assert_eq!(spans(&many[..8]).len(), 8);
-        assert_eq!(spans(&many), [0..8 * FAR + 4096]);
+        assert!(spans(&many).iter().eq([&(0..8 * FAR + 4096)]));
     }
 
     #[test]

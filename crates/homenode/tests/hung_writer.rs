@@ -3,7 +3,7 @@
 
 use homenode::{Data, MountOptions, NodeId, Pool, PoolOptions, Size};
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -26,6 +26,36 @@ assert libc.fallocate(file, 1, ctypes.c_long(0), size) == 0
 print("up", flush=True)
 os.pwrite(file, memoryview(memory)[:4096], 0)
 "#;
+
+/// The writer's process; dropping it ends it, and with it the wait of the keeper.
+struct Writer(Child);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Writer {
+    /// Whether it waits for its memory, inside its write.
+    fn is_hung(&self) -> bool {
+        fs::read_to_string(format!("/proc/{}/wchan", self.0.id()))
+            .is_ok_and(|place| place.starts_with("handle_userfault"))
+    }
+}
+
+/// Looks whether `is_so` for at most 10 s; returns whether it came to that.
+fn waits_until(is_so: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while !is_so() {
+        if start.elapsed() >= Duration::from_secs(10) {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
 
 /// State of this process's thread of that name: 'D' while it waits in the kernel for what no signal ends.
 fn state(name: &str) -> Option<char> {
@@ -54,23 +84,20 @@ fn a_mount_is_taken_down_while_a_keeper_waits_for_a_writer() {
         .arg(dir.path().join("file"))
         .stdout(Stdio::piped())
         .spawn();
-    let Ok(mut writer) = writer else {
+    let Ok(writer) = writer else {
         return eprintln!("SKIPPED: there is no python3");
     };
+    let mut writer = Writer(writer);
     let mut line = String::new();
-    BufReader::new(writer.stdout.take().unwrap())
+    BufReader::new(writer.0.stdout.take().unwrap())
         .read_line(&mut line)
         .unwrap();
     if line != "up\n" {
         return eprintln!("SKIPPED: no userfaultfd");
     }
-    // The writer waits by the time this is written.
+    assert!(waits_until(|| writer.is_hung()), "the writer waits for nothing");
     fs::write(dir.path().join("greedy"), vec![1; 64 << 20]).unwrap();
-    let start = Instant::now();
-    while state("beyond") != Some('D') && start.elapsed() < Duration::from_secs(10) {
-        thread::sleep(Duration::from_millis(10));
-    }
-    let waits = state("beyond");
+    let waits = waits_until(|| state("beyond") == Some('D'));
     let (done, is_down) = mpsc::channel();
     let ending = thread::spawn(move || {
         drop(mount);
@@ -79,10 +106,9 @@ fn a_mount_is_taken_down_while_a_keeper_waits_for_a_writer() {
     let in_time = is_down.recv_timeout(Duration::from_secs(10));
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let is_mounted = mounts.contains(dir.path().to_str().unwrap());
-    writer.kill().unwrap();
-    writer.wait().unwrap();
+    drop(writer);
     ending.join().unwrap();
-    assert_eq!(waits, Some('D'), "the keeper waits for nobody: this tests nothing");
+    assert!(waits, "the keeper waits for nobody: this tests nothing");
     in_time.expect("the end of the mount waits for the writer");
     assert!(!is_mounted);
 }

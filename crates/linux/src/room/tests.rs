@@ -99,15 +99,22 @@ fn huge_pages_are_taken_until_small_ones_come() {
         let mapping = Mapping::reserve(BYTES).unwrap();
         mapping.fill().unwrap();
         mapping.advise(advice).unwrap();
+        let start = Instant::now();
         let taken = take_huge(&mapping, BYTES).unwrap();
+        let is_in_time = start.elapsed() < HUGE_TIME_MAX;
         let huge = mapping.told("AnonHugePages:").unwrap();
         (
             taken,
             huge.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10,
+            is_in_time,
         )
     };
-    assert_eq!(taken(libc::MADV_NOHUGEPAGE), (HUGE_BYTES, 0));
-    // Where there are none, it ends as early.
-    let (all, huge) = taken(libc::MADV_HUGEPAGE);
-    assert!(huge == BYTES || all == huge + HUGE_BYTES, "{huge} of {all} bytes");
+    let (all, huge, _) = taken(libc::MADV_NOHUGEPAGE);
+    assert_eq!((all, huge), (HUGE_BYTES, 0));
+    // Where there are none, it ends as early; where the kernel takes long to make them, with the time.
+    let (all, huge, is_in_time) = taken(libc::MADV_HUGEPAGE);
+    assert!(
+        huge == BYTES || all == huge + HUGE_BYTES || (all == huge && !is_in_time),
+        "{huge} of {all} bytes"
+    );
 }

@@ -127,7 +127,7 @@ fn attributes_of_a_large_promise_are_told_without_a_count() {
 /// The thread that makes a promise beyond the end real may wait for a writer for ever.
 #[test]
 fn a_held_promise_delays_no_call_and_no_look() {
-    const CALLS: u32 = 200;
+    const CALLS: usize = 200;
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let caller = Caller::on_node(&fs, 0);
     let (held, _greedy, other) = (new_file(&fs, "held"), new_file(&fs, "greedy"), new_file(&fs, "other"));
@@ -142,18 +142,24 @@ fn a_held_promise_delays_no_call_and_no_look() {
     let (took, asked) = thread::scope(|scope| {
         let keeper = scope.spawn(|| fs.keep_promises(Promised::Beyond));
         store.wait_for_held();
-        let start = Instant::now();
-        (0..CALLS).for_each(|_| _ = fs.attr(&held));
-        let took = start.elapsed();
+        let mut took: Vec<Duration> = (0..CALLS)
+            .map(|_| {
+                let start = Instant::now();
+                fs.attr(&held);
+                start.elapsed()
+            })
+            .collect();
+        took.sort_unstable();
         fs.keep_promises(Promised::Inside);
         store.asked();
         (0..CALLS).for_each(|_| _ = fs.keep_promises(Promised::Inside));
         let asked = store.asked();
         store.hold_allocating(false);
         assert_eq!(keeper.join().unwrap(), 0);
-        (took, asked)
+        (took[CALLS / 2], asked)
     });
-    assert!(took < CALLS * Duration::from_micros(500), "{CALLS} calls took {took:?}");
+    // The median: other programs may stop the thread in some of the calls.
+    assert!(took < Duration::from_micros(500), "a call took {took:?}");
     assert_eq!(asked, 0, "looks count though there is nothing to do for them");
     assert_eq!(fs.pool().status().reserved, 0);
     fs.check_invariants();

@@ -14,12 +14,14 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time at which the kernel changes a file by allocating.
 pub(crate) const ALLOCATED_NS: i64 = 77;
 
 const PAUSE: Duration = Duration::from_millis(1);
+/// Longest wait for a thread that is to wait.
+const HELD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The kernel, and the nodes that have memory.
 #[derive(Clone, Debug)]
@@ -113,9 +115,14 @@ impl TestStore {
         self.0.lock().holds_allocating = holds;
     }
 
-    /// Waits until a thread waits to allocate.
+    /// Waits until a thread waits to allocate. Lets it go on and panics if there is none for [`HELD_PATIENCE`].
     pub(crate) fn wait_for_held(&self) {
+        let start = Instant::now();
         while self.0.lock().waiting == 0 {
+            if start.elapsed() >= HELD_PATIENCE {
+                self.hold_allocating(false);
+                panic!("no thread waits to allocate");
+            }
             thread::sleep(PAUSE);
         }
     }

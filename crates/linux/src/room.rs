@@ -112,11 +112,7 @@ impl RoomKeeper {
         let roomiest = nodes.max_by_key(|(_, free)| *free).unwrap_or((NodeId(0), 0));
         if Instant::now() >= self.next_huge && !self.nodes.is_empty() {
             let buddies = std::fs::read_to_string("/proc/buddyinfo").unwrap_or_default();
-            // Of one node a look: it may take long, and the others' room is looked at in between.
-            self.nodes.iter_mut().zip(&infos).any(|(node, info)| {
-                let free_huge = free_huge_bytes(&buddies, node.id);
-                free_huge.is_some_and(|bytes| node.keep_huge(info, bytes, wanted))
-            });
+            self.make_huge(&buddies, &infos, wanted);
             self.next_huge = Instant::now() + HUGE_PERIOD;
         }
         let (mut goes_on, mut changes) = (false, false);
@@ -131,6 +127,19 @@ impl RoomKeeper {
         let longer = (self.period * 2).min(PERIOD_MAX);
         self.period = if changes { PERIOD_MIN } else { longer };
         if goes_on { Duration::ZERO } else { self.period }
+    }
+
+    /// Has a node compacted that has too few pieces of 2 MiB. One a look: it may take long, and the others' room is looked at in between.
+    fn make_huge(&mut self, buddyinfo: &str, infos: &[Meminfo], wanted: u64) {
+        let nodes = self.nodes.iter_mut().zip(infos);
+        let due = nodes.filter(|(node, info)| {
+            let free_huge = free_huge_bytes(buddyinfo, node.id);
+            free_huge.is_some_and(|bytes| node.is_huge_due(info, bytes, wanted))
+        });
+        // The one that waits longest: a node that cannot be compacted is due again and again.
+        if let Some((node, info)) = due.min_by_key(|(node, _)| node.compacts_again) {
+            node.make_huge(info, wanted);
+        }
     }
 }
 
@@ -183,18 +192,18 @@ impl Node {
 }
 
 impl Node {
-    /// Has the node compacted if too little of its free memory, of which there is enough, is in pieces of 2 MiB: `free_huge` bytes. Returns
-    /// whether it had.
-    fn keep_huge(&mut self, info: &Meminfo, free_huge: u64, wanted: u64) -> bool {
-        if !is_in_pieces(info, free_huge, wanted) || self.compacts_again.is_some_and(|end| Instant::now() < end) {
-            return false;
-        }
+    /// Whether too little of its free memory, of which there is enough, is in pieces of 2 MiB: `free_huge` bytes; and its rest is over.
+    fn is_huge_due(&self, info: &Meminfo, free_huge: u64, wanted: u64) -> bool {
+        is_in_pieces(info, free_huge, wanted) && self.compacts_again.is_none_or(|end| Instant::now() >= end)
+    }
+
+    /// Has the node compacted.
+    fn make_huge(&mut self, info: &Meminfo, wanted: u64) {
         let start = Instant::now();
         let target = huge_target(info, wanted);
         // The next look tells what came of it. Pieces that are there are taken first. More than wanted: each CPU keeps some of what is freed.
         let _ = make_huge(self.id, target + target / 4);
         self.compacts_again = Some(start + start.elapsed() * REST);
-        true
     }
 }
 

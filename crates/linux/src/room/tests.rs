@@ -82,6 +82,29 @@ fn node_is_compacted_when_it_has_free_memory_and_too_few_huge_pages() {
 }
 
 #[test]
+fn node_that_is_compacted_in_vain_leaves_the_next_turn_to_others() {
+    let mut keeper = RoomKeeper {
+        nodes: vec![node(), node()],
+        period: PERIOD_MIN,
+        next_huge: Instant::now(),
+    };
+    let infos = [info(200), info(200)];
+    let mut look = || {
+        let before: Vec<_> = keeper.nodes.iter().map(|node| node.compacts_again).collect();
+        keeper.make_huge("Node 0, zone Normal 51200", &infos, 4 << 20);
+        let served = keeper.nodes.iter_mut().zip(before).map(|(node, before)| {
+            let is_served = node.compacts_again != before;
+            // Its rest is over by the next look.
+            node.compacts_again = node.compacts_again.map(|end| end.min(Instant::now()));
+            is_served
+        });
+        served.collect::<Vec<_>>()
+    };
+    let (first, second) = (look(), look());
+    assert_eq!((first, second), (vec![true, false], vec![false, true]));
+}
+
+#[test]
 fn single_node_needs_no_keeper() {
     assert!(RoomKeeper::new(&[NodeId(0)]).nodes.is_empty());
 }

@@ -34,8 +34,10 @@ const STEERING_REST: u32 = 5;
 const DUE_REST: u32 = 100;
 /// Putting files in huge pages takes at most one part in this many of a CPU.
 const COLLAPSE_REST: u32 = 10;
-/// Rest of a thread that can make no promise real though room is short, in multiples of a look's time.
-const DONE_REST: u32 = 10;
+/// Rest of a thread of promises while the other one alone has something to do, in multiples of a look's time.
+const IDLE_REST: u32 = 10;
+/// Longest such rest: new promises wait for it.
+const IDLE_REST_MAX: Duration = Duration::from_millis(100);
 /// Time for `beyond` to end, far more than a step of its takes that waits for nobody.
 const BEYOND_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -88,10 +90,11 @@ pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 
 fn keep(fs: &Arc<EngineFs>, promised: Promised) -> impl FnMut() -> Duration + Send + use<> {
     let fs = Arc::clone(fs);
     let (mut broken, mut told) = (0, None::<Instant>);
-    let mut is_done = false;
     move || {
         let start = Instant::now();
-        broken += fs.keep_promises(promised) * BLOCK_BYTES as u64;
+        let found = fs.keep_promises(promised);
+        let took = start.elapsed();
+        broken += found.unwrap_or(0) * BLOCK_BYTES as u64;
         if broken > 0 && told.is_none_or(|told| told.elapsed() >= TOLD_PERIOD) {
             tracing::warn!(
                 "{broken} bytes that fallocate promised found no room: others filled the pool within {PROMISED_PERIOD:?}"
@@ -99,11 +102,30 @@ fn keep(fs: &Arc<EngineFs>, promised: Promised) -> impl FnMut() -> Duration + Se
             (broken, told) = (0, Some(Instant::now()));
         }
         let period = if fs.has_promises() { PROMISED_PERIOD } else { PERIOD };
-        // Room is short, and a look before this one made real what it could: only the other thread has something to do.
-        let was_done = std::mem::replace(&mut is_done, fs.is_time_for_promises());
-        if is_done && was_done {
-            return period.max(start.elapsed() * DONE_REST);
+        rest(period, took, found.is_none())
+    }
+}
+
+/// Time between a look at promises, which took so long, and the next one; longer than `period` only where the look left all to the other thread.
+fn rest(period: Duration, took: Duration, is_idle: bool) -> Duration {
+    let longer = if is_idle { took * IDLE_REST } else { Duration::ZERO };
+    period.max(longer.min(IDLE_REST_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn look_that_did_something_or_hung_is_followed_by_another_soon() {
+        let ms = Duration::from_millis;
+        for (took, is_idle, expected) in [
+            (ms(3_600_000), false, PROMISED_PERIOD),
+            (ms(3_600_000), true, ms(100)),
+            (ms(2), true, ms(20)),
+            (ms(0), true, PROMISED_PERIOD),
+        ] {
+            assert_eq!(rest(PROMISED_PERIOD, took, is_idle), expected, "{took:?}");
         }
-        period
     }
 }

@@ -7,7 +7,8 @@
 //! allocated (`Pool::is_time_for_promises`).
 //!
 //! Below the end of a file that moves no time, and waits for nobody. Beyond it the kernel knows fallocate(2) alone, which moves times, and
-//! waits for a writer whose memory may never come: so a thread of its own does that.
+//! waits for a writer whose memory may never come: a thread of its own does that. While that thread waits, it holds the file's
+//! promises: those below the file's end are not made real either.
 
 use super::KernelFile;
 use crate::fs::block_file::FILE_BYTES_MAX;
@@ -501,8 +502,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         !self.promising.lock().files.is_empty()
     }
 
-    /// Whether little room is left besides promises. So it stays after [`Fs::keep_promises`] if that found nothing more to do.
-    pub fn is_time_for_promises(&self) -> bool {
+    /// Whether little room is left besides promises.
+    fn is_time_for_promises(&self) -> bool {
         self.pool.is_time_for_promises(MARGIN_BLOCKS)
     }
 
@@ -516,33 +517,35 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         promise.is_some_and(|promise| file.first_on_side(&promise, promised).is_some())
     }
 
-    /// Looks whether there is room for what fallocate has promised, and has the kernel allocate it where little is left; returns the
-    /// blocks that were promised and found no room. Call this again and again, by a thread for each kind: the less often, the more may others
-    /// take from promises.
-    pub fn keep_promises(&self, promised: Promised) -> u64 {
+    /// Looks whether there is room for what fallocate has promised, and has the kernel allocate it where little is left.
+    ///
+    /// Returns the blocks that were promised and found no room; `None` where little room is left, and the other thread alone has something to
+    /// do about that. Call this again and again, by a thread for each kind: the less often, the more may others take from promises.
+    pub fn keep_promises(&self, promised: Promised) -> Option<u64> {
         if !self.has_promises() {
-            return 0;
+            return Some(0);
         }
         let mut promising = Vec::new();
-        if self.is_time_for_promises() {
+        let is_time = self.is_time_for_promises();
+        if is_time {
             promising.extend(self.promising.lock().files.iter().copied());
         }
-        // Where the other thread has everything to do, and maybe waits for ever, this one would count all the time.
+        // This thread would count all the time while the other one has everything to do, and maybe waits for ever.
         if !promising.iter().any(|ino| self.has_promised(*ino, promised)) {
-            // So that promises that were kept are forgotten. Relaxed: only how often this is done depends on it.
+            // Forgets promises that were kept. Relaxed: only how often this is done depends on it.
             let counted_ns = self.promises_counted_ns.load(Ordering::Relaxed);
             let is_due = self.now_ns().saturating_sub(counted_ns) >= COUNT_PERIOD_NS;
             if is_due && self.count_some_promises(Counts::Look, LOOK_EFFORT, u64::MAX) {
                 self.promises_counted_ns.store(self.now_ns(), Ordering::Relaxed);
             }
-            return 0;
+            return (!is_time).then_some(0);
         }
         let mut broken = 0;
         // What has been written meanwhile needs no room any more.
         for ino in &promising {
             self.count_promise(*ino, u64::MAX);
         }
-        // A step of each in turn: who comes last has as much to lose.
+        // A step of each in turn: the last file has as much to lose.
         while !promising.is_empty() && self.is_time_for_promises() {
             promising.retain(|ino| {
                 let inode = self.table.find(*ino);
@@ -559,7 +562,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 false
             });
         }
-        broken
+        Some(broken)
     }
 }
 

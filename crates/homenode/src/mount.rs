@@ -38,6 +38,10 @@ struct Tasks {
 
 /// A mounted pool, served by threads of this process. Dropping it takes the mount away, even from under open files: they
 /// get errors then.
+///
+/// A write to the mount whose memory never comes (userfaultfd, a mapping of a stopped FUSE server's file) may hold a thread that makes
+/// room real beyond the end of the file, as fallocate promised. Dropping the mount leaves such a thread alone after a second: the
+/// pool's memory, and the end of this process, wait for that write.
 pub struct Mount {
     /// Ends before the threads do, which may wait for the mount's users.
     server: Server,

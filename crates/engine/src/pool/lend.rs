@@ -256,9 +256,9 @@ impl<M: Memory> Pool<M> {
         room.promised > 0 && room.lent.saturating_sub(used + room.promised) < margin
     }
 
-    /// Whether promises are to be made real: half of them, and `margin`, are not left besides. While that is done others write on. They take
-    /// less if they write at most half as fast as the kernel allocates, or fills below the end of a file: 4.0 and 1.4 GB/s where a
-    /// writer writes 3.1 (a guest of two CPUs). More room is not kept: what is made real early does not lie with its writers.
+    /// Whether promises are to be made real: half of them, and `margin`, are not left besides. Others write on meanwhile, and take no more
+    /// than that if they write at most half as fast as the kernel makes promises real: 4.0 GB/s, and 1.4 GB/s below the end of a file, where
+    /// a writer writes 3.1 (a guest of two CPUs). More room is not kept: room that is made real early does not lie with its writers.
     pub(crate) fn is_time_for_promises(&self, margin: u64) -> bool {
         let promised = self.lent.room.lock().promised;
         self.endangers_promises(margin + promised / 2)

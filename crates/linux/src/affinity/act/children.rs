@@ -2,9 +2,10 @@
 //!
 //! One is taken for an inheritor when it has exactly a mask that we gave to a thread, started after that, and is of the
 //! same process or of a process below it. Once the thread had its old mask back, only what started before, and what
-//! processes start that started before, can have inherited. Where a parent has ended, the session tells instead: whose parent is not of its
-//! own session, and who started after that, is taken to be of whomever of that session we have moved. A daemon that has left its parent and its session
-//! is not recognised.
+//! processes start that started before, can have inherited. Where the parent of a process has ended, the session tells
+//! instead: the process is taken for a child of any thread of that session which we have moved, also when it started after
+//! that thread had its old mask back, because its parent may have inherited before. A daemon that has left its parent and
+//! its session is not recognised.
 
 use super::book::{Entries, Entry, Given};
 use super::kernel::{Kernel, Process};

@@ -155,6 +155,20 @@ fn children_of_a_process_that_inherited_before_the_mask_went_back_have_inherited
 }
 
 #[test]
+fn a_child_of_an_ended_inheritor_has_inherited_also_after_the_mask_went_back() {
+    let (handle, mut actor) = quiet();
+    let shell = shell(&handle);
+    assert!(apply(&handle, &mut actor, &Target::Thread(shell), ALL, 3).is_done());
+    assert_eq!(give_back(&handle, &mut actor, &[shell]), [(shell, Restore::Restored)]);
+    handle.machine().ticks += 10;
+    // The parent inherited the mask before it went back, started the child, and has ended.
+    handle.machine().add_process(901, INIT.process, shell.process, 0, 3);
+    let child = handle.machine().threads[&901].id;
+    assert_eq!(actor.revert().unwrap().inherited, [(child, Restore::Restored)]);
+    assert_eq!(handle.machine().has(&Target::Thread(child)), Some(ALL));
+}
+
+#[test]
 fn a_thread_pinned_by_hand_after_its_mask_went_back_stays_pinned() {
     let (handle, mut actor) = quiet();
     assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 3), Outcome::Done);

@@ -101,6 +101,7 @@ impl<'a, K: Kernel> Families<'a, K> {
 
     /// The thread that one which has the CPUs `now`, of a cpuset with `room`, has inherited them of. Where the cpuset is not
     /// seen, only who has exactly what was set: more of them pin themselves within it than have their cpuset narrowed.
+    /// Fails with `EAGAIN` where ancestors end faster than they are read.
     pub(super) fn ancestor(
         &self,
         thread: ThreadId,
@@ -125,7 +126,10 @@ impl<'a, K: Kernel> Families<'a, K> {
         if candidates.is_empty() {
             return Ok(None);
         }
-        let line = self.line(thread.process)?;
+        let Line {
+            processes: line,
+            is_whole,
+        } = self.line(thread.process)?;
         for (number, process) in &line {
             let of_it = |(_, id, _, given): &&Candidate<'_>| {
                 let mut starts = line.iter().filter(|(number, _)| *number != id.process);
@@ -149,19 +153,26 @@ impl<'a, K: Kernel> Families<'a, K> {
                 return Ok(Some((target, entry)));
             }
         }
-        Ok(None)
+        match is_whole {
+            true => Ok(None),
+            false => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+        }
     }
 
     /// A process and those it descends from, as far as they are there.
-    fn line(&self, process: u32) -> io::Result<Vec<(u32, Process)>> {
+    fn line(&self, process: u32) -> io::Result<Line> {
         let mut line = self.line_now(process)?;
         for _ in 0..TRIES_MAX {
             if line.is_whole {
                 break;
             }
-            line = self.line_now(process)?;
+            let again = self.line_now(process)?;
+            // Children of a parent that has ended have another one, so a parent that stays unreadable is hidden.
+            let is_hidden = again.processes == line.processes;
+            line = again;
+            line.is_whole |= is_hidden;
         }
-        Ok(line.processes)
+        Ok(line)
     }
 
     /// Reads a process and its ancestors once, by parents and by leaders of sessions. All processes of a session descend

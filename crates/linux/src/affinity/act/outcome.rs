@@ -91,7 +91,8 @@ impl Applied {
             }
         }
         for (thread, restore) in &self.returned {
-            if let Restore::Failed(_) = restore {
+            // `EAGAIN`: its ancestors could not be read yet.
+            if matches!(restore, Restore::Failed(errno) if *errno != libc::EAGAIN) {
                 next.refuse(Target::Thread(*thread));
             }
         }

@@ -4,7 +4,7 @@ use super::super::{Outcome, Restore, Standing};
 use super::model::{ALL, Handle, OTHERS, cpus};
 use super::single::{INIT, ModelActor, THREAD, apply, interrupt, open, quiet, transmit};
 use super::{plan, snapshot};
-use homenode_policy::affinity::{Previous, Reset, Return, Snapshot, Target, Thread, ThreadId};
+use homenode_policy::affinity::{Config, Previous, Reset, Return, Snapshot, Target, Thread, ThreadId};
 
 fn give_back(handle: &Handle, actor: &mut ModelActor, threads: &[ThreadId]) -> Vec<(ThreadId, Restore)> {
     let mut plan = plan(Vec::new());
@@ -166,6 +166,57 @@ fn a_child_of_an_ended_inheritor_has_inherited_also_after_the_mask_went_back() {
     let child = handle.machine().threads[&901].id;
     assert_eq!(actor.revert().unwrap().inherited, [(child, Restore::Restored)]);
     assert_eq!(handle.machine().has(&Target::Thread(child)), Some(ALL));
+}
+
+/// A bound process, and a child of it with the same mask in a session of its own.
+fn child_of_bound(handle: &Handle, actor: &mut ModelActor) -> ThreadId {
+    let shell = shell(handle);
+    assert!(apply(handle, actor, &Target::Thread(shell), ALL, 3).is_done());
+    handle.machine().add_process(900, shell.process, 900, 0, 3);
+    handle.machine().threads[&900].id
+}
+
+#[test]
+fn an_inheritor_whose_ancestors_end_while_they_are_read_is_found_later() {
+    let (handle, mut actor) = quiet();
+    let child = child_of_bound(&handle, &mut actor);
+    let seen = seen(&handle, child);
+    for is_found in [false, true] {
+        handle.machine().losing = (!is_found).then_some(child.process);
+        let mut previous = Previous::default();
+        actor.note_inheritors(&seen, &mut previous);
+        assert_eq!(previous.cpus(&Target::Thread(child)).is_some(), is_found);
+    }
+    handle.machine().losing = Some(child.process);
+    let mut plan = plan(Vec::new());
+    plan.returns = vec![Return {
+        thread: child,
+        quiet_periods: 60,
+    }];
+    let applied = actor.apply(&plan, &seen, &[]).unwrap();
+    assert_eq!(applied.returned, [(child, Restore::Failed(libc::EAGAIN))]);
+    let next = applied.next(&Previous::default(), &plan, &seen, &Config::default());
+    assert!(!next.refused(&Target::Thread(child)));
+    let reverted = actor.revert().unwrap();
+    assert_eq!((reverted.unread, reverted.is_complete()), (Some(libc::EAGAIN), false));
+    handle.machine().losing = None;
+    assert_eq!(actor.revert().unwrap().inherited, [(child, Restore::Restored)]);
+}
+
+#[test]
+fn a_hidden_ancestor_is_looked_for_once() {
+    let (handle, mut actor) = quiet();
+    let child = child_of_bound(&handle, &mut actor);
+    handle.machine().processes.get_mut(&child.process).unwrap().parent = 899;
+    let seen = seen(&handle, child);
+    for looks in [true, false] {
+        let mut previous = Previous::default();
+        let before = handle.machine().operations;
+        actor.note_inheritors(&seen, &mut previous);
+        assert_eq!(previous, Previous::default());
+        assert_eq!(handle.machine().operations > before, looks);
+    }
+    assert!(actor.revert().unwrap().is_complete());
 }
 
 #[test]

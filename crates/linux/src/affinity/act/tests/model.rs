@@ -58,6 +58,8 @@ pub(super) struct Machine {
     pub(super) hides_cpusets: bool,
     /// The thread whose cpuset cannot be read.
     pub(super) unreadable: Option<u32>,
+    /// The process whose parent always ends before it is looked at.
+    pub(super) losing: Option<u32>,
     pub(super) processes: BTreeMap<u32, Process>,
     pub(super) threads: BTreeMap<u32, Thread>,
     pub(super) interrupts: BTreeMap<u32, Interrupt>,
@@ -119,6 +121,7 @@ impl Machine {
             cpusets: CPUSETS.to_vec(),
             hides_cpusets: false,
             unreadable: None,
+            losing: None,
             processes: BTreeMap::new(),
             threads: BTreeMap::new(),
             interrupts: BTreeMap::new(),

@@ -149,8 +149,13 @@ impl Kernel for Handle {
     }
 
     fn process(&self, process: u32) -> io::Result<Process> {
-        let machine = self.operate(At::Any);
-        let found = machine.processes.get(&process).copied();
+        let mut machine = self.operate(At::Any);
+        let mut found = machine.processes.get(&process).copied();
+        if machine.losing == Some(process)
+            && let Some(found) = &mut found
+        {
+            found.parent = machine.number();
+        }
         let threads = machine.threads.values().filter(|thread| thread.id.process == process);
         let threads = threads.count().try_into().expect("a model has few threads");
         Ok(Process {

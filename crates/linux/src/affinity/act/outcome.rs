@@ -69,8 +69,8 @@ impl Applied {
         self.outcomes.iter().filter(|(_, outcome)| outcome.is_done()).count()
     }
 
-    /// Returns the state for the next decision. Actions that were carried out count as set, refused targets are not planned
-    /// again, and where an action was left undone everything is looked at anew.
+    /// Returns the state for the next decision. Actions that were carried out and resets that were taken up count as set,
+    /// refused targets are not planned again, and where an action was left undone everything is looked at anew.
     #[must_use]
     pub fn next(&self, previous: &Previous, plan: &Plan, snapshot: &Snapshot, config: &Config) -> Previous {
         let all = self.outcomes.iter().filter(|(_, outcome)| outcome.is_done());
@@ -79,6 +79,13 @@ impl Applied {
         let mut carried_out = plan.clone();
         carried_out.actions.retain(|action| done(&action.target));
         let mut next = previous.after(&carried_out, snapshot, config);
+        for reset in &plan.resets {
+            let is_ours = self.taken_up.contains(&reset.target) || done(&reset.target);
+            if let Some(set) = previous.cpus(&reset.target).filter(|_| !is_ours) {
+                // The kernel may have set it once more since the snapshot: the next period sees.
+                next.note(reset.target.clone(), set.to_vec());
+            }
+        }
         for (target, outcome) in &self.outcomes {
             // Who has narrowed a thread's mask may widen it again: that is looked at in every period.
             let is_refused = match outcome {

@@ -4,7 +4,7 @@ use super::super::{Outcome, Restore, Standing};
 use super::model::{ALL, Handle, OTHERS, cpus};
 use super::single::{INIT, ModelActor, THREAD, apply, interrupt, open, quiet, transmit};
 use super::{plan, snapshot};
-use homenode_policy::affinity::{Config, Previous, Reset, Return, Snapshot, Target, Thread, ThreadId};
+use homenode_policy::affinity::{Config, Previous, Reset, Return, Snapshot, Target, Thread, ThreadId, decide};
 
 fn give_back(handle: &Handle, actor: &mut ModelActor, threads: &[ThreadId]) -> Vec<(ThreadId, Restore)> {
     let mut plan = plan(Vec::new());
@@ -356,7 +356,16 @@ fn what_somebody_set_after_the_kernel_stays() {
         now: cpus(0x7f),
     }];
     let told = snapshot(&handle.machine());
-    assert_eq!(actor.apply(&plan, &told, &[]).unwrap().taken_up, []);
+    let applied = actor.apply(&plan, &told, &[]).unwrap();
+    assert_eq!(applied.taken_up, []);
+    let mut previous = Previous::default();
+    previous.note(interrupt(), cpus(0x80));
+    let next = applied.next(&previous, &plan, &told, &Config::default());
+    assert_eq!(next.cpus(&interrupt()), Some(&cpus(0x80)[..]));
+    let mut later = told.clone();
+    later.has_restarted = true;
+    let resets = decide(&later, &Config::default(), &next).resets;
+    assert_eq!(resets.len(), 1, "the kernel may still be at it");
     // Nor has what the plan said become ours.
     handle.machine().interrupts.get_mut(&30).unwrap().affinity.now = 0x7f;
     let left = Restore::Left(cpus(0x7f));

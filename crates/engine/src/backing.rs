@@ -118,7 +118,7 @@ pub trait BackingFile: Debug + Send + Sync {
     /// `end`; `None` when there are none. Does not wait for writers, as [`BackingFile::seek`] may.
     ///
     /// # Errors
-    /// As [`BackingFile::status`].
+    /// The errors of [`BackingFile::status`].
     fn next_taken(&self, from: u64, end: u64) -> Result<Option<u64>>;
 
     /// Sets times in ns since the epoch; `None` leaves one as it is.

@@ -48,7 +48,7 @@ pub trait Memory: Send + Sync + 'static {
     /// read. Bytes that are not there stay away.
     ///
     /// # Errors
-    /// Those of [`Memory::store`].
+    /// The errors of [`Memory::store`].
     fn show_instead(&self, mut blocks: BTreeMap<Block, Arc<[u8]>>) -> Result<(), MemoryError> {
         blocks.retain(|at, bytes| self.is_there(*at, 0, bytes.len()));
         blocks.iter().try_for_each(|(at, bytes)| self.store(*at, 0, bytes))
@@ -99,7 +99,7 @@ pub trait Memory: Send + Sync + 'static {
     /// behind a stretch that fails.
     ///
     /// # Errors
-    /// Those of [`Memory::persist`], of any of the stretches.
+    /// The errors of [`Memory::persist`], for any of the stretches.
     fn persist_each(&self, stretches: &[(Block, usize)]) -> Result<(), MemoryError> {
         let persisted = stretches.iter().map(|(at, bytes)| self.persist(*at, 0, *bytes));
         persisted.fold(Ok(()), Result::and)

@@ -16,6 +16,14 @@ const FRAMES: MemberId = MemberId(2048);
 /// Blocks of a disk beside others.
 const DISK_BLOCKS: usize = 16_384;
 
+const NEW: NewInode = NewInode {
+    mode: 0o100_644,
+    umask: 0,
+    uid: 0,
+    gid: 0,
+    rdev: 0,
+};
+
 /// Bytes of frames and of a disk, which tells what was asked of it.
 #[derive(Clone, Debug)]
 struct TestDisk(Arc<Inner>);
@@ -317,6 +325,16 @@ fn who_tends_a_slice_interrupts_nobody_while_it_has_room() {
     }
 }
 
+fn asking(slot: &Slot) -> Asking<'_> {
+    Asking {
+        waits: true,
+        slot,
+        cpu: CpuId(0),
+        node: &|| NodeId(0),
+        user: None,
+    }
+}
+
 fn filesystem_on(disk: TestDisk, frames: u32, blocks: u64) -> (Fs<Cached<TestDisk>, NoTime>, TestDisk) {
     let slice = SliceOptions {
         member: FRAMES,
@@ -351,26 +369,13 @@ fn sequential_reads_read_ahead_and_random_reads_do_not() {
     let disk = TestDisk::with_way(8192, 16_384, Some(Mutex::default()));
     let (fs, _) = filesystem_on(disk.clone(), 8192, 16_384);
     let slot = fs.slots().claim().expect("the first slot is free");
-    let asking = Asking {
-        waits: true,
-        slot: &slot,
-        cpu: CpuId(0),
-        node: &|| NodeId(0),
-        user: None,
-    };
-    let new = NewInode {
-        mode: 0o100_644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-    };
-    let file = fs.create(&fs.root(), b"a", new).expect("the name is new");
+    let asking = asking(&slot);
+    let file = fs.create(&fs.root(), b"a", NEW).expect("the name is new");
     for at in 0..BLOCKS {
         let written = fs.write(&asking, &file, at * 4096, &[at.to_le_bytes()[0]; 4096], false);
         assert_eq!(written, Ok(4096));
     }
-    let other = fs.create(&fs.root(), b"b", new).expect("the name is new");
+    let other = fs.create(&fs.root(), b"b", NEW).expect("the name is new");
     let evict = |fs: &Fs<Cached<TestDisk>, NoTime>| {
         fs.pool().memory().persist_all(MemberId(0)).expect("the disk is sound");
         for at in 0..10_000 {
@@ -477,27 +482,11 @@ fn readers_of_a_disk_go_on_while_another_one_never_answers() {
 
 #[test]
 fn a_drain_of_a_disk_reads_it_by_large_requests_beside_the_readers_of_the_file() {
-    fn asking(slot: &Slot) -> Asking<'_> {
-        Asking {
-            waits: true,
-            slot,
-            cpu: CpuId(0),
-            node: &|| NodeId(0),
-            user: None,
-        }
-    }
     const BLOCKS: u64 = 1024;
     const MIB_BLOCKS: u64 = 256;
     let (fs, disk) = filesystem_on(TestDisk::new(8192, 2 * DISK_BLOCKS), 8192, DISK_BLOCKS as u64);
     let slot = fs.slots().claim().expect("the first slot is free");
-    let new = NewInode {
-        mode: 0o100_644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-    };
-    let file = fs.create(&fs.root(), b"a", new).expect("the name is new");
+    let file = fs.create(&fs.root(), b"a", NEW).expect("the name is new");
     for at in 0..BLOCKS {
         let written = fs.write(&asking(&slot), &file, at * 4096, &[at.to_le_bytes()[0]; 4096], false);
         assert_eq!(written, Ok(4096));

@@ -7,28 +7,10 @@ use homenode_shared::Slot;
 
 const FRAMES_OF_CACHE: u32 = 2048;
 const BLOCKS: u64 = 6000;
-const NEW: NewInode = NewInode {
-    mode: 0o100_644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-    rdev: 0,
-};
-
 struct Stage {
     fs: Fs<Cached<TestDisk>, NoTime>,
     disk: TestDisk,
     file: Arc<Inode>,
-}
-
-fn asking(slot: &Slot) -> Asking<'_> {
-    Asking {
-        waits: true,
-        slot,
-        cpu: CpuId(0),
-        node: &|| NodeId(0),
-        user: None,
-    }
 }
 
 impl Stage {
@@ -202,7 +184,7 @@ fn a_read_that_is_begun_while_its_disk_goes_keeps_no_frame_and_no_reader() {
     }
 }
 
-/// Whoever found blocks away before a drain moved them may read them from the old disk at any time.
+/// A thread that found blocks away before a drain moved them may read them from the old disk at any time.
 #[test]
 fn frames_that_are_filled_while_their_disk_goes_are_not_lost() {
     let slice = SliceOptions {

@@ -1,10 +1,10 @@
 //! Masks that go back before the end, and values that the kernel or a driver has set anew.
 
 use super::super::{Outcome, Restore, Standing};
-use super::model::{ALL, Handle, OTHERS, cpus};
+use super::model::{ALL, Handle, OTHERS, Set, cpus};
 use super::single::{INIT, ModelActor, THREAD, apply, interrupt, open, quiet, transmit};
 use super::{plan, snapshot};
-use homenode_policy::affinity::{Config, Previous, Reset, Return, Snapshot, Target, Thread, ThreadId, decide};
+use homenode_policy::affinity::{Config, Plan, Previous, Reset, Return, Snapshot, Target, Thread, ThreadId, decide};
 
 fn give_back(handle: &Handle, actor: &mut ModelActor, threads: &[ThreadId]) -> Vec<(ThreadId, Restore)> {
     let mut plan = plan(Vec::new());
@@ -15,6 +15,13 @@ fn give_back(handle: &Handle, actor: &mut ModelActor, threads: &[ThreadId]) -> V
     plan.returns = returns.collect();
     let snapshot = snapshot(&handle.machine());
     actor.apply(&plan, &snapshot, &[]).unwrap().returned
+}
+
+/// A plan that takes up CPUs which the kernel or a driver has set anew.
+fn reset(target: Target, now: Set) -> Plan {
+    let mut plan = plan(Vec::new());
+    plan.resets = vec![Reset { target, now: cpus(now) }];
+    plan
 }
 
 /// A thread as the sensor sees it.
@@ -263,11 +270,7 @@ fn the_old_value_is_restored_after_the_kernel_has_set_another() {
     let (handle, mut actor) = quiet();
     assert!(apply(&handle, &mut actor, &interrupt(), ALL, 0x80).is_done());
     handle.machine().interrupts.get_mut(&30).unwrap().affinity.now = 0x7f;
-    let mut plan = plan(Vec::new());
-    plan.resets = vec![Reset {
-        target: interrupt(),
-        now: cpus(0x7f),
-    }];
+    let plan = reset(interrupt(), 0x7f);
     let told = snapshot(&handle.machine());
     assert_eq!(actor.apply(&plan, &told, &[]).unwrap().taken_up, [interrupt()]);
     assert_eq!(actor.previous().unwrap().cpus(&interrupt()), Some(&cpus(0x7f)[..]));
@@ -315,11 +318,7 @@ fn a_queue_that_lost_its_cpus_may_get_all_from_somebody_else() {
     assert!(apply(&handle, &mut actor, &transmit(), xps, 0x80).is_done());
     let now = |set| handle.machine().queues.get_mut(&transmit()).unwrap().now = set;
     now(0);
-    let mut plan = plan(Vec::new());
-    plan.resets = vec![Reset {
-        target: transmit(),
-        now: Vec::new(),
-    }];
+    let plan = reset(transmit(), 0);
     let told = snapshot(&handle.machine());
     actor.apply(&plan, &told, &[]).unwrap();
     now(ALL);
@@ -334,11 +333,7 @@ fn a_queue_that_had_no_cpus_before_and_lost_ours_is_as_it_was() {
     now(0);
     assert!(apply(&handle, &mut actor, &transmit(), 0, 0x80).is_done());
     now(0);
-    let mut plan = plan(Vec::new());
-    plan.resets = vec![Reset {
-        target: transmit(),
-        now: Vec::new(),
-    }];
+    let plan = reset(transmit(), 0);
     let told = snapshot(&handle.machine());
     actor.apply(&plan, &told, &[]).unwrap();
     assert_eq!(actor.verify().unwrap(), [(transmit(), Standing::InForce)]);
@@ -350,11 +345,7 @@ fn what_somebody_set_after_the_kernel_stays() {
     let (handle, mut actor) = quiet();
     assert!(apply(&handle, &mut actor, &interrupt(), ALL, 0x80).is_done());
     handle.machine().interrupts.get_mut(&30).unwrap().affinity.now = OTHERS;
-    let mut plan = plan(Vec::new());
-    plan.resets = vec![Reset {
-        target: interrupt(),
-        now: cpus(0x7f),
-    }];
+    let plan = reset(interrupt(), 0x7f);
     let told = snapshot(&handle.machine());
     let applied = actor.apply(&plan, &told, &[]).unwrap();
     assert_eq!(applied.taken_up, []);

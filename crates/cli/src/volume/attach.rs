@@ -64,7 +64,7 @@ pub(super) fn detach(args: &DetachArgs) -> Result<()> {
         waiting::end(&[device], true)?;
         return crate::print_line(&format!("detached {}", shown(&args.volume)));
     }
-    if args.volume.starts_with("/dev/ublkb") {
+    if args.volume.as_os_str().as_encoded_bytes().starts_with(b"/dev/ublkb") {
         fail!(
             "there is no waiting device {}: give an attached volume as POOL/NAME",
             shown(&args.volume)

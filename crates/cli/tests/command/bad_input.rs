@@ -345,3 +345,11 @@ fn log_of_mounted(directory: &Path) -> std::path::PathBuf {
     let device = line.split(' ').nth(2).unwrap().replace(':', "-");
     Path::new("/run/homenode").join(device + ".log")
 }
+
+#[test]
+fn a_block_device_that_is_not_there_cannot_be_detached() {
+    refused(
+        &mut homenode(["volume", "detach", "--force", "/dev/ublkb4711"]),
+        &["no waiting device /dev/ublkb4711", "POOL/NAME"],
+    );
+}

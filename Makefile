@@ -8,11 +8,12 @@ export PREFIX DESTDIR HOMENODE_BINARY
 .PHONY: help setup run test figures mutants bench loom fuzz crash soak engines build install uninstall deb lab lab-test clean
 
 help:
+	@echo 'Targets that build first install Debian packages, among them PostgreSQL, Redis and Chromium (scripts/setup.sh).'
 	@echo 'make run        homenode demo: real trees verified, everything measured beside tmpfs; a table and a page (root; RING=1: with rings)'
 	@echo 'make test       format, lints, loom, benches in small, all tests'
 	@echo 'make figures    the papers'"'"' figures, simulated, into docs/figures; a minute and the build'
 	@echo 'make mutants    breaks each module of the policy in turn: some simulated figure must change; minutes'
-	@echo 'make bench      every claimed number; takes minutes on a machine that does nothing else'
+	@echo 'make bench      the claimed numbers but those of guests, durable pools and whole programs; minutes, on a machine that does nothing else'
 	@echo 'make loom       every interleaving model of the lock-free code, with the one that takes minutes'
 	@echo 'make fuzz       fuzz the decoders of what comes from outside, ten minutes in all (FUZZ_SECONDS=N)'
 	@echo 'make crash      a million crash states of durable pools, and faults that must be found among them'

@@ -32,7 +32,7 @@ defaults=/etc/default/homenode
 documentation=$prefix/share/doc/homenode
 example=$documentation/affinity.toml
 # Below the documentation's directory, in the places that their links name.
-guides="README.md CHANGELOG.md docs/*.md docs/*.png docs/figures/* docs/guide/*.md docs/decisions/*.md docs/recipes/*.md $(find packaging/recipes -type f)
+guides="README.md CHANGELOG.md docs/*.md docs/*.png docs/*.svg docs/figures/* docs/guide/*.md docs/decisions/*.md docs/recipes/*.md $(find packaging/recipes -type f)
     packaging/modprobe.conf packaging/grafana.json packaging/prometheus-alerts.yml"
 # mount(8) looks for helpers in /sbin only; below /usr that is the same directory.
 case $prefix in

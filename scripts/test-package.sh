@@ -31,6 +31,7 @@ share/doc/homenode/packaging/grafana.json
 share/doc/homenode/packaging/prometheus-alerts.yml
 share/doc/homenode/README.md
 share/doc/homenode/docs/claims.md
+share/doc/homenode/docs/blk.svg
 share/doc/homenode/docs/limits.md
 share/doc/homenode/docs/guide/pools.md
 share/doc/homenode/docs/recipes/hdfs.md

@@ -1,4 +1,4 @@
-//! `homenode-bench`: every claimed number of the project, A against B, interleaved in one run.
+//! `homenode-bench`: claimed numbers of the project, A against B, interleaved in one run. scripts/bench-programs.py measures whole programs.
 //!
 //! Each bench prints a table for people and writes rows for machines (`--json`). Ratios say how many times faster (or
 //! smaller) homenode is than a peer of the same run; nothing is ever compared with a stored number.

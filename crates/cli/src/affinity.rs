@@ -1,7 +1,7 @@
 //! `homenode affinity`: which CPUs interrupts, queues and threads are to use: told, done, undone, explained.
 //!
 //! A file per verb. `look` senses one period of this machine or reads a recorded one, `known` is what was set before and
-//! what others set, `settings` the configuration, `signals` what is to end a verb that changes something; `words` names what is placed, `table` aligns columns, and `cards` gives advice. `pools` asks the
+//! what others set, `settings` the configuration, `signals` what is to end a verb that changes something; `words` names what is placed, `table` aligns columns, and `card_advice` names the `ethtool` commands for the operator. `pools` asks the
 //! servers of pools what threads do, and to move files.
 
 mod apply;

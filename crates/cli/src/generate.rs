@@ -220,6 +220,10 @@ mod tests {
                 );
             }
         }
+        for page in ["homenode-fsck", "homenode-run"] {
+            let text = read(&format!("man/{page}.1"));
+            assert!(!text.contains("EXIT STATUS"), "{page} has exit codes of its own: {text}");
+        }
         let bash = read("completions/homenode.bash");
         assert!(bash.contains("auto uring classic"), "known values are completed");
         assert!(read("man/homenode-up.1").contains("per\\-node"));

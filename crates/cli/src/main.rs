@@ -59,7 +59,7 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// A filesystem over the memory of all NUMA nodes: bytes lie on the node of the CPU that writes them.
+/// A filesystem over the memory of all NUMA nodes: bytes lie on the node of the CPU that first writes them.
 #[derive(Debug, Parser)]
 #[command(name = "homenode", version, propagate_version = true)]
 struct Cli {

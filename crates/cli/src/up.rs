@@ -30,7 +30,7 @@ use std::time::Duration;
 
 /// Bring a pool up and mount it on DIR.
 ///
-/// The mount is a filesystem over the memory of every node: bytes lie on the node of the CPU that writes them. `homenode down`
+/// The mount is a filesystem over the memory of every node: bytes lie on the node of the CPU that first writes them. `homenode down`
 /// discards the contents of a pool of memory, as unmounting discards those of a tmpfs. NAME selects a durable pool (`homenode pool
 /// create`), which keeps its contents. A kill of its server loses no written byte, or, in a pool with disks, as much as a power
 /// cut. A power cut loses at most the unsynced writes of the last seconds (--commit). The server writes its log to /run/homenode, in a file
@@ -61,7 +61,7 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "SECONDS", value_parser = argument::commit_period)]
     commit: Option<u64>,
     /// Size of a durable pool's cache for its disks (members of kind `block`), in bytes, spread over all nodes with memory. The pool takes the memory at once. Default:
-    /// the size given to `homenode pool create --cache`, or a quarter of each node's memory.
+    /// the size given to `homenode pool create --cache`, or a quarter of each node's memory, or half of what is free there if that is less.
     #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
     pub(crate) cache: Option<u64>,
     /// Durable pool, the same as NAME; for units and scripts.

@@ -5,8 +5,8 @@
 //! /dev/fuse (`device`, `worker`). There is no libfuse and no fusermount in it.
 //!
 //! Invariants: no request, however malformed, ends the server; no request waits for another to be answered; what the machine
-//! looks like comes from a [`Host`], this crate asks neither /proc nor sysfs about CPUs and nodes. Unsafe code is in `device`,
-//! `mount` and `uring`, one system call or one access a block.
+//! looks like comes from a [`Host`], this crate asks neither /proc nor sysfs about CPUs and nodes. Unsafe code is in `device`
+//! and `uring`, one system call or one access a block.
 //!
 //! Cost: a request is one system call of a ring, or one read and one write of the device, with the bytes copied once between
 //! kernel and buffer and once between buffer and pool.

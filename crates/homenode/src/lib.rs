@@ -1,4 +1,4 @@
-//! A filesystem over every node's memory, inside your process: bytes lie on the node of the CPU that wrote them.
+//! A filesystem over every node's memory, inside your process: bytes lie on the node of the CPU that first wrote them.
 //!
 //! ```no_run
 //! use homenode::{Pool, PoolOptions};

@@ -1,10 +1,9 @@
 //! Every copy to, from and within the pool: the one place that touches the pool's bytes.
 //!
-//! The pool's bytes are shared: other threads, and later other processes, may copy to and from the same bytes at the
-//! same time. A reader then gets a mix of old and new bytes, as with two `pwrite` calls; that must be all. So no
-//! reference to the pool's bytes ever exists, and on x86-64 the bytes move in inline assembly only: the compiler knows
-//! nothing of these accesses but that memory may change, so it can neither assume that a byte stays the same nor invent
-//! a second read of it. Other processors get the C library's `memcpy`, which is as opaque to the compiler.
+//! The pool's bytes are shared: other threads may copy to and from the same bytes at the same time. A reader then gets a
+//! mix of old and new bytes, as with two `pwrite` calls; that must be all. So no reference to the pool's bytes ever
+//! exists, and on x86-64 the bytes move in inline assembly only: the compiler knows nothing of these accesses but that
+//! memory may change, so it can neither assume that a byte stays the same nor invent a second read of it. Other processors get the C library's `memcpy`, which is as opaque to the compiler.
 //!
 //! Which instructions move the bytes depends on the size, the direction and the processor: by rules from measurements
 //! (`docs/decisions/001-copies.md`) and by one measurement of a millisecond when the process makes its first pool

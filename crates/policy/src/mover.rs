@@ -8,7 +8,7 @@
 //! forgotten once its rest is over.
 //! Cost: a map entry for each file that was reached lately.
 //! [`weigh`] is the cost alone, without history: core affinity moves files by it as well.
-//! Source: MBS-LVM, section 5, leaves moving bytes to their readers as future work.
+//! Source: MBS-LVM, section 4, leaves moving bytes to their readers as future work.
 
 use crate::NodeId;
 use alloc::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Memory that threads share without a lock: slots, gates and block maps of files; rings, tags and token buckets of cores.
 //! And the parser of mountinfo that crates above use.
 //!
-//! Loom checks each structure; scripts/test.sh says how far. Block maps are compared with a slow, obvious model as well.
+//! Loom checks each structure; scripts/loom.sh says how far. Block maps are compared with a slow, obvious model as well.
 
 mod barrier;
 mod block_map;

@@ -12,6 +12,8 @@ const EXIT_STATUS: [(&str, &str); 4] = [
     ("2", "The command line was not understood."),
     ("130", "Ctrl-C ended it; a message names work that goes on."),
 ];
+/// Pages of commands that have exit codes of their own, which the help of each tells.
+const OTHER_EXIT_STATUS: [&str; 2] = ["homenode-fsck", "homenode-run"];
 const ENVIRONMENT: [(&str, &str); 2] = [
     (
         "HOMENODE_LOG",
@@ -23,7 +25,7 @@ const ENVIRONMENT: [(&str, &str); 2] = [
         "Directory of the durable pools that are known, in place of /etc/homenode/pools.",
     ),
 ];
-const FILES: [(&str, &str); 10] = [
+const FILES: [(&str, &str); 11] = [
     (
         "/run/homenode/MAJOR-MINOR.sock, .log",
         "The server's socket, which the other commands talk to, and its log; named by the mount's device number. Both go \
@@ -34,6 +36,10 @@ const FILES: [(&str, &str); 10] = [
         "A socket on which members of the group homenode may look and change nothing; where the group was there when the server started.",
     ),
     (
+        "/run/homenode/ublk/N",
+        "The volume of the block device /dev/ublkbN of a durable pool, for the server that takes the device over after a crash.",
+    ),
+    (
         "/etc/homenode/pools/NAME.toml",
         "A durable pool that is known by its name: its UUID, the files of its members, and options of homenode up, such as \
          options = [\"--mover=on\", \"--noatime\"], which those of a command line outrank.",
@@ -41,7 +47,7 @@ const FILES: [(&str, &str); 10] = [
     ("/etc/fstab", "Pools to mount at boot: mount.homenode(8)."),
     (
         "/etc/default/homenode, /etc/default/homenode-INSTANCE",
-        "HOMENODE_OPTIONS of the pools that homenode@.service brings up.",
+        "HOMENODE_OPTIONS of the pools that homenode@.service and homenode-durable@.service bring up.",
     ),
     (
         "/etc/homenode/affinity.toml",
@@ -69,9 +75,13 @@ const FILES: [(&str, &str); 10] = [
 /// Sections for the end of a command's page; most of them are those of the whole.
 pub(super) fn of(command: &Command, name: &str) -> Roff {
     let mut page = Roff::new();
-    list(&mut page, "EXIT STATUS", &EXIT_STATUS);
+    if !OTHER_EXIT_STATUS.contains(&name) {
+        list(&mut page, "EXIT STATUS", &EXIT_STATUS);
+    }
     let is_whole = name == "homenode";
     if is_whole {
+        page.control("PP", []);
+        page.text([roman("homenode-fsck(1) and homenode-run(1) have other codes.")]);
         list(&mut page, "ENVIRONMENT", &ENVIRONMENT);
         list(&mut page, "FILES", &FILES);
     }

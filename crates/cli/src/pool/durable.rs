@@ -45,7 +45,7 @@ pub(crate) struct CreateArgs {
     #[arg(value_name = "NAME")]
     name: PoolName,
     /// Size of the pool's cache for its disks, in bytes; `homenode up --cache` overrides it. Default: a quarter of
-    /// each node's memory.
+    /// each node's memory, or half of what is free there if that is less.
     #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
     cache: Option<u64>,
     #[command(flatten)]

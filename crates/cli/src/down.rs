@@ -42,7 +42,7 @@ pub(crate) struct DownArgs {
     /// (SIGTERM ends the server at once; calls on open files then fail.)
     #[arg(long)]
     lazy: bool,
-    /// Also where a member's file has lost its name, so that its bytes go with the server.
+    /// Take the pool down even if a member's file was deleted and its bytes are lost with the server.
     #[arg(long)]
     force: bool,
 }

@@ -122,10 +122,9 @@ fn write_page_of_mount_helper(directory: &Path) -> io::Result<()> {
     let mut more = Roff::new();
     more.control("SH", ["REMOUNT"]);
     more.text([roman(
-        "mount -o remount changes what is the kernel's (ro, rw, nosuid, nodev, noexec). Options of the pool must be those that the \
-         mounted pool has, as those of its line of /etc/fstab are; others are refused: a pool's members change with homenode pool add, drain and remove. For that mount(8) runs \
-         mount.fuse.homenode, by the type in the mount table. It runs no helper, and so ignores the pool's options, when it \
-         is given both a source and a directory, or -i.",
+        "mount -o remount changes ro, rw, nosuid, nodev and noexec. Pool options may be repeated only with the mounted pool's \
+         values; use homenode pool add, drain and remove to change members. mount(8) runs mount.fuse.homenode for this; with \
+         both a source and a directory, or with -i, it runs no helper and ignores pool options.",
     )]);
     more.control("SH", ["MOUNT OPTIONS"]);
     more.text([roman(

@@ -1,10 +1,8 @@
-//! Threads beside those that take requests. What waits for the disk of a durable pool is carried out here, and those go on with what does not; by the
-//! classic transport also what takes long, in any pool, where else nobody would read the device.
+//! Helper threads for requests that wait for a durable pool's disk and, with the classic transport, for every long request of any pool.
 //!
-//! There are three lanes: for fsyncs of few bytes, for reads that wait for frames or for others' reads, and for all that may take long, so that the
-//! first do not wait for the others. Each has a thread; by the classic transport the last two have several. An fsync takes along all
-//! others that have come: each is settled, and then the log is forced once for all. Users take turns. When all fsyncs of a user are settled and another
-//! has many, the log is forced for those that are settled so far. So a user who has one under way waits for a few of another's, not for all.
+//! Three lanes: fsyncs of few bytes; reads that wait for frames or for other threads' reads; long requests. Each has a thread; with the classic
+//! transport the last two have several. One pass settles all waiting fsyncs and forces the log once. Users take turns: when all fsyncs of a user are
+//! settled and another user has many, the log is forced for those that are settled so far.
 
 use crate::host::Host;
 use crate::responder::{Answer, Responder};

@@ -1,11 +1,11 @@
 //! Carries out a request on the filesystem.
 //!
-//! A [`Call`] knows who asks, and turns operations of the wire into operations of [`Fs`]. It waits (a fifth of a second) for room and, in a durable
-//! pool, for the disk, which does not answer sooner when it is asked to: an INTERRUPT has nothing to interrupt, and is answered ENOSYS, after which the kernel sends no
-//! more of them. What waits for the disk is carried out by other threads than those that take requests, as far as these are not to wait. ENOSYS to FLUSH and OPENDIR saves those trips for good too: close has nothing to do in memory, and
-//! reading a directory needs no handle. FSYNC and FSYNCDIR are answered each time, although there is nothing to do in memory: after
-//! ENOSYS the kernel would go on saying that all is well when the server has died. Where the kernel has the bytes itself that is right, and
-//! ENOSYS it is.
+//! A [`Call`] holds the caller, and turns operations of the wire into operations of [`Fs`]. It waits at most 200 ms for free space. In a durable
+//! pool it also waits for the disk, on threads of `aside` where the thread that takes requests must not wait.
+//!
+//! ENOSYS is the answer, once, to INTERRUPT (no wait can be interrupted), FLUSH (nothing to do in memory) and OPENDIR (no handle needed); the
+//! kernel sends no more of them. FSYNC and FSYNCDIR are answered each time, because after ENOSYS the kernel reports success even when the server
+//! is dead. Where the kernel holds the bytes that success is true, and the answer is ENOSYS.
 //!
 //! A lookup pins an inode until FORGET; an open counts, and keeps it, until RELEASE. The two come by different ways, in any order.
 

@@ -1,11 +1,9 @@
 //! Bytes by thread and home: what the threads that use a pool copy, and which of their files could move.
 //!
-//! Threads of this process are known by the slots that they hold ([`crate::asking`] notes who holds which), callers of a mount by the tables of its
-//! server, and users of files of the kernel by BPF programs. Nothing is noted while nobody asks, and whoever asks should do so about once a second.
-//! A thread is known by its number and its start: what was counted of one that has ended is dropped.
+//! Threads of this process are known by slots ([`crate::asking`] notes the holder of each), callers of a mount by the server's tables, users of
+//! kernel files by BPF programs. Counting runs only while a caller asks, about once a second. Thread number and start time identify a thread.
 //!
-//! Not seen: what a mount's page cache serves without asking the server, and mappings; and all of durable pools in files, whose pages lie where
-//! the kernel put them.
+//! Not counted: page-cache hits of a mount, mappings, and durable pools on files, whose pages are where the kernel put them.
 //! Cost: of a question, a small file for each thread that moved bytes lately, and a look where each of their busy files lies.
 
 use crate::mover::Files;

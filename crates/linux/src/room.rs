@@ -1,9 +1,8 @@
 //! Free memory on nodes, for pages that are still to come.
 //!
-//! The kernel drops clean page cache only when no node has free memory left: on a node that is full of it, new pages of a tmpfs go
-//! to another node. The keeper has the kernel drop some of it ahead of writers. Memory of programs is never pushed out. Where free memory is
-//! there, and not in pieces of 2 MiB, it takes huge pages for a moment, for which the kernel compacts the node: writers find them then. The
-//! node's `compact` file would wait for pages that somebody has locked, for ever where a stopped FUSE server is to fill them; a page fault does not.
+//! The kernel drops clean page cache only when no node has free memory, so new tmpfs pages leave a node that is full of cache. The keeper has cache
+//! dropped ahead of writers, never program memory. If free memory is fragmented, it allocates huge pages briefly so that the kernel compacts the
+//! node. The node's `compact` file is not used: it can wait for ever for pages locked for a stopped FUSE server; a page fault does not.
 //!
 //! Cost: a node's meminfo a look, 10 µs, every 20 to 80 ms, and buddyinfo once a second; making room takes a thread for the kernel's reclaim,
 //! about 1 GB/s; compacting at most 1 % of a CPU, and 500 ms at a time.

@@ -1,8 +1,8 @@
 //! A mapping of a part of a file, what is known of the file, and the copies from and to it.
 //!
-//! Invariants: while the line's `cuts` is the one under which a mapping knows its file, the file is not smaller than the size that is known, and pieces that are known as
-//! dense have no holes. Whatever is known was told by the server, or is what a system call of this process has written at the file's end. One thread at a time
-//! changes what is known; others read it meanwhile, and a change of `cuts` makes them look again. Docs: docs/decisions/020-words.md.
+//! Invariants: while `cuts` has the value under which a mapping learned its file, the file is not smaller than the known size, and dense pieces have
+//! no holes. Knowledge comes from the server, or from this process's own writes at the file's end. One thread at a time updates it; readers recheck
+//! when `cuts` changes. Docs: docs/decisions/020-words.md.
 
 use crate::attributes;
 use crate::faults::Quiet;

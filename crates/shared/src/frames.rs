@@ -1,16 +1,16 @@
 //! Which frame of memory holds a block of a disk: one word for each block, read on every copy and changed without a lock.
 //!
-//! A word names a frame and says what may be done with it. *Hot*: threads copy to and from the frame. *Cool*: whoever wants it makes it hot
-//! first, which is all that a hit costs; a frame that nobody wanted for long is evicted. *Filling*: its bytes are being read, and it is nobody
-//! else's. *Dirty*: newer than the disk, never cool. *Held*: one thread saves it, makes it cool or evicts it, and nobody else may meanwhile; others use it
-//! on, and a store makes it dirty again.
+//! A word names a frame and says how it may be used. *Hot*: threads may copy. *Cool*: a thread makes the frame hot before it copies; a frame that
+//! stays cool is evicted. *Filling*: one thread reads the bytes. *Dirty*: newer than the disk, never cool. *Held*: one thread saves, cools or evicts
+//! the frame; others go on using it, and a store makes it dirty again.
 //!
-//! Rules. (1) Threads use a frame inside a slot ([`crate::Slots`]); one that was cooled is evicted when all have left that were inside then:
-//! [`Epochs`]. (2) A thread that has stored into a frame, [`Slots::barrier_inside`] behind the store, looks whether the frame is dirty, and makes it so
-//! if not. A saver takes the dirt away, and reads the bytes behind [`Slots::barrier_outside`]. So each store is saved, or its frame is dirty again, and
-//! savers wait for nobody. A frame may be made dirty before the store as well: [`FrameIndex::warm_to_store`]. (3) A block is forgotten when no thread can
-//! reach it any more, but one that is filling its frame: that one finds the word changed, and keeps the frame. (4) A frame is stamped with the epoch *after* it
-//! became cool and while it is held, so that its stamp is not older than any thread that found it hot.
+//! Rules:
+//!
+//! 1. A cooled frame is evicted after every thread that was in a slot ([`crate::Slots`]) then has left ([`Epochs`]).
+//! 2. A thread stores, passes [`Slots::barrier_inside`], then sets dirty; a saver clears dirty, passes [`Slots::barrier_outside`], then reads. Each
+//!    store is saved, or its frame is dirty again, and savers wait for no thread. [`FrameIndex::warm_to_store`] sets dirty before the store.
+//! 3. A block is forgotten only when no thread can reach it, except one that fills its frame: that thread sees the changed word and keeps the frame.
+//! 4. A frame's epoch stamp is taken after the frame became cool, while it is held, so the stamp is not older than any thread that found it hot.
 
 mod guesses;
 

@@ -59,7 +59,7 @@ fn first_line(judged: &Judged) -> String {
             match gain.bytes_per_s() {
                 0 => format!("{findings}; the affinity plan has nothing to move"),
                 _ => format!(
-                    "{findings}; the affinity plan would save {gain} that cross nodes now; `homenode simulate --from` a recording tells the range for other loads"
+                    "{findings}; the affinity plan would keep {gain} on their node; for other loads: homenode affinity record DIR, then homenode simulate --from DIR"
                 ),
             }
         }

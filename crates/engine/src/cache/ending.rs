@@ -1,13 +1,8 @@
-//! Ends of reads: who tells them, and how others wait for that.
+//! Completion of reads. One thread at a time takes a disk's completions; others sleep until it has reported some or left.
 //!
-//! A read that was begun for somebody who went on is ended by any thread, most likely one that wants its blocks: one thread at a time takes the ends
-//! of a disk's reads, and waits for the next one if it must; the others that wait sleep until it has told some, or has gone.
+//! A *marked* block stays filling after its read until a thread wants it; that thread then starts the next read-ahead.
 //!
-//! A *marked* block is kept back when it was read: it looks as if it were being read until somebody wants it. So who reads in order comes by, and
-//! notices that it is time to read ahead.
-//!
-//! Invariant: whoever sleeps is told when a block of the disk was filled or given up, a read was begun or did not use its turn, or nobody takes ends any
-//! more.
+//! Invariant: sleepers are woken when a block is filled or given up, when a read begins or its turn is unused, and when no thread takes completions.
 
 use super::{Cache, Cached, Disk};
 use crate::{Disks, MemberId, MemoryError};

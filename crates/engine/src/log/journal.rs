@@ -1,14 +1,9 @@
 //! Writing the log: appending groups, making them durable, and the blocks that wait until they may be used again.
 //!
-//! Room in the log. Segments of the log are blocks of the pool, and an empty one is kept for each in use, so that a snapshot finds room in a full
-//! pool. Before an operation locks anything it is promised room for all that it may append ([`Room`]): appending fails never for want of room.
-//! With `n` segments' ends and all groups that are promised taken together in `w` segments, these may become in use, and a snapshot that shows
-//! them may be `w` longer. So 2 `w` more are kept empty, besides
-//! - one for the segment that follows a snapshot: something that frees needs no more ([`Effect::Frees`]), nor what may make the snapshot longer by
-//!   a record while it frees ([`Effect::Splits`]), but that is refused without;
-//! - four more, for what adds ([`Effect::Adds`]): so that enough is left for the others when nothing can be added any more. A snapshot may be one
-//!   longer than all that is in use then, as what is added last goes on in the next segment; `l` + 1 are in use behind one of `l`, and the group
-//!   that follows may begin one more.
+//! Space for the log. One empty segment is kept for each in use, so that a snapshot fits in a full pool. An operation reserves space for all
+//! that it may append before it takes a lock ([`Room`]), so appending never fails for want of space. If all reservations fill `w` segments,
+//! 2 `w` more stay empty. Beyond those, freeing or splitting ([`Effect::Frees`], [`Effect::Splits`]) needs 1, adding ([`Effect::Adds`]) needs 5.
+//! Derivation: docs/decisions/014-log.md, Room.
 //!
 //! Locks: the writer's is taken below those of all objects, and above the pool's and that of the empty segments.
 

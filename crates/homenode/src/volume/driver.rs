@@ -1,11 +1,10 @@
-//! A volume as a device of the block layer: what it takes is copied at once, but for reads of what is on a disk only.
+//! A volume as a device of the block layer.
 //!
-//! Such a read keeps its tag while its blocks come into the cache; the others go on. Where they do not come that way (no frame is free for some
-//! milliseconds, blocks are taken away all the time, a disk fails) the thread waits for them, as it does for writes to parts of blocks that are away,
-//! for writes that find no frame free, for discards, zeros and flushes.
+//! Copies each request at once, except reads of blocks that are only on a disk. Such a read keeps its tag until its blocks are cached; other
+//! requests go on. If the blocks do not come that way (no frame is free for some milliseconds, blocks are taken away all the time, a disk fails), the
+//! thread waits, as it does for partial writes of uncached blocks, writes without a free frame, discards, zeros and flushes.
 //!
-//! Invariant: the thread waits for nothing while reads of its own are under way, as somebody may hold what it waits for, and wait for their blocks.
-//! It ends them first.
+//! Invariant: the thread finishes its own reads before it waits, because another thread may wait for them.
 //!
 //! Cost: data is copied once, between the request's memory and the volume's blocks. Where there are no blocks yet (a first write), or
 //! they are being taken away, it goes through a stage of 64 KiB, which stays in the core's cache. A discard waits for copies of other threads that are under way in the volume. The node of

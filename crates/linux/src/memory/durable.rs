@@ -1,5 +1,4 @@
-//! The durable members of a pool: files that are mapped, on a disk or on persistent memory, and devices of persistent memory; and what all durable
-//! members begin with, also those that are disks (`super::disk`): the file or device, opened for this use alone.
+//! Durable members: mapped files, devices of persistent memory, and how every durable member (disks too, `super::disk`) is opened for exclusive use.
 //!
 //! A member's file is there as a whole before it is mapped, and locked while it is: the lock goes with the process. Bytes in the mapping survive
 //! the process; what [`persist`](DurableMember::persist) returned for survives the machine.

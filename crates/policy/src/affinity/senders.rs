@@ -1,9 +1,7 @@
 //! Which transmit queue CPUs send through once threads and queues have moved, and that its packets are processed there.
 //!
-//! A kernel that is told a queue's senders (XPS) has a flow go over to the queue of the CPU that its thread moves to, and
-//! many cards then receive it through that queue too. So of a card, the CPUs of every domain that a thread or a queue of it
-//! moves to, or whose queue leaves it, send through a queue that processes packets on their node, or an idle one that they
-//! send through comes along; and queues that process elsewhere lose these CPUs.
+//! With XPS a flow moves to the queue of its thread's CPU, and many cards then receive it there too. When a thread or queue of a card moves, the CPUs
+//! of the affected domains send through a queue processed on their node, or take an idle queue along. Queues processed elsewhere lose these CPUs.
 //!
 //! Invariants: where nothing of a card moves, nothing of it happens, so a settled load stays settled; no queue is left
 //! without a sender, if only those beside it; what is off, held by its dwell time, refused or taken over keeps what it has,

@@ -1,14 +1,12 @@
-//! Room that fallocate promised to a kernel body, and that nobody has written yet.
+//! Reservations: space that fallocate promised to a kernel body, and that no thread has written yet.
 //!
-//! A promise places nothing: the first writer of a page gives it its home. The kernel knows nothing of promises, so they are kept by
-//! bookkeeping: promised blocks count as reserved in the pool (`pool::lend`), and fallocate itself, or [`Fs::keep_promises`] later, has
-//! the kernel allocate them when little room is left, wherever the calling thread is. What writers take faster than that, they take
-//! from promises. So a promise is kept unless the room fills within a period of looking by more than the margin, or while much is
-//! allocated (`Pool::is_time_for_promises`).
+//! A reservation places nothing: the first writer decides a page's node. The kernel knows no reservations, so the pool counts the blocks as
+//! reserved (`pool::lend`). When little space is left, fallocate or [`Fs::keep_promises`] has the kernel allocate them, on the node of the calling
+//! thread. A reservation breaks only if writers fill the margin within one period, or while much is being allocated
+//! (`Pool::is_time_for_promises`).
 //!
-//! Below the end of a file that moves no time, and waits for nobody. Beyond it the kernel knows fallocate(2) alone, which moves times, and
-//! waits for a writer whose memory may never come: a thread of its own does that. While that thread waits, it holds the file's
-//! promises: those below the file's end are not made real either.
+//! Below the end of a file, allocating changes no times and waits for no writer. Beyond the end only fallocate(2) allocates; it changes times and
+//! may wait for ever, so a separate thread does it. While it waits, the file's other reservations are not allocated either.
 
 use super::KernelFile;
 use crate::fs::block_file::FILE_BYTES_MAX;

@@ -5,12 +5,9 @@
 //! CRC {"target":…,"identity":…,"old":…,"to":…,…}
 //! ```
 //!
-//! A line a record, each with the crc32c of its text. Records of a plan are appended and made durable in one go before the
-//! first of its actions. A last line that is cut is that of a program which was killed while it wrote, and was never acted
-//! upon: it is dropped. Should the file have been cut later, it was: so what there is of it is kept to be told. Anything
-//! else that is not as it was written is refused, and the file left alone. Of a target the old value that was recorded
-//! first counts, unless somebody else has changed it in between: the record then has another one, and a new history
-//! begins.
+//! One record a line with its crc32c. A plan's records are made durable together before its first action. A cut-off last line was never acted on and
+//! is dropped; if the file was cut later, the rest of the line is kept for the report. Other damage is refused, and the file left alone. For each
+//! target the first old value counts, unless another program changed the target in between: then a new history begins.
 //!
 //! It is not in /run, which is cleared with a service's directories while masks stay in force. After a reboot there is
 //! nothing to undo, and what a killed program wrote the kernel still has; the fsync is there so that a disk which cannot

@@ -1,10 +1,8 @@
 //! Which disks the bytes of a thread are of.
 //!
-//! How many they are the kernel counts for every thread, in /proc: what it read, what it wrote directly, and what it made
-//! dirty of the page cache. Which disks, it does not say. Programs in the kernel (`bpf`) tell how its requests and dirty
-//! pages divide among disks; without them, the files tell that its process has open: when those on disks are all on one,
-//! that is taken, and otherwise the disk stays unknown. Parts of disks, and disks made of others (dm, md), are followed
-//! down to the disks; one that is made of several stays unknown too.
+//! The kernel counts a thread's bytes in /proc, but not by disk: bytes read, written directly, and made dirty in the page cache. BPF programs (`bpf`)
+//! report how they divide. Without them, the disk is taken if all of the process's open files on disks are on one; else it is unknown. Parts of
+//! disks, and disks made of others (dm, md), are followed down to the disks; one that is made of several stays unknown too.
 //!
 //! Cost: a file of a few lines for each file a process has open, when one of its threads moves much; kept for as long as
 //! settings are.

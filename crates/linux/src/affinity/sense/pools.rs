@@ -1,10 +1,8 @@
 //! Buffers of threads, as the servers of pools tell: bytes by thread and home, and the files they are of.
 //!
-//! Servers are asked by the command's protocol, so whoever makes a sensor brings the way to ask ([`Ask`]). Counts are since a server began
-//! to count; what two answers differ by was moved in the time that passed between them by the server's word, which need not be a period: servers
-//! may answer late, or have counted up to some time ago only. A period has its part of it, also one without an answer or news, for a while.
-//! A thread is known by its number and its start, so that none is taken for one that had its number before. What was told becomes a file of
-//! a recording, and is read from there again.
+//! The maker of a sensor supplies the way to ask servers ([`Ask`]). Answers are totals. Two answers differ by what moved in the time between them,
+//! by the server's clock, and a period gets its share, for a while also without a new answer. Thread number and start time identify a thread.
+//! Answers become a file of a recording, and are read from there again.
 //!
 //! Cost: a question and an answer for each server and period.
 

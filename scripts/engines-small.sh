@@ -3,6 +3,13 @@
 # a lost pool, and what it kept is compared with what it had confirmed. One line each tells what was verified. HOMENODE is the
 # command; default: the debug build. The files and manifests of docs/recipes/ are checked first, which needs
 # no root; then the dashboard of packaging/.
+#
+# RocksDB, LMDB and Redis everysec: the rows of docs/recipes/key-value.md. RocksDB and Redis are killed in the middle of writes, and the server of
+# a durable pool is killed below Redis.
+# PostgreSQL: a sort on the pool, a full pool, a killed server, a new pool before and after the script of the recipe; a whole data directory on a
+# mount, killed with SIGKILL, whose committed rows, indexes and page checksums are checked.
+# Kubernetes: the DaemonSet's command in mount namespaces as kubelet makes them, killed and looked at from a consumer's namespace that began before;
+# manifests by the schemas of Kubernetes 1.34 and 1.37. Units are checked by systemd only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 exec </dev/null

@@ -2,6 +2,16 @@
 # Engines as people install them, on mounts, in a quarter of an hour: each with a full and a lost pool where that matters, its data verified,
 # and its speed beside a tmpfs and a disk. HOMENODE is the command; default: the release build. ENGINES names some of them
 # (default: all); ROUNDS is the number of rounds of a comparison (5). What they need is fetched once, below the target directory.
+#
+# hdfs: a NameNode and a DataNode of Hadoop 3.4.1 without its native library. Every byte is verified: on the RAM disk, with a full pool, after the
+# pool's server was killed and the DataNode restarted, and with a new pool.
+# spark: Spark 3.5 in one process. The sums of shuffled rows must be those without a shuffle. A job on a full pool, and one whose pool is lost in
+# its middle, must fail; on a new pool the result must be right. Workers of a cluster and --per-node are not tried.
+# ycsb, etcd: YCSB's load A on Redis and etcd with each value checked. Both are killed, and etcd's pool is filled.
+# kafka: killed, and one of its directories is filled. A lost pool is not tried.
+# ray: Ray 2.60 on one machine. Each object that is got is compared with the one that was put: after spilling, on a full pool, on a pool that is
+# lost, and on a new one. Tasks made again, and a worker that joins a cluster, are not tried.
+# Tried by hand: Redis with appendfsync always on a full pool; RocksDB, Redis and etcd on a pool of memory that is lost.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 exec </dev/null

@@ -4,9 +4,8 @@
 //! copies where that cannot be told from the system call; fstat(2) and stat(2) ask the server once in a tick; all else is the system call on the program's own descriptor. Offsets of descriptors stay the kernel's, so
 //! read(2), write(2) and what lies on them are never copies.
 //!
-//! Invariants. Nothing here allocates from the heap, waits for a lock, or starts a thread, but for the dynamic linker when a function of the C library is called first: each
-//! function may be called in a signal handler, as those that it stands for. Where a lock is taken by somebody else, the system call is made. A mapping is unmapped when no thread copies through it. Nothing is
-//! shared with other processes but words that only the server writes. Choice: docs/decisions/020-words.md.
+//! Invariants: those of `homenode-mapped`, but for the dynamic linker when a function of the C library is called first. Each function may be called in a
+//! signal handler, as those that it stands for. Choice: docs/decisions/020-words.md.
 
 pub mod abi;
 mod calls;

@@ -288,7 +288,7 @@ impl Serving {
             pool.put_away().map_err(Failure::from)
         } else {
             Err(Failure::new(
-                "the pool is not put away, as some requests have not ended: it is as after a crash",
+                "the pool is not closed cleanly, as some requests have not ended: it is as after a crash",
             ))
         };
         if let (Err(_), Err(failure)) = (&result, &put_away) {

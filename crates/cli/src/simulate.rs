@@ -19,7 +19,7 @@ use std::time::Instant;
 
 /// Simulate placement: what a recorded machine would gain, the papers' figures, a load.
 ///
-/// The decisions are those of the server and of `affinity`; machine and load are models. Nothing here is measured. Constants that nobody has measured
+/// The decisions are those of the server and of `affinity`; machine and load are models. Nothing here is measured. Constants that were not measured
 /// are drawn from bands: results are medians with the range of all draws. The same seed gives the same numbers.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]

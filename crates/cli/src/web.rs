@@ -48,7 +48,7 @@ pub(crate) struct WebArgs {
     /// Port or socket: 127.0.0.1:PORT, [::1]:PORT, another address of this machine, or unix:/PATH.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7071", value_parser = Address::any)]
     listen: Address,
-    /// File with the token, which nobody else may read: sixteen characters or more.
+    /// File with the token, which no other user may read: at least 16 characters.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }

@@ -42,7 +42,7 @@ pub(crate) struct MountingArgs {
     #[arg(long, value_name = "SECONDS", value_parser = argument::seconds)]
     cache_attr: Option<Duration>,
     /// Create a directory for each node with a member, DIR/node0, DIR/node1 and so on, with DIR's owner and mode. Bytes
-    /// written there lie on that node, on whichever CPU the writer runs, while the node has room. (The directory's
+    /// written there lie on that node, on whichever CPU the writer runs, while the node has free space. (The directory's
     /// user.homenode.policy is node:N, and new files in it inherit the policy.)
     #[arg(long)]
     pub(crate) per_node: bool,

@@ -22,13 +22,13 @@ pub enum Error {
         problem: String,
     },
     /// A file without a byte, which this program never leaves.
-    #[error("the journal {path} is empty, so it was not written completely: its changes, if any, are not reverted. Remove it to start anew", path = path.display())]
+    #[error("the journal {path} is empty, so it was not written completely: its changes, if any, are not reverted. Remove it to start again", path = path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
     /// A journal whose middle is not what was written.
-    #[error("{path} is damaged: line {line}: {problem}: none of it was used; old masks in it can still be read by eye. Move it away to start anew", path = path.display())]
+    #[error("{path} is damaged: line {line}: {problem}: none of it was used; old masks in it can still be read by eye. Move it away to start again", path = path.display())]
     Damaged {
         /// The journal.
         path: PathBuf,

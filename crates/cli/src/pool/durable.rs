@@ -130,7 +130,7 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
     let (members, bytes) = make(&args.name, &args.files)?;
     if let Err(failure) = note(&args.name, members, args.cache) {
         fail!(
-            "pool {} is made, but its name is not recorded: {failure}; `homenode pool import` records it",
+            "pool {} is made, but its name is not recorded: {failure}; `homenode pool import` with its files records it, and --name another name",
             args.name
         );
     }
@@ -424,7 +424,7 @@ fn is_disk(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
-/// Makes a pool known by its members.
+/// Makes a new pool known by its members.
 fn note(name: &PoolName, members: Vec<PathBuf>, cache_bytes: Option<u64>) -> Result<()> {
     let first = homenode::member_of(&members[0])?;
     let uuid = format!("{:032x}", first.uuid);
@@ -434,7 +434,7 @@ fn note(name: &PoolName, members: Vec<PathBuf>, cache_bytes: Option<u64>) -> Res
         cache_bytes,
         options: Vec::new(),
     };
-    known::put(name, &known)
+    known::put_new(name, &known)
 }
 
 pub(crate) fn import(args: &ImportArgs) -> Result<()> {

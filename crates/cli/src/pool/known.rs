@@ -142,14 +142,29 @@ pub(crate) fn check() -> Result<()> {
 
 /// Notes a pool, in place of what was noted under its name.
 pub(crate) fn put(name: &PoolName, known: &Known) -> Result<()> {
-    let path = path_of(name);
-    let cannot = |error: &dyn std::fmt::Display| Failure::new(format!("cannot write {}: {error}", path.display()));
-    let text = toml::to_string(known).map_err(|error| cannot(&error))?;
-    write(&path, &text).map_err(|error| cannot(&error))
+    let rename = |new: &Path, path: &Path| fs::rename(new, path);
+    write(name, known, rename).map_err(|error| cannot_write(name, &error))
+}
+
+/// Notes a new pool, unless another one was noted under its name meanwhile.
+pub(crate) fn put_new(name: &PoolName, known: &Known) -> Result<()> {
+    let link = |new: &Path, path: &Path| {
+        fs::hard_link(new, path)?;
+        fs::remove_file(new)
+    };
+    write(name, known, link).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => Failure::new(format!("another pool was recorded as {name} meanwhile")),
+        _ => cannot_write(name, &error),
+    })
+}
+
+fn cannot_write(name: &PoolName, error: &io::Error) -> Failure {
+    Failure::new(format!("cannot write {}: {error}", path_of(name).display()))
 }
 
 /// Whole or not at all, also after a power cut.
-fn write(path: &Path, text: &str) -> io::Result<()> {
+fn write(name: &PoolName, known: &Known, place: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
+    let (path, text) = (&path_of(name), toml::to_string(known).map_err(io::Error::other)?);
     let directory = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(directory)?;
     // Two processes may write it at once.
@@ -158,7 +173,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
         io::Write::write_all(&mut &file, text.as_bytes())?;
         file.sync_all()
     });
-    written.and_then(|()| fs::rename(&new, path)).inspect_err(|_| {
+    written.and_then(|()| place(&new, path)).inspect_err(|_| {
         // As far as that is possible.
         let _ = fs::remove_file(&new);
     })?;

@@ -13,9 +13,9 @@ use homenode_policy::{AccessKind, FileAccess};
 use homenode_sim::trace::{HEADER, Trace, check};
 use homenode_sim::{Constants, Contestant, Machine};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,6 +77,14 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
         ErrorKind::AlreadyExists => cannot(&"the file exists already: give another name, or remove it"),
         _ => cannot(&error),
     })?;
+    let device = |found: io::Result<Metadata>| found.map(|found| found.dev()).ok();
+    if device(file.metadata()) == device(fs::metadata(&args.directory)) {
+        let _ = fs::remove_file(&args.file);
+        fail!(
+            "{} lies in the mount that is recorded, and so its own writes would be: name a file elsewhere",
+            args.file.display()
+        );
+    }
     let mut head = format!("{HEADER}\n");
     for node in &report.pool.nodes {
         let free = node.capacity_bytes.saturating_sub(node.used_bytes);

@@ -255,6 +255,10 @@ fn a_trace_tells_what_was_written_and_given_back() {
     let scratch = Scratch::new("trace");
     let (dir, trace) = (scratch.dir("pool"), scratch.path().join("trace"));
     succeed(homenode(["up", SIZE, "--data=pool"]).arg(&dir));
+    let inside = dir.join("trace");
+    let refused = fail(1, homenode(["simulate", "record"]).args([&dir, &inside]));
+    assert!(refused.contains("lies in the mount that is recorded"), "{refused}");
+    assert!(!inside.exists());
     let mut recorder = homenode(["simulate", "record", "--seconds=60"])
         .args([&dir, &trace])
         .stdout(Stdio::piped())

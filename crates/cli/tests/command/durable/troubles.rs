@@ -259,6 +259,34 @@ fn two_pools_on_one_new_file_leave_it_to_the_one_that_was_made() {
 }
 
 #[test]
+fn of_two_new_pools_of_one_name_the_first_one_keeps_it() {
+    let pools = Pools::new("name");
+    for round in 0..20 {
+        let creating = ["a", "b"].map(|file| {
+            let mut command = pools.homenode(&format!("pool create tank {file} --size 32M --unwritten"));
+            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+        });
+        let ended = creating.map(|child| child.wait_with_output().unwrap());
+        let made = ["a", "b"]
+            .into_iter()
+            .zip(&ended)
+            .filter(|(_, output)| output.status.success());
+        let made = made.map(|(file, _)| pools.path(file)).collect::<Vec<_>>();
+        let listed = pools.listed();
+        assert_eq!(made.len(), 1, "round {round}: {ended:?}");
+        assert_eq!(
+            listed[0]["members"][0].as_str(),
+            made[0].to_str(),
+            "round {round}: {ended:?}"
+        );
+        succeed(&mut pools.homenode("pool export tank"));
+        for file in ["a", "b"] {
+            let _ = fs::remove_file(pools.path(file));
+        }
+    }
+}
+
+#[test]
 fn a_pool_that_cannot_be_recorded_is_not_made() {
     let pools = Pools::new("unrecorded");
     let mut command = pools.homenode("pool create cask --size 32M");

@@ -22,7 +22,7 @@ def main() -> None:
         before = pool.status()
         words = [inside.BINARY, "simulate", "record", pool.directory, TRACE, "--seconds", "25"]
         recorder = subprocess.Popen([*map(str, words)], stdout=subprocess.PIPE, text=True)
-        inside.wait(lambda: TRACE.exists() and TRACE.stat().st_size == 0, "the trace is begun")
+        inside.wait(lambda: TRACE.exists() and TRACE.stat().st_size > 0, "the trace is begun")
         for node, prefix in prefixes.items():
             # The first needs more than its node has.
             mib = member * 3 // 2 if node == 0 else member // 2

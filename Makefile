@@ -88,7 +88,7 @@ lab:
 	@lab/prepare
 
 lab-test: setup lab
-	@cargo build --release -p homenode-cli -p homenode-bench
+	@cargo build --release -p homenode-cli -p homenode-bench -p homenode-client
 	@cargo build --release -p homenode --example pinned_writers --example disks --example stamped
 	@lab/test-lab
 

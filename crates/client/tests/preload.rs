@@ -320,9 +320,9 @@ fn attributes_are_fetched_once_a_tick_and_are_current() {
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let mut client = Program::start("commands", &path, true);
     (0..50).for_each(|_| drop(client.ask("read 100 50")));
-    let before = mounted.attributes_asked();
+    let before = mounted.asked("GetAttr");
     client.ask("status 20000");
-    let asked = mounted.attributes_asked() - before;
+    let asked = mounted.asked("GetAttr") - before;
     assert!((1..5000).contains(&asked), "{asked} requests for 20000 calls");
     for round in 0..200_u32 {
         let mode = 0o600 | (round % 64);
@@ -386,6 +386,26 @@ fn times_never_go_back_beside_a_writer() {
     client.end();
 }
 
+/// Starts the program with so many bytes of address space.
+fn start_limited(path: &Path, bytes: u64) -> Program {
+    Program::start_with("commands", path, true, |command| {
+        use std::os::unix::process::CommandExt;
+        let limit = libc::rlimit {
+            rlim_cur: bytes,
+            rlim_max: bytes,
+        };
+        let set = move || {
+            // SAFETY: takes a limit.
+            match unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) } {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: it calls what may be called after fork(2).
+        unsafe { command.pre_exec(set) };
+    })
+}
+
 /// With little address space a part of the file is mapped, or nothing.
 #[test]
 fn little_address_space_is_enough() {
@@ -393,22 +413,7 @@ fn little_address_space_is_enough() {
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 100 << 20]).unwrap();
     let limited = |bytes: u64| {
-        let mut client = Program::start_with("commands", &path, true, |command| {
-            use std::os::unix::process::CommandExt;
-            let limit = libc::rlimit {
-                rlim_cur: bytes,
-                rlim_max: bytes,
-            };
-            let set = move || {
-                // SAFETY: takes a limit.
-                match unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) } {
-                    0 => Ok(()),
-                    _ => Err(std::io::Error::last_os_error()),
-                }
-            };
-            // SAFETY: it calls what may be called after fork(2).
-            unsafe { command.pre_exec(set) };
-        });
+        let mut client = start_limited(&path, bytes);
         for at in [50, 51, 52, 53].into_iter().cycle().take(2000) {
             assert_eq!(client.ask(&format!("read {} 4096", at << 20)), digest(&[b'a'; 4096]));
         }
@@ -416,6 +421,38 @@ fn little_address_space_is_enough() {
     };
     assert!(limited(1 << 30) > 100);
     limited(256 << 20);
+}
+
+/// No part of a file that is read all over is worth more than another. In order, each part is.
+#[test]
+fn a_file_larger_than_its_mapping_is_mapped_anew_rarely() {
+    const BYTES: usize = 100 << 20;
+    const READS: u64 = 20_000;
+    let Some(mounted) = Mounted::new() else { return };
+    let (path, seed) = (mounted.path("file"), fastrand::u32(..));
+    println!("seed {seed}");
+    fs::write(&path, vec![b'a'; BYTES]).unwrap();
+    for threads in [1, 4] {
+        let mut client = start_limited(&path, 1 << 30);
+        let before = mounted.asked("GetXattr");
+        client.ask(&format!("scatter {threads} {} {BYTES} {seed}", READS / threads));
+        // Each new mapping is a question.
+        let asked = mounted.asked("GetXattr") - before;
+        assert!(
+            (1..READS / 100).contains(&asked),
+            "{threads} threads: {asked} questions for {READS} reads"
+        );
+        let (fast, slow) = client.end();
+        assert!(
+            fast > READS / 20,
+            "{threads} threads: {fast} copies, {slow} system calls"
+        );
+    }
+
+    let mut client = start_limited(&path, 1 << 30);
+    client.ask(&format!("scan {BYTES}"));
+    let (fast, slow) = client.end();
+    assert!(fast > slow, "{fast} copies, {slow} system calls");
 }
 
 /// A C program that links the library, its calls counted by an outside judge.

@@ -85,17 +85,18 @@ fn after(
     range: Range,
     before: Option<Before>,
     done: isize,
-    learn: fn(&Mapped, c_int, Range, Before, isize) -> bool,
+    learn: fn(&Mapped, c_int, Range, Before, isize) -> Option<u32>,
 ) -> isize {
     count(Outcome::Slow);
     let _errno = KeptErrno::new();
     let again = before.and_then(|before| {
         let inside = threads::enter(descriptor)?;
         let mapped = inside.mapped();
-        learn(mapped, fd, range, before, done).then(|| std::ptr::from_ref(mapped).addr())
+        let patience = learn(mapped, fd, range, before, done)?;
+        Some((std::ptr::from_ref(mapped).addr(), patience))
     });
-    if let Some(mapped) = again {
-        files::learn_again(descriptor, mapped, fd, range.offset);
+    if let Some((mapped, patience)) = again {
+        files::learn_again(descriptor, mapped, fd, range.offset, patience);
     }
     files::free_leaving_if_any();
     done

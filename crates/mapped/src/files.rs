@@ -62,10 +62,7 @@ impl Descriptor {
 
     /// Changes the state, and takes the mapping that it had out of use.
     fn set(&self, state: usize) {
-        let before = self.0.swap(state, Ordering::SeqCst);
-        if before >= STATES {
-            leave(std::ptr::with_exposed_provenance_mut(before));
-        }
+        leave_if_mapped(self.0.swap(state, Ordering::SeqCst));
     }
 }
 
@@ -106,7 +103,7 @@ pub fn learn_now(fd: c_int) {
         && descriptor.change(0, USES)
         && start()
     {
-        learn(descriptor, fd, 0);
+        learn(descriptor, USES, fd, 0, None);
     }
 }
 
@@ -165,7 +162,7 @@ pub fn has(fd: c_int) -> bool {
 fn first_uses(descriptor: &'static Descriptor, fd: c_int, state: usize) -> Option<&'static Descriptor> {
     match state {
         _ if !is_on() => {}
-        USES => learn(descriptor, fd, 0),
+        USES => learn(descriptor, USES, fd, 0, None),
         uses if uses < USES && LEARNS_ALL.load(Ordering::Relaxed) => {
             descriptor.change(uses, uses + 1);
         }
@@ -174,8 +171,9 @@ fn first_uses(descriptor: &'static Descriptor, fd: c_int, state: usize) -> Optio
     None
 }
 
-/// Finds out what a descriptor is, and maps what is around `offset`. Where somebody else is about such a thing, it is done with a later use.
-fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
+/// Finds out what a descriptor is, and maps what is around `offset`, if its state is still the one before. Where somebody else is about such a thing, it is done with a
+/// later use. The mapping has `patience`, if it takes the place of an earlier one.
+fn learn(descriptor: &Descriptor, before: usize, fd: c_int, offset: u64, patience: Option<u32>) {
     let _errno = KeptErrno::new();
     LEARNED.fetch_max(fd + 1, Ordering::Relaxed);
     // The server is asked with nothing held, and handlers may run: it may take long.
@@ -184,13 +182,14 @@ fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
     let why = asked.as_ref().err().copied().unwrap_or(statistics::Why::NotMapped);
     {
         let Some(_busy) = Busy::new() else { return };
-        if !is_on() || !descriptor.change(USES, LEARNING) {
+        if !is_on() || !descriptor.change(before, LEARNING) {
             return;
         }
+        leave_if_mapped(before);
         // Another file may have the number since.
         let is_same = pages::look(fd) == found;
         let file = asked.ok().filter(|_| is_same).and_then(pages::file);
-        let mapped = file.as_ref().and_then(|file| Mapped::new(fd, file, offset));
+        let mapped = file.as_ref().and_then(|file| Mapped::new(fd, file, offset, patience));
         if let (Some(file), None) = (&file, mapped) {
             pages::let_go(file.place);
         }
@@ -216,12 +215,9 @@ fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
     free_leaving_if_any();
 }
 
-/// Maps another part of a file, or what the server tells of it now: the mapping at this address is not what is needed.
-pub(crate) fn learn_again(descriptor: &Descriptor, mapped: usize, fd: c_int, offset: u64) {
-    if descriptor.change(mapped, USES) {
-        leave(std::ptr::with_exposed_provenance_mut(mapped));
-        learn(descriptor, fd, offset);
-    }
+/// Maps another part of a file, or what the server tells of it now: the mapping at this address is not what is needed. It serves until the server has answered.
+pub(crate) fn learn_again(descriptor: &Descriptor, mapped: usize, fd: c_int, offset: u64, patience: u32) {
+    learn(descriptor, mapped, fd, offset, Some(patience));
 }
 
 /// Runs `close`, which closes or replaces descriptors from `first` to `last`: they are unknown then.
@@ -272,6 +268,13 @@ pub fn forget(fd: c_int) {
 /// Makes all descriptors unknown.
 pub fn forget_all() {
     (0..LEARNED.load(Ordering::Relaxed)).for_each(forget);
+}
+
+/// Takes the mapping that a descriptor had out of use, if its state was one.
+fn leave_if_mapped(before: usize) {
+    if before >= STATES {
+        leave(std::ptr::with_exposed_provenance_mut(before));
+    }
 }
 
 /// Puts a mapping that no descriptor has any more with those that wait.

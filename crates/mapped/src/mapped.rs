@@ -24,9 +24,13 @@ const ALL_BYTES_MAX: u64 = 16 << 40;
 const COUNT_MAX: u64 = 1 << 14;
 /// Size from which on a processor's caches do not hold a file: what is written there is not expected in them.
 const LARGE_BYTES: u64 = 64 << 20;
-/// Misses before the server is asked again, at first and at most.
+/// Misses before the server is asked again, at first and at most; the first is also for misses outside the mapping.
 const PATIENCE: u32 = 2;
 const PATIENCE_MAX: u32 = 1 << 12;
+/// Bytes of a mapping for each miss outside that it may be patient with: a larger one costs more to learn.
+const OUTSIDE_BYTES: u64 = 16 << 10;
+/// Ticks of use without a miss outside after which a part of the file is taken for the one in use.
+const CALM_TICKS: u32 = 4;
 
 /// A mapping. Its own memory is never given back, and becomes another mapping's.
 #[repr(C, align(64))]
@@ -61,6 +65,12 @@ pub(crate) struct Mapped {
     /// System calls since something was learned for which a copy would have done if more were known, and how many are let pass.
     misses: AtomicU32,
     patience: AtomicU32,
+    /// Calls for what is not mapped, and how many are let pass before another part of the file is mapped.
+    outside: AtomicU32,
+    outside_patience: AtomicU32,
+    /// Ticks of use since the last of those calls, and the latest such tick.
+    calm_ticks: AtomicU32,
+    calm_tick: AtomicU64,
     /// Held by who changes what is known.
     is_changing: AtomicBool,
     /// The next in a list.
@@ -180,8 +190,9 @@ pub(crate) struct Before {
 }
 
 impl Mapped {
-    /// Maps what lies around `offset` of a file that was just learned. By one thread at a time.
-    pub(crate) fn new(fd: c_int, file: &File, offset: u64) -> Option<&'static Self> {
+    /// Maps what lies around `offset` of a file that was just learned. Lets `patience` calls for other parts pass, if the mapping takes the place of an earlier one.
+    /// By one thread at a time.
+    pub(crate) fn new(fd: c_int, file: &File, offset: u64, patience: Option<u32>) -> Option<&'static Self> {
         let (start, bytes) = window(file.told.size, offset)?;
         let protection = match file.can_write {
             true => libc::PROT_READ | libc::PROT_WRITE,
@@ -219,6 +230,12 @@ impl Mapped {
         mapped.write_tick.store(0, Ordering::Relaxed);
         mapped.misses.store(0, Ordering::Relaxed);
         mapped.patience.store(PATIENCE, Ordering::Relaxed);
+        mapped.outside.store(0, Ordering::Relaxed);
+        mapped
+            .outside_patience
+            .store(patience.unwrap_or(PATIENCE), Ordering::Relaxed);
+        mapped.calm_ticks.store(0, Ordering::Relaxed);
+        mapped.calm_tick.store(0, Ordering::Relaxed);
         mapped.is_changing.store(false, Ordering::Relaxed);
         // Not what is told.
         mapped.cuts.store(u64::MAX, Ordering::Relaxed);
@@ -370,10 +387,10 @@ impl Mapped {
         before.seen.is_some_and(|seen| self.line().is_read_since(seen))
     }
 
-    /// Learns from a read that the system has carried out, of `read` bytes. True if the file should be mapped anew.
-    pub(crate) fn after_read(&self, fd: c_int, range: Range, before: Before, read: isize) -> bool {
+    /// Learns from a read that the system has carried out, of `read` bytes. Returns the patience of a new mapping, if the file should be mapped anew.
+    pub(crate) fn after_read(&self, fd: c_int, range: Range, before: Before, read: isize) -> Option<u32> {
         if read < 0 || before.number != self.number.load(Ordering::Relaxed) {
-            return false;
+            return None;
         }
         self.read_tick.store(before.tick, Ordering::Relaxed);
         let is_whole = u64::try_from(read) == Ok(range.bytes);
@@ -382,17 +399,15 @@ impl Mapped {
         self.look_again(fd, range, before, is_missed, is_enough)
     }
 
-    /// Learns from a write that the system has carried out, of `written` bytes. True if the file should be mapped anew.
-    pub(crate) fn after_write(&self, fd: c_int, range: Range, before: Before, written: isize) -> bool {
-        let Ok(written) = u64::try_from(written) else {
-            return false;
-        };
+    /// Learns from a write that the system has carried out, of `written` bytes. Otherwise as [`Mapped::after_read`].
+    pub(crate) fn after_write(&self, fd: c_int, range: Range, before: Before, written: isize) -> Option<u32> {
+        let written = u64::try_from(written).ok()?;
         attributes::note_written(self.inode.load(Ordering::Relaxed));
         if written == 0
             || before.number != self.number.load(Ordering::Relaxed)
             || !self.can_write.load(Ordering::Relaxed)
         {
-            return false;
+            return None;
         }
         if let Some(seen) = before.seen {
             self.asks.store(seen.asks, Ordering::Relaxed);
@@ -410,8 +425,8 @@ impl Mapped {
         self.look_again(fd, range, before, is_missed, is_enough)
     }
 
-    /// Asks the server after bytes went, and when enough was missed. True if what is missed is not mapped, or the file has another line for this process now.
-    /// The server is asked less often where its answers are not enough.
+    /// Asks the server after bytes went, and when enough was missed. Returns the patience of a new mapping, if what is missed is not mapped, or the file has another line
+    /// for this process now. The server is asked less often where its answers are not enough.
     fn look_again(
         &self,
         fd: c_int,
@@ -419,35 +434,34 @@ impl Mapped {
         before: Before,
         is_missed: bool,
         is_enough: impl Fn() -> bool,
-    ) -> bool {
+    ) -> Option<u32> {
+        if self.address(range).is_none() {
+            return self.miss_outside(range);
+        }
+        if self.calm_tick.swap(before.tick, Ordering::Relaxed) != before.tick {
+            self.calm_ticks.fetch_add(1, Ordering::Relaxed);
+        }
         // Too late to be wrong: what is told now is true now.
         let is_cut = before
             .seen
             .is_some_and(|seen| seen.cuts != self.cuts.load(Ordering::Relaxed));
-        let is_outside = self.address(range).is_none();
-        if !is_cut && !is_missed && !is_outside {
-            return false;
+        if !is_cut && !is_missed {
+            return None;
         }
         let misses = self.misses.fetch_add(1, Ordering::Relaxed) + 1;
         let patience = self.patience.load(Ordering::Relaxed);
         // Others may cut the file all the time.
         let is_due = is_cut && self.ask_tick.swap(before.tick, Ordering::Relaxed) != before.tick;
         if !is_due && (is_cut || misses < patience) {
-            return false;
+            return None;
         }
         self.misses.store(0, Ordering::Relaxed);
-        if is_outside {
-            self.patience.store((patience * 2).min(PATIENCE_MAX), Ordering::Relaxed);
-            return window(range.end(), range.offset).is_some();
-        }
-        let Some(told) = pages::ask(fd, range.offset) else {
-            return false;
-        };
+        let told = pages::ask(fd, range.offset)?;
         let own = [&self.page, &self.line_number].map(|own| own.load(Ordering::Relaxed));
         // If not, the process has become another user: what is told is true under that user's line. While nothing is cut, what is known holds.
         let is_own = [told.page, told.line] == own;
         if !is_own && is_cut {
-            return true;
+            return Some(self.outside_patience.load(Ordering::Relaxed));
         }
         if is_own {
             self.note(&told);
@@ -458,7 +472,34 @@ impl Mapped {
             (patience * 2).min(PATIENCE_MAX)
         };
         self.patience.store(patience, Ordering::Relaxed);
-        false
+        None
+    }
+
+    /// Counts a call for what is not mapped. Returns the patience of a mapping that is to take the place of this one, when this one's has come to its end.
+    ///
+    /// A file that is used all over has no part that is worth more than another: each move there doubles the patience. It begins anew where a part was in use for long.
+    fn miss_outside(&self, range: Range) -> Option<u32> {
+        if self.calm_ticks.swap(0, Ordering::Relaxed) >= CALM_TICKS {
+            self.outside.store(0, Ordering::Relaxed);
+            self.outside_patience.store(PATIENCE, Ordering::Relaxed);
+        }
+        let misses = self.outside.fetch_add(1, Ordering::Relaxed) + 1;
+        let patience = self.outside_patience.load(Ordering::Relaxed);
+        if misses < patience {
+            return None;
+        }
+        self.outside.store(0, Ordering::Relaxed);
+        let (start, bytes) = (self.start.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        let found = window(range.end(), range.offset);
+        // Nothing of a file that has grown is left.
+        let has_all = found.is_some_and(|(first, length)| first <= start && first + length >= start + bytes);
+        let most = u32::try_from(bytes / OUTSIDE_BYTES).unwrap_or(u32::MAX).max(PATIENCE);
+        let patience = match has_all {
+            true => patience,
+            false => patience.saturating_mul(2).min(most),
+        };
+        self.outside_patience.store(patience, Ordering::Relaxed);
+        found.map(|_| patience)
     }
 
     /// The numbers of the pieces that a range lies in.

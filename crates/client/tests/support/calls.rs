@@ -43,6 +43,9 @@ pub(crate) fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
 
+/// Bytes of a read of the commands that read much.
+const PAGE: usize = 4096;
+
 /// Carries out what it is told.
 pub(crate) fn commands(path: &Path) {
     let mut files = vec![open(path)];
@@ -67,6 +70,25 @@ pub(crate) fn commands(path: &Path) {
                     0 => pwrite(fd, &bytes, at).unwrap().to_string(),
                     _ => writev(fd, &bytes, at).to_string(),
                 }
+            }
+            "scatter" => {
+                // Threads with so many reads each, all over the first bytes, in the orders of seeds.
+                let (threads, count, bytes, seed) = (number(1), number(2), number(3), number(4) as u64);
+                let read = |seed| {
+                    let mut random = fastrand::Rng::with_seed(seed);
+                    for _ in 0..count {
+                        assert_eq!(pread(fd, PAGE, random.usize(..bytes - PAGE)), Ok(vec![b'a'; PAGE]));
+                    }
+                };
+                std::thread::scope(|scope| {
+                    (0..threads as u64).for_each(|thread| _ = scope.spawn(move || read(seed + thread)));
+                });
+                String::new()
+            }
+            "scan" => {
+                let all = (0..number(1)).step_by(PAGE);
+                all.for_each(|at| assert_eq!(pread(fd, PAGE, at), Ok(vec![b'a'; PAGE])));
+                String::new()
             }
             "truncate" => {
                 file.set_len(number(1) as u64).unwrap();

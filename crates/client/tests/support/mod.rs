@@ -68,10 +68,10 @@ impl Mounted {
         self.directory.path().join(name)
     }
 
-    /// Requests for attributes that the server has had.
-    pub(crate) fn attributes_asked(&self) -> u64 {
+    /// Requests of a kind that the server has had: of `GetAttr` or `GetXattr`.
+    pub(crate) fn asked(&self, kind: &str) -> u64 {
         let requests = self.mount.as_ref().expect("mounted").statistics().requests;
-        let found = requests.iter().find(|(opcode, _)| format!("{opcode:?}") == "GetAttr");
+        let found = requests.iter().find(|(opcode, _)| format!("{opcode:?}") == kind);
         found.map_or(0, |(_, count)| *count)
     }
 

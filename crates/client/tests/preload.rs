@@ -219,6 +219,21 @@ fn excess_threads_fall_back_to_system_calls() {
     assert!(client.end().1 > 40_000, "system calls");
 }
 
+/// A slot of a thread that has ended becomes another's, however many end, and while descriptors are replaced.
+#[test]
+fn threads_after_many_others_copy_as_the_first_did() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 10_000]).unwrap();
+    let mut client = Program::start("successors", &path, true);
+    assert_eq!(client.answer(), "done");
+    let [fast, slow, others] = client.end_with_others();
+    assert!(
+        fast > 9 * (slow + others),
+        "{fast} copies, {slow} and {others} system calls"
+    );
+}
+
 #[test]
 fn resource_limits_of_the_process_hold() {
     let Some(mounted) = Mounted::new() else { return };

@@ -1,18 +1,20 @@
 //! Mappings that threads copy through, so that none is unmapped under them.
 //!
 //! Hazard pointers: a thread notes the mapping in its slot, and looks again whether the descriptor still has it. Whoever takes a mapping from a descriptor
-//! has all threads pass a barrier (membarrier(2)) and then looks at the slots, so a thread pays no fence. A slot belongs to a thread by its number, and goes
-//! to another when that thread is gone. Handlers of signals may interrupt a copy and copy themselves: a slot notes several.
+//! has all threads pass a barrier (membarrier(2)) and then looks at the slots, so a thread pays no fence. A slot belongs to a thread by its number. When all slots
+//! are taken, those of threads that are gone become free again. Handlers of signals may interrupt a copy and copy themselves: a slot notes several.
 
 use crate::errno::KeptErrno;
 use crate::files::Descriptor;
 use crate::mapped::Mapped;
 use crate::statistics::is_own_process;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicUsize, Ordering, compiler_fence};
 
 /// Threads that copy at a time; others make system calls.
 const SLOTS: usize = 1024;
+/// Slots that a look for threads that are gone has to give back to pay for itself: it takes a system call a slot.
+const GIVEN_BACK_MIN: usize = SLOTS / 32;
 /// Copies that interrupt each other in a thread.
 const DEPTH: usize = 4;
 
@@ -44,7 +46,9 @@ static ALL: [Slot; SLOTS] = [const {
 }; SLOTS];
 /// Slots that were ever taken lie below this number.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
-/// Second in which slots of threads that are gone were looked for.
+/// False while each slot is a thread's, as far as is known.
+static HAS_FREE: AtomicBool = AtomicBool::new(true);
+/// Second in which a look for threads that are gone gave back too few slots.
 static LOOKED: AtomicI64 = AtomicI64::new(i64::MIN);
 
 thread_local! {
@@ -107,34 +111,67 @@ fn take_slot() -> Option<&'static Slot> {
     }
     // SAFETY: it has no conditions.
     let thread = unsafe { libc::gettid() };
-    let take = |number: usize, before: i32| {
-        let taken = ALL[number]
-            .owner
-            .compare_exchange(before, thread, Ordering::AcqRel, Ordering::Relaxed);
-        taken.is_ok()
-    };
     let now = second();
-    // Where there are more threads than slots, each call comes here: one look for those that are gone in a second has to do.
-    if TAKEN.load(Ordering::Relaxed) == SLOTS && LOOKED.load(Ordering::Relaxed) == now {
+    let may_look = LOOKED.load(Ordering::Relaxed) != now;
+    // Where there are more threads than slots, each call comes here: one look in a second has to do.
+    if !HAS_FREE.load(Ordering::Relaxed) && !may_look {
         return None;
     }
-    let free = (0..SLOTS).find(|number| ALL[*number].owner.load(Ordering::Relaxed) == 0 && take(*number, 0));
-    let number = free.or_else(|| {
-        LOOKED.store(now, Ordering::Relaxed);
-        (0..SLOTS).find(|number| {
-            let owner = ALL[*number].owner.load(Ordering::Relaxed);
-            is_gone(owner) && take(*number, owner)
-        })
+    let number = take_free(thread).or_else(|| {
+        if !may_look {
+            return None;
+        }
+        if give_back(thread) < GIVEN_BACK_MIN {
+            LOOKED.store(now, Ordering::Relaxed);
+        }
+        take_free(thread)
     })?;
-    // A thread that has ended copies no more, wherever it left.
-    ALL[number]
-        .using
-        .iter()
-        .for_each(|using| using.mapped.store(0, Ordering::Release));
     TAKEN.fetch_max(number + 1, Ordering::AcqRel);
     crate::faults::let_through();
     OWN.set(number + 1);
     Some(&ALL[number])
+}
+
+/// Takes a slot that is nobody's; gives its number.
+fn take_free(thread: i32) -> Option<usize> {
+    let free = (0..SLOTS).find(|number| ALL[*number].pass(0, thread));
+    if free.is_none() {
+        HAS_FREE.store(false, Ordering::Relaxed);
+    }
+    free
+}
+
+/// Makes the slots of threads that are gone free; returns their number.
+fn give_back(thread: i32) -> usize {
+    let is_given = |slot: &&Slot| {
+        let owner = slot.owner.load(Ordering::Relaxed);
+        // This thread's until it is free: another look must not clear what a new owner has noted.
+        if owner == 0 || !is_gone(owner) || !slot.pass(owner, thread) {
+            return false;
+        }
+        // A thread that has ended copies no more, wherever it left.
+        slot.using
+            .iter()
+            .for_each(|using| using.mapped.store(0, Ordering::Release));
+        slot.pass(thread, 0)
+    };
+    let given = ALL.iter().filter(is_given).count();
+    if given > 0 {
+        HAS_FREE.store(true, Ordering::Relaxed);
+    }
+    given
+}
+
+impl Slot {
+    /// Changes the owner.
+    fn pass(&self, from: i32, to: i32) -> bool {
+        // Acquire and release: a new owner finds what the last look has cleared.
+        self.owner.load(Ordering::Relaxed) == from
+            && self
+                .owner
+                .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+    }
 }
 
 /// Whether a thread of this process has ended. A child of vfork(2) cannot tell.
@@ -236,4 +273,5 @@ pub(crate) fn after_fork() {
             slot.owner.store(0, Ordering::Relaxed);
         }
     }
+    HAS_FREE.store(true, Ordering::Relaxed);
 }

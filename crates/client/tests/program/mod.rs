@@ -22,6 +22,7 @@ fn program() {
         "learners" => learners(&path),
         "limits" => limits(&path),
         "crowd" => crowd(&path),
+        "successors" => successors(&path),
         "reasons" => reasons(&path),
         "users" => users(&path),
         "namespaces" => namespaces(&path),
@@ -682,5 +683,27 @@ fn crowd(path: &Path) {
         // A look at all threads takes a tenth of a millisecond and more: with one in each call it is five seconds.
         assert!(elapsed < std::time::Duration::from_secs(3), "{elapsed:?}");
     });
+    say("done");
+}
+
+/// Threads follow each other, a few at a time, while their descriptor becomes another one of the file now and then.
+fn successors(path: &Path) {
+    const ROUNDS: usize = 750;
+    const AT_ONCE: usize = 4;
+    let file = open(path);
+    let fd = file.as_raw_fd();
+    use_as(fd, b'a');
+    for round in 0..ROUNDS {
+        std::thread::scope(|scope| {
+            for _ in 0..AT_ONCE {
+                scope.spawn(|| (0..100).for_each(|_| assert_eq!(pread(fd, 10, 0), Ok(vec![b'a'; 10]))));
+            }
+            if round % 50 == 0 {
+                let other = open(path);
+                // SAFETY: takes numbers.
+                assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
+            }
+        });
+    }
     say("done");
 }

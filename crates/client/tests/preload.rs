@@ -517,6 +517,18 @@ fn c_program_reads_and_writes_by_copies() {
     assert!(count < 200, "{count} of 2,000 reads and writes were system calls");
 }
 
+/// The action for SIGBUS is the library's as long as the process lives, and calls the one that was there before.
+#[test]
+fn handlers_run_after_dlclose() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 10_000]).unwrap();
+    let program = mounted.build("unload");
+    let mut client = Program::of(Command::new(program).arg(library()).arg(&path), false);
+    assert_eq!(client.answer(), "done");
+    client.end_saying();
+}
+
 #[test]
 fn statistics_give_a_reason_for_each_system_call() {
     let Some(mounted) = Mounted::new() else { return };

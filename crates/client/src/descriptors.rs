@@ -4,7 +4,9 @@
 //! syscall(2). A program that closes what the C library has opened by an instruction of its own is not for this library.
 
 use crate::real::{alias, real};
-use homenode_mapped::{after_fork, forget, forget_all, is_on, of_descriptor, of_path, replaced, stop};
+use homenode_mapped::{
+    after_fork, duplicated, forget, forget_all, is_on, of_descriptor, of_path, replaced, stop, stop_appending,
+};
 use libc::{DIR, FILE, mode_t};
 use std::ffi::{c_char, c_int, c_long, c_uint};
 use std::mem::MaybeUninit;
@@ -44,7 +46,12 @@ open! {
     mkstemp64(path: *mut c_char);
     mkostemp(path: *mut c_char, flags: c_int);
     mkostemp64(path: *mut c_char, flags: c_int);
-    dup(fd: c_int);
+}
+
+/// dup(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    duplicated(fd, || new(real!(dup(fd => c_int) -> c_int)))
 }
 
 /// Functions that open a stream.
@@ -92,24 +99,36 @@ macro_rules! reopen_stream {
 
 reopen_stream! { freopen freopen64 }
 
-/// Functions that close or replace a descriptor.
+/// Functions that put a duplicate in the place of a descriptor.
 macro_rules! replace {
-    ($($name:ident($($argument:ident: $kind:ty),*) = $fd:expr;)*) => {$(
-        #[doc = concat!(stringify!($name), ": close(2), dup2(2) or a relative of them.")]
+    ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
+        #[doc = concat!(stringify!($name), ": dup2(2) or a relative of it.")]
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-            replaced($fd, $fd, || real!($name($($argument => $kind),*) -> c_int))
+        unsafe extern "C" fn $name(from: c_int, to: c_int $(, $argument: $kind)*) -> c_int {
+            let call = || real!($name(from => c_int, to => c_int $(, $argument => $kind)*) -> c_int);
+            duplicated(from, || replaced(to, to, call))
         }
     )*};
 }
 
 replace! {
-    close(fd: c_int) = fd;
-    __close(fd: c_int) = fd;
-    dup2(from: c_int, to: c_int) = to;
-    __dup2(from: c_int, to: c_int) = to;
-    dup3(from: c_int, to: c_int, flags: c_int) = to;
+    dup2();
+    __dup2();
+    dup3(flags: c_int);
 }
+
+/// Functions that close a descriptor.
+macro_rules! close {
+    ($($name:ident)*) => {$(
+        #[doc = concat!(stringify!($name), ": close(2).")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(fd: c_int) -> c_int {
+            replaced(fd, fd, || real!($name(fd => c_int) -> c_int))
+        }
+    )*};
+}
+
+close! { close __close }
 
 /// Functions that put something else in the place of the standard streams' descriptors.
 macro_rules! replace_standard {
@@ -218,16 +237,24 @@ unsafe extern "C" fn closedir(directory: *mut DIR) -> c_int {
 /// fcntl(2): its argument is a number or a pointer.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    let result = real!(fcntl64(fd => c_int, command => c_int, argument => usize) -> c_int);
+    let call = || real!(fcntl64(fd => c_int, command => c_int, argument => usize) -> c_int);
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => new(result),
-        // The flags are the open file's, which other descriptors may have as well.
-        libc::F_SETFL if argument & OTHERS != 0 => {
-            forget_all();
-            result
-        }
-        _ => result,
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, || new(call())),
+        libc::F_SETFL => with_flags(fd, argument, call),
+        _ => call(),
     }
+}
+
+/// Runs `call`, which sets flags of an open file. Other descriptors may have it as well.
+fn with_flags<T>(fd: c_int, flags: usize, call: impl FnOnce() -> T) -> T {
+    if flags & libc::O_APPEND as usize == 0 {
+        stop_appending(fd);
+    }
+    let result = call();
+    if flags & OTHERS != 0 {
+        forget_all();
+    }
+    result
 }
 
 alias! {
@@ -309,14 +336,12 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
         libc::SYS_fork => forked(call()),
         // Of memory of its own, and on the caller's stack.
         libc::SYS_clone if fd(a) & libc::CLONE_VM == 0 && b == 0 => forked(call()),
-        libc::SYS_dup3 => replaced(fd(b), fd(b), call),
+        libc::SYS_dup => duplicated(fd(a), call),
+        libc::SYS_dup3 => duplicated(fd(a), || replaced(fd(b), fd(b), call)),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2 => replaced(fd(b), fd(b), call),
-        libc::SYS_fcntl if fd(b) == libc::F_SETFL && c & OTHERS != 0 => {
-            let result = call();
-            forget_all();
-            result
-        }
+        libc::SYS_dup2 => duplicated(fd(a), || replaced(fd(b), fd(b), call)),
+        libc::SYS_fcntl if fd(b) == libc::F_SETFL => with_flags(fd(a), c, call),
+        libc::SYS_fcntl if [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC].contains(&fd(b)) => duplicated(fd(a), call),
         _ => call(),
     }
 }

@@ -234,6 +234,17 @@ fn threads_after_many_others_copy_as_the_first_did() {
     );
 }
 
+/// The kernel goes on appending, and so do all calls of the program.
+#[test]
+fn files_that_lose_o_append_go_on_appending() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 10_000]).unwrap();
+    let mut client = Program::start("appending", &path, true);
+    assert_eq!(client.answer(), "done");
+    client.end();
+}
+
 #[test]
 fn resource_limits_of_the_process_hold() {
     let Some(mounted) = Mounted::new() else { return };

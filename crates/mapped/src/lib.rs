@@ -8,6 +8,7 @@
 //! in its place, tells so by [`replaced`]. Choice: docs/decisions/020-words.md.
 
 mod apart;
+mod appending;
 mod attached;
 mod attributes;
 mod copies;
@@ -19,6 +20,7 @@ mod pages;
 pub mod statistics;
 mod threads;
 
+pub use appending::{duplicated, stop_appending};
 pub use attached::{Attached, by_node};
 pub use attributes::{of_descriptor, of_path};
 pub use copies::{read, write};

@@ -23,6 +23,7 @@ fn program() {
         "limits" => limits(&path),
         "crowd" => crowd(&path),
         "successors" => successors(&path),
+        "appending" => appending(&path),
         "reasons" => reasons(&path),
         "users" => users(&path),
         "namespaces" => namespaces(&path),
@@ -705,5 +706,36 @@ fn successors(path: &Path) {
             }
         });
     }
+    say("done");
+}
+
+/// Descriptors of a file that was opened with O_APPEND, which it loses.
+fn appending(path: &Path) {
+    let file = OpenOptions::new().read(true).append(true).open(path).unwrap();
+    let fd = file.as_raw_fd();
+    // SAFETY: takes numbers, here and below.
+    let before = unsafe { libc::dup(fd) };
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, 0) }, 0);
+    let after = [unsafe { libc::dup(fd) }, unsafe { libc::dup2(fd, 100) }, unsafe {
+        libc::fcntl(fd, libc::F_DUPFD, 100)
+    }];
+    let mut bytes = file.metadata().unwrap().len();
+    for (nth, fd) in [fd, before].into_iter().chain(after).enumerate() {
+        // What makes all other descriptors unknown.
+        let core = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const core) }, 0);
+        (0..100).for_each(|_| assert_eq!(pwrite(fd, b"z", 0), Ok(1)));
+        bytes += 100;
+        assert_eq!(file.metadata().unwrap().len(), bytes, "descriptor {nth}");
+    }
+    assert_eq!(pread(fd, 1, 0), Ok(vec![b'a']));
+    // Its number is another file's.
+    let other = open(path);
+    assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
+    (0..100).for_each(|_| assert_eq!(pwrite(fd, b"b", 0), Ok(1)));
+    assert_eq!(pread(fd, 1, 0), Ok(vec![b'b']));
     say("done");
 }

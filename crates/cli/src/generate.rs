@@ -221,7 +221,10 @@ mod tests {
         }
         for page in ["homenode-fsck", "homenode-run"] {
             let text = read(&format!("man/{page}.1"));
-            assert!(!text.contains("EXIT STATUS"), "{page} has exit codes of its own: {text}");
+            assert!(
+                !text.contains("EXIT STATUS"),
+                "{page} has exit codes of its own: {text}"
+            );
         }
         let bash = read("completions/homenode.bash");
         assert!(bash.contains("auto uring classic"), "known values are completed");

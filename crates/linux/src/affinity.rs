@@ -7,6 +7,6 @@ pub(crate) mod sense;
 
 pub(crate) use sense::recorded_whole;
 pub use sense::{
-    Ask, ByNode, Card, Count, Error, FilePlace, Hardware, NodeBytes, PoolTasks, QueueCounts, Sensed, Sensor, Table,
-    TaskBytes, Unseen, placement, record, recorded,
+    Ask, ByNode, Card, Count, Error, FilePlace, Hardware, PoolTasks, QueueCounts, Sensed, Sensor, Table, TaskBytes,
+    Unseen, record, recorded,
 };

@@ -7,7 +7,6 @@
 //! From Linux 6.5 on no call takes the file's inode lock: a write(2) holds it for as long as the memory that it writes does not come, which
 //! may be for ever. Before 6.5, and of a file that this process may neither write nor owns, lseek(2) finds the pages, which waits for such a writer.
 
-use crate::affinity::sense::pages_of_line;
 use crate::memory::cgroup::Limits;
 use crate::memory::mapping::{HUGE_BYTES, Mapping, PAGE_BYTES, nodes_with_memory};
 use crate::tmpfs::huge_denied;
@@ -94,12 +93,18 @@ pub fn map_part(file: BorrowedFd<'_>, from: u64, by_node: &mut BTreeMap<NodeId, 
                 let maps = String::from_utf8_lossy(&maps);
                 let start = format!("{:x} ", mapping.base().addr());
                 let line = maps.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
-                let on = line.split(' ').filter_map(pages_of_line);
+                let on = line.split(' ').filter_map(pages_of_word);
                 on.for_each(|(node, pages)| add(node, pages));
             }
             Ok(())
         },
     )
+}
+
+/// Reads `N2=17` as 17 pages on node 2.
+fn pages_of_word(word: &str) -> Option<(NodeId, u64)> {
+    let (node, count) = word.strip_prefix('N')?.split_once('=')?;
+    Some((NodeId(node.parse().ok()?), count.parse().ok()?))
 }
 
 /// Nodes of a part's pages. A page that the kernel is just moving is in no page table, and is asked for again; one that was cut off

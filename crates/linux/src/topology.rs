@@ -9,6 +9,8 @@ pub(crate) mod copy;
 mod hwloc;
 mod latency;
 pub(crate) mod live;
+#[cfg(test)]
+pub(crate) mod made;
 pub(crate) mod paths;
 mod source;
 pub(crate) mod sysfs;

@@ -1,32 +1,9 @@
 use super::*;
-use std::fs;
-use std::os::unix::fs::symlink;
+use crate::topology::made::Made;
 
 const GIB: u64 = 1 << 30;
 
-struct Machine(tempfile::TempDir);
-
-impl Machine {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn place(&self, path: &str) -> PathBuf {
-        let path = self.0.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        path
-    }
-
-    fn file(&self, path: &str, text: &str) -> &Self {
-        fs::write(self.place(path), text).unwrap();
-        self
-    }
-
-    fn link(&self, path: &str, target: &str) -> &Self {
-        symlink(target, self.place(path)).unwrap();
-        self
-    }
-
+impl Made {
     fn node(&self, number: u16, cpus: &str, gib: u64) -> &Self {
         let kilobytes = gib << 20;
         let meminfo = format!(
@@ -51,7 +28,7 @@ impl Machine {
     }
 
     fn offers(&self) -> Vec<Offer> {
-        offers(self.0.path())
+        offers(self.root())
     }
 
     fn offer(&self, name: &str) -> Offer {
@@ -62,7 +39,7 @@ impl Machine {
 
 #[test]
 fn memory_of_each_node() {
-    let machine = Machine::new();
+    let machine = Made::new();
     machine
         .node(10, "4-7", 2)
         .node(0, "0-3", 4)
@@ -89,7 +66,7 @@ fn memory_of_each_node() {
 
 #[test]
 fn a_member_in_a_file_is_at_home_where_its_disk_is() {
-    let machine = Machine::new();
+    let machine = Made::new();
     machine.nvme(1, 1).nvme(2, -1).nvme(3, 1).nvme(4, 0);
     let number = |number: &str, directory: &str| {
         machine.link(&format!("sys/dev/block/{number}"), &format!("../../{directory}"));
@@ -111,7 +88,7 @@ fn a_member_in_a_file_is_at_home_where_its_disk_is() {
         }
         number(&format!("253:{n}"), &over);
     }
-    let home = |major, minor| home_of_disk(machine.0.path(), (major, minor));
+    let home = |major, minor| home_of_disk(machine.root(), (major, minor));
     assert_eq!(home(259, 1), Some(NodeId(1)));
     assert_eq!(home(259, 9), Some(NodeId(1)), "a partition");
     assert_eq!(home(259, 2), None, "the firmware does not say");
@@ -123,18 +100,18 @@ fn a_member_in_a_file_is_at_home_where_its_disk_is() {
 
 #[test]
 fn a_kernel_without_numa_reports_node_0() {
-    let machine = Machine::new();
+    let machine = Made::new();
     machine.file("proc/meminfo", "MemTotal: 1048576 kB\nMemFree: 1024 kB\n");
     let offers = machine.offers();
     assert_eq!(offers.len(), 1);
     assert_eq!((offers[0].home, offers[0].bytes), (Some(NodeId(0)), GIB));
     assert_eq!(offers[0].free_bytes, Some(1 << 20));
-    assert!(Machine::new().offers().is_empty());
+    assert!(Made::new().offers().is_empty());
 }
 
 #[test]
 fn a_single_nodes_memory_is_the_machines() {
-    let machine = Machine::new();
+    let machine = Made::new();
     machine.node(4, "0-3", 2).node(0, "", 0);
     machine.file("proc/meminfo", "MemTotal: 8388608 kB\nMemFree: 4194304 kB\n");
     let expected = (Some(NodeId(4)), OfferKind::Dram, 8 * GIB, Some(4 * GIB));
@@ -149,7 +126,7 @@ fn a_single_nodes_memory_is_the_machines() {
 
 #[test]
 fn nvme_disks_and_their_uses_are_found() {
-    let machine = Machine::new();
+    let machine = Made::new();
     machine.node(0, "0", 1).node(1, "1", 1);
     for number in 0..6 {
         machine.nvme(number, i8::try_from(number % 2).unwrap());
@@ -194,13 +171,12 @@ fn nvme_disks_and_their_uses_are_found() {
 /// A name that cannot be shown whole is no reason to offer the disk.
 #[test]
 fn a_mounted_disk_is_in_use_beside_a_mount_name_that_is_not_utf8() {
-    let machine = Machine::new();
+    let machine = Made::new();
     machine.node(0, "0", 1).nvme(7, 0);
-    let mountinfo = machine.place("proc/self/mountinfo");
     for name in [&b"/mnt/caf\xe9"[..], b"/mnt"] {
         let other = [b"29 1 0:30 / ", &b"/mnt/\xff"[..], b" rw - tmpfs none rw\n"].concat();
         let disk = [b"30 1 259:7 / ", name, b" rw - xfs /dev/root rw\n"].concat();
-        fs::write(&mountinfo, [other, disk].concat()).unwrap();
+        machine.bytes("proc/self/mountinfo", &[other, disk].concat());
         let in_use = machine.offer("nvme7n1").in_use;
         assert!(matches!(in_use, Some(InUse::Mounted(_))), "{in_use:?}");
     }
@@ -208,7 +184,7 @@ fn a_mounted_disk_is_in_use_beside_a_mount_name_that_is_not_utf8() {
 
 #[test]
 fn a_multipath_disk_is_at_home_with_its_paths() {
-    let machine = Machine::new();
+    let machine = Made::new();
     machine.node(0, "0", 1).node(1, "1", 1);
     machine.file(
         "sys/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1/size",
@@ -239,7 +215,7 @@ fn a_multipath_disk_is_at_home_with_its_paths() {
 
 #[test]
 fn persistent_memory() {
-    let machine = Machine::new();
+    let machine = Made::new();
     machine.node(0, "0", 1).node(1, "1", 1);
     let region = "devices/LNXSYSTM:00/ACPI0012:00/ndbus0/region1";
     machine.file(&format!("sys/{region}/numa_node"), "1\n");
@@ -271,7 +247,7 @@ fn persistent_memory() {
 
 #[test]
 fn dax_devices() {
-    let machine = Machine::new();
+    let machine = Made::new();
     machine.node(0, "0", 1).node(2, "", 8);
     for (name, near, target, driver) in [
         ("dax0.0", 0, 2, Some("kmem")),
@@ -307,7 +283,7 @@ fn dax_devices() {
 
 #[test]
 fn a_single_node_is_the_home_of_every_device() {
-    let machine = Machine::new();
+    let machine = Made::new();
     machine.node(0, "0", 1).nvme(0, -1);
     assert_eq!(machine.offer("nvme0n1").home, Some(NodeId(0)));
 }

@@ -1,42 +1,32 @@
-//! Machines made by hand: a machine is a directory, and time passes when its files are changed.
-
 use super::*;
+use crate::topology::made::Made;
 use homenode_policy::NodeId;
 use homenode_policy::doctor::{Balancing, Helper, NodeMemory, Tmpfs, ZoneReclaim};
 use std::fs;
-use std::os::unix::fs::symlink;
 
 /// Two nodes; node 1 has the disk's home unknown.
-struct Machine(tempfile::TempDir);
+fn two_nodes() -> Made {
+    let machine = Made::of(&[
+        ("proc/uptime", "100.00 300.00\n"),
+        ("proc/interrupts", "           CPU0       CPU1\n"),
+        ("sys/devices/system/cpu/online", "0-1\n"),
+        (
+            "proc/vmstat",
+            "nr_free_pages 3\nnuma_hint_faults 10\nnuma_pages_migrated 4\n",
+        ),
+    ]);
+    machine
+        .counted_node(0, 100, [5, 1, 7, 2])
+        .counted_node(1, 200, [0, 0, 0, 0]);
+    machine
+}
 
-impl Machine {
-    fn new() -> Self {
-        let machine = Self(tempfile::tempdir().unwrap());
-        machine
-            .file("proc/uptime", "100.00 300.00\n")
-            .file("proc/interrupts", "           CPU0       CPU1\n")
-            .file("sys/devices/system/cpu/online", "0-1\n")
-            .node(0, 100, [5, 1, 7, 2])
-            .node(1, 200, [0, 0, 0, 0])
-            .file(
-                "proc/vmstat",
-                "nr_free_pages 3\nnuma_hint_faults 10\nnuma_pages_migrated 4\n",
-            );
-        machine
-    }
+fn hardware() -> Source {
+    Source::Synthetic("node:2 core:1 pu:1".to_owned())
+}
 
-    fn root(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn file(&self, path: &str, text: &str) -> &Self {
-        let path = self.root().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-        self
-    }
-
-    fn node(&self, node: u16, free_kib: u64, [foreign, miss, other, interleave]: [u64; 4]) -> &Self {
+impl Made {
+    fn counted_node(&self, node: u16, free_kib: u64, [foreign, miss, other, interleave]: [u64; 4]) -> &Self {
         let meminfo = format!(
             "Node {node} MemTotal: 1000 kB\nNode {node} MemFree: {free_kib} kB\n\
              Node {node} FilePages: 70 kB\nNode {node} Shmem: 20 kB\n"
@@ -50,12 +40,8 @@ impl Machine {
             .file(&format!("{directory}/numastat"), &numastat)
     }
 
-    fn hardware() -> Source {
-        Source::Synthetic("node:2 core:1 pu:1".to_owned())
-    }
-
     fn facts(&self) -> Facts {
-        examine(&Self::hardware(), self.root(), Duration::ZERO, Box::new(Vec::new))
+        examine(&hardware(), self.root(), Duration::ZERO, Box::new(Vec::new))
             .unwrap()
             .facts
     }
@@ -63,11 +49,11 @@ impl Machine {
 
 #[test]
 fn memory_is_reported_by_node_and_counts_by_period() {
-    let machine = Machine::new();
+    let machine = two_nodes();
     machine.file("sys/devices/system/node/possible", "0-1\n");
-    let tree = Tree::new(machine.root());
+    let tree = machine.tree();
     let before = Before::read(&tree);
-    machine.node(0, 50, [25, 11, 107, 32]);
+    machine.counted_node(0, 50, [25, 11, 107, 32]);
     machine.file("proc/vmstat", "numa_hint_faults 110\nnuma_pages_migrated 6\n");
     machine.file("proc/sys/kernel/numa_balancing", "2\n");
     let expected = NodeMemory {
@@ -93,9 +79,9 @@ fn memory_is_reported_by_node_and_counts_by_period() {
 
 #[test]
 fn memory_of_a_single_node_is_the_machines() {
-    let machine = Machine::new();
+    let machine = two_nodes();
     machine.file("proc/meminfo", "MemTotal: 5000 kB\nMemFree: 3000 kB\n");
-    let tree = Tree::new(machine.root());
+    let tree = machine.tree();
     let of_nodes = |tree: &Tree| {
         let nodes = memory::nodes(tree, &PageCounts::new());
         nodes
@@ -110,7 +96,7 @@ fn memory_of_a_single_node_is_the_machines() {
 
 #[test]
 fn mounts_of_tmpfs() {
-    let machine = Machine::new();
+    let machine = two_nodes();
     machine.file("homenode/tmpfs", "4096  /dev/shm\n8192 bind:0 /a b\n0  /run\nx  /x\n");
     let tmpfs = |at: &str, policy: &str, used_bytes| Tmpfs {
         at: at.to_owned(),
@@ -123,7 +109,7 @@ fn mounts_of_tmpfs() {
 
 #[test]
 fn settings_and_helper_programs_are_found() {
-    let machine = Machine::new();
+    let machine = two_nodes();
     let facts = machine.facts();
     assert_eq!(
         (facts.zone_reclaim, facts.balancing, facts.fuse_rings),
@@ -144,7 +130,7 @@ fn settings_and_helper_programs_are_found() {
         .file("proc/17/comm", "tuned\n")
         .file("proc/18/comm", "irqbalance\n")
         .file("proc/19/comm", "irqbalancer\n");
-    let seen = examine(&Machine::hardware(), machine.root(), Duration::ZERO, Box::new(Vec::new)).unwrap();
+    let seen = examine(&hardware(), machine.root(), Duration::ZERO, Box::new(Vec::new)).unwrap();
     let reclaim = ZoneReclaim { mode: 3, reclaims: 11 };
     assert_eq!(seen.facts.zone_reclaim, Some(reclaim));
     assert_eq!(
@@ -168,17 +154,13 @@ fn settings_and_helper_programs_are_found() {
 
 #[test]
 fn devices_without_a_home_have_an_address() {
-    let machine = Machine::new();
+    let machine = two_nodes();
     let function = "sys/devices/pci0000:3a/0000:3b:00.0";
     machine
         .file(&format!("{function}/numa_node"), "-1\n")
         .file(&format!("{function}/nvme/nvme0/nvme0n1/size"), "8\n");
-    fs::create_dir_all(machine.root().join("sys/block")).unwrap();
-    symlink(
-        "../devices/pci0000:3a/0000:3b:00.0/nvme/nvme0/nvme0n1",
-        machine.root().join("sys/block/nvme0n1"),
-    )
-    .unwrap();
+    let disk = "../devices/pci0000:3a/0000:3b:00.0/nvme/nvme0/nvme0n1";
+    machine.link("sys/block/nvme0n1", disk);
     let addresses = machine.facts().addresses;
     assert_eq!(addresses.get("nvme0n1").map(String::as_str), Some("0000:3b:00.0"));
     machine.file(&format!("{function}/numa_node"), "1\n");
@@ -194,7 +176,7 @@ fn missing_files_are_reported_if_they_matter() {
             .sensed
             .unseen
     };
-    let machine = Machine::new();
+    let machine = two_nodes();
     fs::remove_dir_all(machine.root().join("sys/devices/system/node")).unwrap();
     let told = unseen("node:2 core:1 pu:1", machine.root());
     for what in ["memory of nodes", "what a full node does", "pages between nodes"] {
@@ -205,13 +187,7 @@ fn missing_files_are_reported_if_they_matter() {
         !alone.iter().any(|gap| gap.what.contains("memory of nodes")),
         "{alone:?}"
     );
-    let error = examine(
-        &Machine::hardware(),
-        Path::new("/nowhere"),
-        Duration::ZERO,
-        Box::new(Vec::new),
-    )
-    .unwrap_err();
+    let error = examine(&hardware(), Path::new("/nowhere"), Duration::ZERO, Box::new(Vec::new)).unwrap_err();
     assert!(error.to_string().contains("/nowhere/proc/"), "{error}");
 }
 

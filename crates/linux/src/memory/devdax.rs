@@ -97,27 +97,17 @@ impl Devdax {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use std::fs;
-    use std::os::unix::fs::symlink;
-    use std::path::PathBuf;
+    use crate::topology::made::Made;
 
-    /// A root with the attributes of one character device.
-    fn recorded(name: &str, subsystem: &str, attributes: &[(&str, &str)]) -> PathBuf {
-        let root = std::env::temp_dir().join(format!("homenode-devdax-{name}-{}", std::process::id()));
-        let directory = root.join("sys/dev/char/252:3");
-        fs::create_dir_all(&directory).unwrap();
-        symlink(format!("../../../bus/{subsystem}"), directory.join("subsystem")).unwrap();
+    /// The device of a machine that has one character device, with these attributes.
+    pub(in crate::memory) fn found(subsystem: &str, attributes: &[(&str, &str)]) -> Option<Devdax> {
+        let machine = Made::new();
+        let device = "sys/dev/char/252:3";
+        machine.link(&format!("{device}/subsystem"), &format!("../../../bus/{subsystem}"));
         for (attribute, text) in attributes {
-            fs::write(directory.join(attribute), text).unwrap();
+            machine.file(&format!("{device}/{attribute}"), text);
         }
-        root
-    }
-
-    pub(in crate::memory) fn found(name: &str, subsystem: &str, attributes: &[(&str, &str)]) -> Option<Devdax> {
-        let root = recorded(name, subsystem, attributes);
-        let found = Devdax::of(&Tree::new(&root), libc::makedev(252, 3));
-        fs::remove_dir_all(root).unwrap();
-        found
+        Devdax::of(&machine.tree(), libc::makedev(252, 3))
     }
 
     #[test]
@@ -128,19 +118,19 @@ pub(super) mod tests {
             ("numa_node", "-1\n"),
             ("target_node", "3\n"),
         ];
-        let device = found("whole", "dax", &told).unwrap();
+        let device = found("dax", &told).unwrap();
         assert_eq!(
             (device.bytes, device.unit_bytes, device.home),
             (266_338_304, 1 << 30, Some(NodeId(3)))
         );
         assert_eq!(device.mapped_bytes().unwrap(), 1 << 30);
-        let device = found("old", "dax", &[("size", "4194304\n"), ("numa_node", "1\n")]).unwrap();
+        let device = found("dax", &[("size", "4194304\n"), ("numa_node", "1\n")]).unwrap();
         assert_eq!((device.unit_bytes, device.home), (HUGE_BYTES, Some(NodeId(1))));
     }
 
     #[test]
     fn other_devices_are_not_dax_devices() {
-        assert!(found("null", "mem", &[("size", "4096\n")]).is_none());
-        assert!(found("sizeless", "dax", &[]).is_none());
+        assert!(found("mem", &[("size", "4096\n")]).is_none());
+        assert!(found("dax", &[]).is_none());
     }
 }

@@ -823,7 +823,7 @@ mod tests {
 
     #[test]
     fn a_read_only_dax_device_is_refused() {
-        let device = crate::memory::devdax::tests::found("read", "dax", &[("size", "1048576\n")]);
+        let device = crate::memory::devdax::tests::found("dax", &[("size", "1048576\n")]);
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(1 << 20).unwrap();
         let member = MemberFile {

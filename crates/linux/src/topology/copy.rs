@@ -226,21 +226,20 @@ fn parse(line: &str) -> Option<(&str, Entry, Option<u32>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::made::Made;
     use crate::topology::sysfs::Tree;
 
     /// A disk behind a link, as sysfs has it, and a file that nobody may write.
-    fn machine() -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        let disk = root.path().join("sys/devices/function/vda");
-        fs::create_dir_all(disk.join("mq/0")).unwrap();
-        fs::write(disk.join("mq/0/cpu_list"), "0-1\n").unwrap();
-        fs::write(disk.join("../numa_node"), "1\n").unwrap();
-        fs::write(disk.join("never_read"), "x").unwrap();
-        fs::create_dir_all(root.path().join("sys/block")).unwrap();
-        symlink("../devices/function/vda", root.path().join("sys/block/vda")).unwrap();
-        fs::write(root.path().join("fixed"), "7").unwrap();
-        fs::set_permissions(root.path().join("fixed"), fs::Permissions::from_mode(0o444)).unwrap();
-        root
+    fn machine() -> Made {
+        let machine = Made::of(&[
+            ("sys/devices/function/vda/mq/0/cpu_list", "0-1\n"),
+            ("sys/devices/function/numa_node", "1\n"),
+            ("sys/devices/function/vda/never_read", "x"),
+            ("fixed", "7"),
+        ]);
+        machine.link("sys/block/vda", "../devices/function/vda");
+        fs::set_permissions(machine.root().join("fixed"), fs::Permissions::from_mode(0o444)).unwrap();
+        machine
     }
 
     fn read(tree: &Tree) -> impl PartialEq + std::fmt::Debug + use<> {
@@ -254,32 +253,32 @@ mod tests {
         )
     }
 
-    fn copy(to: &Path) -> (tempfile::TempDir, PathBuf) {
-        let root = machine();
-        let copied = Tree::copied(root.path(), Copy::new(&to.join("tree")));
+    fn copy(to: &Path) -> (Made, PathBuf) {
+        let machine = machine();
+        let copied = Tree::copied(machine.root(), Copy::new(&to.join("tree")));
         let seen = read(&copied);
-        assert_eq!(seen, read(&Tree::new(root.path())));
+        assert_eq!(seen, read(&machine.tree()));
         let list = to.join("list");
         copied.into_copy().unwrap().finish(&list).unwrap();
-        (root, list)
+        (machine, list)
     }
 
     #[test]
     fn a_copy_reads_the_same() {
         let to = tempfile::tempdir().unwrap();
-        let (root, list) = copy(to.path());
+        let (machine, list) = copy(to.path());
         let copied = to.path().join("tree");
         // Modes that an archive lost are in the list.
         fs::set_permissions(copied.join("fixed"), fs::Permissions::from_mode(0o644)).unwrap();
         let again = Tree::recorded(&copied, Recorded::open(&copied, &list).unwrap());
-        assert_eq!(read(&again), read(&Tree::new(root.path())));
+        assert_eq!(read(&again), read(&machine.tree()));
         assert!(!copied.join("sys/devices/function/vda/never_read").exists());
     }
 
     #[test]
     fn a_missing_or_changed_file_is_named() {
         let to = tempfile::tempdir().unwrap();
-        let (_root, list) = copy(to.path());
+        let (_machine, list) = copy(to.path());
         let copied = to.path().join("tree");
         let queue = copied.join("sys/block/vda/mq/0/cpu_list");
         fs::write(&queue, "0-2\n").unwrap();
@@ -298,8 +297,8 @@ mod tests {
     fn an_unwritable_copy_is_reported() {
         let to = tempfile::tempdir().unwrap();
         fs::write(to.path().join("tree"), "a file in the way").unwrap();
-        let root = machine();
-        let tree = Tree::copied(root.path(), Copy::new(&to.path().join("tree")));
+        let machine = machine();
+        let tree = Tree::copied(machine.root(), Copy::new(&to.path().join("tree")));
         assert_eq!(tree.number("fixed"), Some(7));
         assert!(tree.into_copy().unwrap().finish(&to.path().join("list")).is_err());
     }

@@ -281,10 +281,11 @@ fn unclear(path: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::made::Made;
 
-    fn below(root: &Path) -> Live {
+    fn below(machine: &Made) -> Live {
         Live {
-            tree: Tree::new(root),
+            tree: machine.tree(),
             cpusets: RefCell::default(),
         }
     }
@@ -302,20 +303,14 @@ mod tests {
 
     #[test]
     fn cards_of_another_network_namespace_are_refused() {
-        let root = tempfile::tempdir().unwrap();
-        let live = below(root.path());
+        let machine = Made::new();
+        let live = below(&machine);
         let add = |name: &str| {
-            fs::create_dir_all(root.path().join(CARDS).join(name)).unwrap();
-            fs::write(root.path().join(CARDS).join(name).join("ifindex"), "1\n").unwrap();
+            machine.file(&format!("{CARDS}/{name}/ifindex"), "1\n");
         };
         let own = |names: &[&str]| {
             let lines: String = names.iter().map(|name| format!("{name:>6}: 1 2 0 0\n")).collect();
-            fs::create_dir_all(root.path().join("proc/self/net")).unwrap();
-            fs::write(
-                root.path().join(OWN_CARDS),
-                format!("Inter-|   Receive\n face |bytes\n{lines}"),
-            )
-            .unwrap();
+            machine.file(OWN_CARDS, &format!("Inter-|   Receive\n face |bytes\n{lines}"));
         };
         live.check_cards().unwrap();
         own(&["lo", "a:b"]);
@@ -327,7 +322,7 @@ mod tests {
             "{told}"
         );
         add("a:b");
-        fs::write(root.path().join(CARDS).join("bonding_masters"), "").unwrap();
+        machine.file(&format!("{CARDS}/bonding_masters"), "");
         live.check_cards().unwrap();
         add("eth0");
         live.check_cards().unwrap_err();
@@ -336,22 +331,16 @@ mod tests {
 
     #[test]
     fn a_group_whose_name_is_no_text_is_unseen() {
-        let root = tempfile::tempdir().unwrap();
-        let live = below(root.path());
-        let put = |path: &str, bytes: &[u8]| {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, bytes).unwrap();
-        };
-        put("sys/devices/system/cpu/online", b"0-1\n");
-        put("proc/9/task/9/cgroup", b"0::/user/\xff\n");
+        let machine = Made::of(&[("sys/devices/system/cpu/online", "0-1\n")]);
+        let live = below(&machine);
+        machine.bytes("proc/9/task/9/cgroup", b"0::/user/\xff\n");
         let thread = ThreadId {
             process: 9,
             thread: 9,
             started: 1,
         };
         assert_eq!(live.cpuset(thread).unwrap(), None);
-        put("proc/9/task/9/cgroup", b"1:name=other:/\n");
+        machine.file("proc/9/task/9/cgroup", "1:name=other:/\n");
         assert_eq!(live.cpuset(thread).unwrap(), Some(vec![CpuId(0), CpuId(1)]));
     }
 

@@ -144,7 +144,7 @@ impl fmt::Display for Card {
 mod tests {
     use super::super::ethtool::Count;
     use super::*;
-    use std::fs;
+    use crate::topology::made::Made;
 
     fn card() -> Card {
         Card {
@@ -177,19 +177,14 @@ mod tests {
 
     #[test]
     fn a_recording_keeps_the_answers_of_cards() {
-        let root = tempfile::tempdir().unwrap();
-        let (tree, names) = (Tree::new(root.path()), ["eth0".to_owned(), "eth1".to_owned()]);
+        let machine = Made::new();
+        let (tree, names) = (machine.tree(), ["eth0".to_owned(), "eth1".to_owned()]);
         let mut gaps = Gaps::default();
         assert_eq!(read(&tree, &names, &mut gaps), []);
-        fs::create_dir_all(root.path().join(FILES)).unwrap();
-        fs::write(
-            root.path().join(FILES).join("eth0"),
-            serde_json::to_vec(&card()).unwrap(),
-        )
-        .unwrap();
+        machine.file(&format!("{FILES}/eth0"), &serde_json::to_string(&card()).unwrap());
         assert_eq!(read(&tree, &names, &mut gaps), [card()]);
         assert_eq!(gaps.finish(), []);
-        fs::write(root.path().join(FILES).join("eth1"), "{}").unwrap();
+        machine.file(&format!("{FILES}/eth1"), "{}");
         let mut gaps = Gaps::default();
         assert_eq!(read(&tree, &names, &mut gaps), [card()]);
         assert!(gaps.finish()[0].why.contains("eth1 cannot be understood"));

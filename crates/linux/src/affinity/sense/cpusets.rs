@@ -205,18 +205,7 @@ pub(in crate::affinity) fn within(cpus: &[CpuId], room: &[CpuId]) -> Vec<CpuId> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
-
-    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Tree) {
-        let root = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        let tree = Tree::new(root.path());
-        (root, tree)
-    }
+    use crate::topology::made::Made;
 
     fn cpus(numbers: &[u32]) -> Cpuset {
         Cpuset::Only(numbers.iter().copied().map(CpuId).collect())
@@ -224,40 +213,46 @@ mod tests {
 
     #[test]
     fn cpusets_of_cgroup_v2_are_read() {
-        let (_root, tree) = machine(&[
+        let machine = Made::of(&[
             ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n"),
             ("sys/fs/cgroup/cpuset.cpus.effective", "0-7\n"),
             ("sys/fs/cgroup/system.slice/cpuset.cpus.effective", "2-3\n"),
             ("sys/fs/cgroup/system.slice/a.service/cgroup.procs", ""),
         ]);
         let mut sets = Cpusets::default();
-        assert_eq!(sets.of(&tree, "0::/system.slice\n"), cpus(&[2, 3]));
-        assert_eq!(sets.of(&tree, "0::/system.slice/a.service\n"), cpus(&[2, 3]));
-        assert_eq!(sets.of(&tree, "0::/user.slice\n"), cpus(&[0, 1, 2, 3, 4, 5, 6, 7]));
-        assert_eq!(sets.of(&tree, "0::/\n"), cpus(&[0, 1, 2, 3, 4, 5, 6, 7]));
-        assert_eq!(sets.of(&tree, "0::/../system.slice\n"), Cpuset::Unseen);
-        assert_eq!(sets.of(&tree, ""), Cpuset::All);
+        assert_eq!(sets.of(&machine.tree(), "0::/system.slice\n"), cpus(&[2, 3]));
+        assert_eq!(sets.of(&machine.tree(), "0::/system.slice/a.service\n"), cpus(&[2, 3]));
+        assert_eq!(
+            sets.of(&machine.tree(), "0::/user.slice\n"),
+            cpus(&[0, 1, 2, 3, 4, 5, 6, 7])
+        );
+        assert_eq!(sets.of(&machine.tree(), "0::/\n"), cpus(&[0, 1, 2, 3, 4, 5, 6, 7]));
+        assert_eq!(sets.of(&machine.tree(), "0::/../system.slice\n"), Cpuset::Unseen);
+        assert_eq!(sets.of(&machine.tree(), ""), Cpuset::All);
     }
 
     #[test]
     fn cgroup_v1_wins_if_it_has_the_cpuset_controller() {
-        let (_root, tree) = machine(&[
+        let machine = Made::of(&[
             ("sys/fs/cgroup/unified/cgroup.controllers", "\n"),
             ("sys/fs/cgroup/cpuset/cpuset.cpus", "0-3\n"),
             ("sys/fs/cgroup/cpuset/db/cpuset.effective_cpus", "1\n"),
             ("sys/fs/cgroup/cpuset/old/cpuset.cpus", "0,2\n"),
         ]);
         let mut sets = Cpusets::default();
-        assert_eq!(sets.of(&tree, "9:name=systemd:/\n3:cpu,cpuset:/db\n0::/\n"), cpus(&[1]));
-        assert_eq!(sets.of(&tree, "3:cpuset:/old\n0::/\n"), cpus(&[0, 2]));
-        assert_eq!(sets.of(&tree, "3:cpuset:/gone\n0::/\n"), Cpuset::Unseen);
-        assert_eq!(sets.of(&tree, "9:name=systemd:/\n0::/x\n"), Cpuset::All);
+        assert_eq!(
+            sets.of(&machine.tree(), "9:name=systemd:/\n3:cpu,cpuset:/db\n0::/\n"),
+            cpus(&[1])
+        );
+        assert_eq!(sets.of(&machine.tree(), "3:cpuset:/old\n0::/\n"), cpus(&[0, 2]));
+        assert_eq!(sets.of(&machine.tree(), "3:cpuset:/gone\n0::/\n"), Cpuset::Unseen);
+        assert_eq!(sets.of(&machine.tree(), "9:name=systemd:/\n0::/x\n"), Cpuset::All);
     }
 
     /// Mounts as in a network namespace that `ip netns exec` has entered.
     #[test]
     fn groups_mounted_elsewhere_are_found() {
-        let (_root, tree) = machine(&[
+        let machine = Made::of(&[
             ("proc/self/mountinfo", "22 1 0:21 / /sys rw - sysfs sysfs rw\n"),
             (
                 "proc/1/mountinfo",
@@ -270,38 +265,38 @@ mod tests {
             ("proc/1/root/y/db/cpuset.cpus", "1\n"),
         ]);
         let mut sets = Cpusets::default();
-        assert_eq!(sets.of(&tree, "0::/a/b\n"), cpus(&[2]));
-        assert_eq!(sets.of(&tree, "3:cpuset:/db\n0::/\n"), cpus(&[1]));
+        assert_eq!(sets.of(&machine.tree(), "0::/a/b\n"), cpus(&[2]));
+        assert_eq!(sets.of(&machine.tree(), "3:cpuset:/db\n0::/\n"), cpus(&[1]));
         assert!(!sets.has_unseen);
-        assert_eq!(sets.of(&tree, "0::/c\n"), Cpuset::Unseen);
+        assert_eq!(sets.of(&machine.tree(), "0::/c\n"), Cpuset::Unseen);
         assert!(sets.has_unseen);
     }
 
     #[test]
     fn unseen_parent_groups_may_restrict_cpusets() {
-        let (_root, tree) = machine(&[
+        let machine = Made::of(&[
             ("proc/self/mountinfo", "31 22 0:28 /a /groups rw - cgroup2 cgroup2 rw\n"),
             ("groups/cgroup.controllers", "\n"),
             ("groups/c/cpuset.cpus.effective", "2\n"),
         ]);
         let mut sets = Cpusets::default();
-        assert_eq!(sets.of(&tree, "0::/a/c\n"), cpus(&[2]));
-        assert_eq!(sets.of(&tree, "0::/a/b\n"), Cpuset::Unseen);
-        assert_eq!(sets.of(&tree, "0::/a\n"), Cpuset::Unseen);
-        assert_eq!(sets.of(&tree, "0::/ab/c\n"), Cpuset::Unseen);
-        assert_eq!(sets.of(&tree, "0::/a/c/\n"), cpus(&[2]));
+        assert_eq!(sets.of(&machine.tree(), "0::/a/c\n"), cpus(&[2]));
+        assert_eq!(sets.of(&machine.tree(), "0::/a/b\n"), Cpuset::Unseen);
+        assert_eq!(sets.of(&machine.tree(), "0::/a\n"), Cpuset::Unseen);
+        assert_eq!(sets.of(&machine.tree(), "0::/ab/c\n"), Cpuset::Unseen);
+        assert_eq!(sets.of(&machine.tree(), "0::/a/c/\n"), cpus(&[2]));
         // A container with a namespace of its own.
-        let (_root, tree) = machine(&[
+        let machine = Made::of(&[
             ("sys/fs/cgroup/cgroup.controllers", "\n"),
             ("sys/fs/cgroup/cgroup.type", "domain\n"),
         ]);
-        assert_eq!(Cpusets::default().of(&tree, "0::/\n"), Cpuset::Unseen);
+        assert_eq!(Cpusets::default().of(&machine.tree(), "0::/\n"), Cpuset::Unseen);
     }
 
     /// A container's own group is where the one above all usually is.
     #[test]
     fn the_mount_list_tells_which_group_is_mounted() {
-        let (_root, tree) = machine(&[
+        let machine = Made::of(&[
             (
                 "proc/self/mountinfo",
                 "33 31 0:30 /docker/id /sys/fs/cgroup/cpuset ro - cgroup cgroup rw,cpuset\n",
@@ -310,18 +305,17 @@ mod tests {
             ("sys/fs/cgroup/cpuset/db/cpuset.cpus", "1\n"),
         ]);
         let mut sets = Cpusets::default();
-        assert_eq!(sets.of(&tree, "3:cpuset:/docker/id\n0::/\n"), cpus(&[0, 1]));
-        assert_eq!(sets.of(&tree, "3:cpuset:/docker/id/db\n0::/\n"), cpus(&[1]));
+        assert_eq!(sets.of(&machine.tree(), "3:cpuset:/docker/id\n0::/\n"), cpus(&[0, 1]));
+        assert_eq!(sets.of(&machine.tree(), "3:cpuset:/docker/id/db\n0::/\n"), cpus(&[1]));
     }
 
     #[test]
     fn unmounted_groups_give_no_cpuset() {
-        let (_root, tree) = machine(&[]);
+        let machine = Made::new();
         let mut sets = Cpusets::default();
-        assert_eq!(sets.of(&tree, "0::/a\n"), Cpuset::Unseen);
-        fs::create_dir_all(tree.path("sys/fs/cgroup")).unwrap();
-        fs::write(tree.path("sys/fs/cgroup/cgroup.controllers"), "cpuset\n").unwrap();
+        assert_eq!(sets.of(&machine.tree(), "0::/a\n"), Cpuset::Unseen);
+        machine.file("sys/fs/cgroup/cgroup.controllers", "cpuset\n");
         sets.forget();
-        assert_eq!(sets.of(&tree, "0::/a\n"), Cpuset::All);
+        assert_eq!(sets.of(&machine.tree(), "0::/a\n"), Cpuset::All);
     }
 }

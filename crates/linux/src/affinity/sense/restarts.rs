@@ -91,33 +91,27 @@ fn asleep_ms() -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use crate::topology::made::Made;
 
     #[test]
     fn restarts_of_cpus_cards_and_the_machine_are_told() {
-        let root = tempfile::tempdir().unwrap();
-        let put = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        put(ONLINE, "0-3\n");
+        let machine = Made::of(&[(ONLINE, "0-3\n")]);
         for card in ["eth0", "eth1", "eth2"] {
-            put(&format!("sys/class/net/{card}/device/vendor"), "0x1af4\n");
+            machine.file(&format!("sys/class/net/{card}/device/vendor"), "0x1af4\n");
         }
-        put("sys/class/net/eth0/carrier_changes", "2\n");
-        put("sys/class/net/veth0/carrier_changes", "2\n");
-        put("sys/class/net/eth1/carrier_changes", "2\n");
-        let look = || Restarts::read(&Tree::new(root.path()));
+        machine.file("sys/class/net/eth0/carrier_changes", "2\n");
+        machine.file("sys/class/net/veth0/carrier_changes", "2\n");
+        machine.file("sys/class/net/eth1/carrier_changes", "2\n");
+        let look = || Restarts::read(&machine.tree());
         let first = look();
         assert_eq!(look().since(&first), Restarted::default());
-        put("sys/class/net/eth1/carrier_changes", "4\n");
-        put("sys/class/net/veth0/carrier_changes", "4\n");
-        put("sys/class/net/eth2/carrier_changes", "1\n");
+        machine.file("sys/class/net/eth1/carrier_changes", "4\n");
+        machine.file("sys/class/net/veth0/carrier_changes", "4\n");
+        machine.file("sys/class/net/eth2/carrier_changes", "1\n");
         let second = look();
         let cards = vec!["eth1".to_owned()];
         assert_eq!(second.since(&first), Restarted { all: false, cards });
-        put(ONLINE, "0-2\n");
+        machine.file(ONLINE, "0-2\n");
         let all = Restarted {
             all: true,
             cards: Vec::new(),

@@ -1,5 +1,3 @@
-//! Machines made by hand: a machine is a directory, and time passes when its files are changed.
-
 mod counted;
 mod live;
 mod recordings;
@@ -7,42 +5,19 @@ mod seen_threads;
 mod tied_queues;
 
 use super::*;
+use crate::topology::made::Made;
 use homenode_policy::NodeId;
 use homenode_policy::topology::{Cpu, Device, DeviceKind, Latency, Node, Parts};
 use std::fs;
-use std::os::unix::fs::symlink;
 
 /// Four CPUs on two nodes, of which CPU 3 is offline.
-struct Machine(tempfile::TempDir);
+fn four_cpus() -> Made {
+    let machine = Made::of(&[(ONLINE, "0-2\n"), (UPTIME, "100.00 300.00\n")]);
+    machine.interrupts(&[]);
+    machine
+}
 
-impl Machine {
-    fn new() -> Self {
-        let machine = Self(tempfile::tempdir().unwrap());
-        machine.file(ONLINE, "0-2\n").file(UPTIME, "100.00 300.00\n");
-        machine.interrupts(&[]);
-        machine
-    }
-
-    fn root(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn place(&self, path: &str) -> PathBuf {
-        let path = self.root().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        path
-    }
-
-    fn file(&self, path: &str, text: &str) -> &Self {
-        fs::write(self.place(path), text).unwrap();
-        self
-    }
-
-    fn link(&self, path: &str, target: &str) -> &Self {
-        symlink(target, self.place(path)).unwrap();
-        self
-    }
-
+impl Made {
     fn uptime(&self, text: &str) -> &Self {
         self.file(UPTIME, &format!("{text} 0.00\n"))
     }
@@ -109,7 +84,7 @@ fn cpus(numbers: &[u32]) -> Vec<CpuId> {
 
 #[test]
 fn isolated_cpus_are_those_of_both_lists() {
-    let machine = Machine::new();
+    let machine = four_cpus();
     assert_eq!(machine.sensor().sense(&topology(&[])).unwrap().snapshot.isolated, []);
     machine
         .file("sys/devices/system/cpu/isolated", "2\n")
@@ -123,7 +98,7 @@ fn isolated_cpus_are_those_of_both_lists() {
 
 #[test]
 fn a_period_is_the_difference_of_two_readings() {
-    let machine = Machine::new();
+    let machine = four_cpus();
     machine
         .interrupts(&[(30, [5, 0, 0], "timer"), (31, [1, 1, 1], "gone")])
         .affinity(30, "0-2", "0");
@@ -150,7 +125,7 @@ fn a_period_is_the_difference_of_two_readings() {
 
 #[test]
 fn settings_are_reread_on_request_and_periodically() {
-    let machine = Machine::new();
+    let machine = four_cpus();
     machine.interrupts(&[(30, [0; 3], "timer")]).affinity(30, "0-2", "0");
     let mut sensor = machine.sensor();
     let seen = |sensor: &mut Sensor| {
@@ -174,7 +149,7 @@ fn settings_are_reread_on_request_and_periodically() {
 
 #[test]
 fn hardware_changes_are_seen() {
-    let machine = Machine::new();
+    let machine = four_cpus();
     machine.interrupts(&[(30, [0; 3], "timer")]);
     machine.file("sys/block/vda/size", "1\n");
     let mut sensor = machine.sensor();
@@ -204,7 +179,7 @@ fn hardware_changes_are_seen() {
 #[test]
 fn a_missing_required_file_is_named() {
     for path in [ONLINE, UPTIME, INTERRUPTS] {
-        let machine = Machine::new();
+        let machine = four_cpus();
         machine.file("proc/1/comm", "x\n");
         fs::remove_file(machine.root().join(path)).unwrap();
         let error = Sensor::new(machine.root(), Box::new(Vec::new)).unwrap_err();
@@ -235,7 +210,7 @@ fn uptime_is_parsed() {
 /// Settings are read in every eighth period, or when CPUs come and go; and once more, as drivers may be slower.
 #[test]
 fn restarts_are_told_in_the_two_periods_that_read_settings_anew() {
-    let machine = Machine::new();
+    let machine = four_cpus();
     machine.file("sys/class/net/eth0/device/vendor", "0x1af4\n");
     machine.file("sys/class/net/eth0/carrier_changes", "2\n");
     let mut sensor = machine.sensor();

@@ -1,21 +1,16 @@
 use super::*;
+use crate::topology::made::Made;
 use homenode_policy::topology::{Latency, Node, NodeKind, Topology};
-use std::fs;
-use std::os::unix::fs::symlink;
 
 /// A recorded machine: two nodes with CPUs (CPU 3 is offline, 4 to 7 may be plugged later) and a memory-only node, an
 /// NVMe disk on node 1, a virtio disk whose node is only known two devices up, and two network cards.
-fn recorded() -> tempfile::TempDir {
-    let root = tempfile::tempdir().unwrap();
+fn recorded() -> Made {
+    let machine = Made::new();
     let file = |path: &str, text: &str| {
-        let path = root.path().join("sys").join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        machine.file(&format!("sys/{path}"), text);
     };
     let link = |path: &str, target: &str| {
-        let path = root.path().join("sys").join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        symlink(target, path).unwrap();
+        machine.link(&format!("sys/{path}"), target);
     };
     file("devices/system/cpu/possible", "0-7\n");
     file("devices/system/cpu/present", "0-3\n");
@@ -60,7 +55,7 @@ fn recorded() -> tempfile::TempDir {
     link("class/net/eth0", &format!("../../{card}/virtio2/net/eth0"));
     file("devices/virtual/net/lo/queues/rx-0/rps_cpus", "0");
     link("class/net/lo", "../../devices/virtual/net/lo");
-    root
+    machine
 }
 
 /// Returns hwloc's view of [`recorded`]: the memory-only node has the CPU of node 1.
@@ -95,9 +90,9 @@ fn seen_by_hwloc() -> Parts {
 }
 
 fn amended() -> Topology {
-    let root = recorded();
+    let machine = recorded();
     let mut parts = seen_by_hwloc();
-    amend(&mut parts, &Tree::new(root.path()));
+    amend(&mut parts, &machine.tree());
     Topology::new(parts).unwrap()
 }
 
@@ -157,13 +152,13 @@ fn devices_have_homes_and_queues() {
 /// A disk behind two controllers, on nodes 0 and 1, with a queue more on the second.
 #[test]
 fn a_multipath_disk_has_the_home_and_queues_of_its_only_path() {
-    let root = recorded();
+    let machine = recorded();
     let put = |path: &str, text: &str| {
-        let path = root.path().join("sys").join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        machine.file(&format!("sys/{path}"), text);
     };
-    let link = |name: &str, target: &str| symlink(target, root.path().join("sys/block").join(name)).unwrap();
+    let link = |name: &str, target: &str| {
+        machine.link(&format!("sys/block/{name}"), target);
+    };
     let subsystem = "devices/virtual/nvme-subsystem/nvme-subsys1";
     put(&format!("{subsystem}/nvme1n1/size"), "8\n");
     link("nvme1n1", &format!("../{subsystem}/nvme1n1"));
@@ -181,9 +176,9 @@ fn a_multipath_disk_has_the_home_and_queues_of_its_only_path() {
     });
     let seen = || {
         let mut parts = seen_by_hwloc();
-        amend(&mut parts, &Tree::new(root.path()));
-        let machine = Topology::new(parts).unwrap();
-        let disks = machine
+        amend(&mut parts, &machine.tree());
+        let topology = Topology::new(parts).unwrap();
+        let disks = topology
             .devices()
             .iter()
             .filter(|device| device.name.starts_with("nvme1"));
@@ -204,11 +199,11 @@ fn a_multipath_disk_has_the_home_and_queues_of_its_only_path() {
 
 #[test]
 fn a_single_node_has_all_cpus_and_devices() {
-    let root = recorded();
+    let machine = recorded();
     let mut parts = seen_by_hwloc();
     parts.nodes.truncate(1);
     parts.latency.matrix = vec![vec![10]];
-    amend(&mut parts, &Tree::new(root.path()));
+    amend(&mut parts, &machine.tree());
     assert!(
         parts.devices.iter().all(|device| device.home == Some(NodeId(0))),
         "{:?}",
@@ -218,8 +213,7 @@ fn a_single_node_has_all_cpus_and_devices() {
 
 #[test]
 fn an_empty_sysfs_changes_nothing() {
-    let root = tempfile::tempdir().unwrap();
     let mut parts = seen_by_hwloc();
-    amend(&mut parts, &Tree::new(root.path()));
+    amend(&mut parts, &Made::new().tree());
     assert_eq!(parts, seen_by_hwloc());
 }

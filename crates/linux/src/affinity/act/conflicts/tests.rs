@@ -1,14 +1,8 @@
 use super::*;
-use std::fs;
+use crate::topology::made::Made;
 
 fn found(files: &[(&str, &str)]) -> Vec<Conflict> {
-    let root = tempfile::tempdir().unwrap();
-    for (path, text) in files {
-        let path = root.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-    conflicts(root.path())
+    conflicts(Made::of(files).root())
 }
 
 fn receive(device: &str) -> Target {

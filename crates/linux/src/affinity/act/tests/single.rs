@@ -4,8 +4,8 @@ use super::super::conflicts::{conflicts, leave_alone};
 use super::super::{Actor, Error, Hold, Outcome, Restore, Standing};
 use super::model::{ALL, Handle, OTHERS, Set, cpus};
 use super::{action, plan, snapshot};
+use crate::topology::made::Made;
 use homenode_policy::affinity::{Config, Previous, Target, ThreadId};
-use std::fs;
 
 pub(super) const INIT: ThreadId = ThreadId {
     process: 1,
@@ -321,10 +321,7 @@ fn ended_threads_are_removed_from_the_journal() {
 #[test]
 fn interrupts_of_irqbalance_are_left_alone() {
     let (handle, mut actor) = quiet();
-    let root = tempfile::tempdir().unwrap();
-    fs::create_dir_all(root.path().join("proc/812")).unwrap();
-    fs::write(root.path().join("proc/812/comm"), "irqbalance\n").unwrap();
-    let conflicts = conflicts(root.path());
+    let conflicts = conflicts(Made::of(&[("proc/812/comm", "irqbalance\n")]).root());
     let told = snapshot(&handle.machine());
     let xps = handle.machine().has(&transmit()).unwrap();
     let plan = plan(vec![

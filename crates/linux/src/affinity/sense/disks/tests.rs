@@ -1,53 +1,38 @@
-//! Machines of disks, made by hand.
-
 use super::*;
+use crate::topology::made::Made;
 use std::fs;
-use std::os::unix::fs::symlink;
 
 const KIB: u64 = 1024;
 const GIB: u64 = KIB * KIB * KIB;
 
-struct Machine(tempfile::TempDir);
+/// `sda` with two parts, `nvme0n1`; `dm-0` on a part, `dm-1` on `dm-0`, `md0` on both disks.
+fn stacked() -> Made {
+    let machine = Made::new();
+    machine
+        .disk("8:0", "pci/sda", &[])
+        .disk("8:1", "pci/sda/sda1", &[])
+        .file("sys/devices/pci/sda/sda1/partition", "1")
+        .disk("8:2", "pci/sda/sda2", &[])
+        .file("sys/devices/pci/sda/sda2/partition", "2")
+        .disk("259:0", "nvme/nvme0n1", &[])
+        .disk("253:0", "virtual/dm-0", &["sda2"])
+        .disk("253:1", "virtual/dm-1", &["dm-0"])
+        .disk("9:0", "virtual/md0", &["sda1", "nvme0n1"])
+        .disk("7:0", "virtual/loop0", &[]);
+    machine
+}
 
-impl Machine {
-    /// `sda` with two parts, `nvme0n1`; `dm-0` on a part, `dm-1` on `dm-0`, `md0` on both disks.
-    fn new() -> Self {
-        let machine = Self(tempfile::tempdir().unwrap());
-        machine.disk("8:0", "pci/sda", &[]);
-        machine
-            .disk("8:1", "pci/sda/sda1", &[])
-            .file("sys/devices/pci/sda/sda1/partition", "1");
-        machine
-            .disk("8:2", "pci/sda/sda2", &[])
-            .file("sys/devices/pci/sda/sda2/partition", "2");
-        machine.disk("259:0", "nvme/nvme0n1", &[]);
-        machine.disk("253:0", "virtual/dm-0", &["sda2"]);
-        machine.disk("253:1", "virtual/dm-1", &["dm-0"]);
-        machine.disk("9:0", "virtual/md0", &["sda1", "nvme0n1"]);
-        machine.disk("7:0", "virtual/loop0", &[]);
-        machine
-    }
-
+impl Made {
     fn disk(&self, number: &str, place: &str, slaves: &[&str]) -> &Self {
         let name = place.rsplit('/').next().unwrap();
-        let directory = self.0.path().join("sys/devices").join(place);
+        let directory = self.root().join("sys/devices").join(place);
         fs::create_dir_all(directory.join("slaves")).unwrap();
         for slave in slaves {
             fs::create_dir(directory.join("slaves").join(slave)).unwrap();
         }
-        for (class, link) in [("sys/dev/block", number), ("sys/class/block", name)] {
-            let class = self.0.path().join(class);
-            fs::create_dir_all(&class).unwrap();
-            symlink(&directory, class.join(link)).unwrap();
-        }
-        self
-    }
-
-    fn file(&self, path: &str, text: &str) -> &Self {
-        let path = self.0.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-        self
+        let directory = directory.to_str().unwrap();
+        self.link(&format!("sys/dev/block/{number}"), directory)
+            .link(&format!("sys/class/block/{name}"), directory)
     }
 
     fn opened(&self, process: u32, number: u32, flags: &str, mount: u32) -> &Self {
@@ -64,10 +49,6 @@ impl Machine {
             24 1 0:31 / /home rw - btrfs /dev/nvme0n1 rw\n\
             25 1 9:0 / /both rw - ext4 /dev/md0 rw\n";
         self.file(&format!("proc/{process}/mountinfo"), text)
-    }
-
-    fn tree(&self) -> Tree {
-        Tree::new(self.0.path())
     }
 }
 
@@ -88,7 +69,7 @@ fn count(read: u64, written: u64, dirtied: u64) -> DiskCount {
 
 #[test]
 fn partitions_and_mapped_devices_resolve_to_their_disk() {
-    let machine = Machine::new();
+    let machine = stacked();
     let mut disks = disks();
     let mut disk = |major, minor| disks.disk(&machine.tree(), key(major, minor));
     for (major, minor) in [(8, 0), (8, 1), (8, 2), (253, 0), (253, 1)] {
@@ -103,7 +84,7 @@ fn partitions_and_mapped_devices_resolve_to_their_disk() {
 
 /// The disk and the bytes; `?` where it is not known.
 fn divided(bytes: (u64, u64), counted: Option<&DiskCounts>, busy_bytes: u64) -> Vec<(String, u64)> {
-    let machine = Machine::new();
+    let machine = stacked();
     machine
         .mounts(5)
         .opened(5, 3, "0100002", 22)
@@ -181,7 +162,7 @@ fn open_files_tell_the_disk_without_counts() {
 
 #[test]
 fn open_files_of_a_process_are_read() {
-    let machine = Machine::new();
+    let machine = stacked();
     let tree = machine.tree();
     let seen = |process| {
         let files = disks().files(&tree, process).clone();

@@ -12,12 +12,7 @@ struct Counts {
     mask: u64,
 }
 
-impl Machine {
-    fn bytes(&self, path: &str, bytes: &[u8]) -> &Self {
-        fs::write(self.place(path), bytes).unwrap();
-        self
-    }
-
+impl Made {
     /// Threads of process 7, which began at tick 5.
     fn threads(&self, threads: &[Counts]) -> &Self {
         let mut bytes = Vec::new();
@@ -53,8 +48,8 @@ fn counts(thread: u32, run_ns: u64, written: u64, mask: u64) -> Counts {
     }
 }
 
-fn machine() -> Machine {
-    let machine = Machine::new();
+fn machine() -> Made {
+    let machine = four_cpus();
     machine.file("sys/fs/cgroup/cgroup.controllers", "cpuset\n");
     machine.file("sys/fs/cgroup/a.service/cpuset.cpus.effective", "1-2\n");
     machine.file("proc/7/task/9/cgroup", "0::/a.service\n");
@@ -66,9 +61,8 @@ fn machine() -> Machine {
 #[test]
 fn threads_have_their_sockets_and_disks() {
     let machine = machine();
-    let directory = machine.root().join("sys/devices/sda");
-    fs::create_dir_all(&directory).unwrap();
-    machine.link("sys/dev/block/8:0", directory.to_str().unwrap());
+    let disk = machine.place("sys/devices/sda/size");
+    machine.link("sys/dev/block/8:0", disk.parent().unwrap().to_str().unwrap());
     machine.file("sys/class/net/eth0/ifindex", "3\n");
     let mut sensor = machine.sensor();
     machine.uptime("101.00");
@@ -327,7 +321,7 @@ fn answers_with_very_many_homes_are_merged_quickly() {
 #[test]
 fn equal_masks_are_held_once() {
     const THREADS: u32 = 20_000;
-    let machine = Machine::new();
+    let machine = four_cpus();
     machine.file(ONLINE, "0-255\n").file("proc/7/task/1/cgroup", "0::/\n");
     let count = |run_ns: u64| {
         let mut bytes = Vec::new();

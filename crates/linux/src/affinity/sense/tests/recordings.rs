@@ -174,7 +174,7 @@ fn recording_into_a_used_directory_is_refused() {
 #[test]
 fn modes_and_errors_are_recorded_too() {
     use std::os::unix::fs::PermissionsExt;
-    let machine = Machine::new();
+    let machine = four_cpus();
     machine.interrupts(&[
         (30, [1, 0, 0], "nvme0q1"),
         (31, [1, 0, 0], "fixed"),

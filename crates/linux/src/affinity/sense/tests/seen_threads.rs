@@ -12,7 +12,7 @@ struct Counts {
     started: u64,
 }
 
-impl Machine {
+impl Made {
     fn thread(&self, process: u32, thread: u32, name: &str, counts: Counts) -> &Self {
         let Counts { run_ns, disk, started } = counts;
         let directory = format!("proc/{process}/task/{thread}");
@@ -52,7 +52,7 @@ fn sense(sensor: &mut Sensor) -> Vec<Thread> {
 #[test]
 fn wait_times_count_since_the_last_pass() {
     const RUN: u64 = 150_000_000;
-    let machine = Machine::new();
+    let machine = four_cpus();
     let look = |sensor: &mut Sensor, run_ns: u64, waited_ns: u64| {
         machine.thread(7, 7, "x", counts(run_ns, 0));
         machine.file("proc/7/task/7/schedstat", &format!("{run_ns} {waited_ns} 5\n"));
@@ -71,7 +71,7 @@ fn wait_times_count_since_the_last_pass() {
 
 #[test]
 fn only_threads_that_ran_are_reported() {
-    let machine = Machine::new();
+    let machine = four_cpus();
     machine
         .thread(7, 7, "server", counts(1000, 10))
         .thread(7, 8, "io (1) ", counts(5, 0));
@@ -110,7 +110,7 @@ fn only_threads_that_ran_are_reported() {
 
 #[test]
 fn new_ended_and_reused_thread_ids_are_distinguished() {
-    let machine = Machine::new();
+    let machine = four_cpus();
     let at = |started, run_ns| Counts {
         run_ns,
         disk: run_ns,
@@ -145,7 +145,7 @@ fn new_ended_and_reused_thread_ids_are_distinguished() {
 
 #[test]
 fn masks_and_cpusets_of_threads_are_read() {
-    let machine = Machine::new();
+    let machine = four_cpus();
     machine.file("sys/fs/cgroup/cgroup.controllers", "cpuset\n");
     machine.file("sys/fs/cgroup/a.service/cpuset.cpus.effective", "1-3\n");
     let numbers = [20, 21, 22];
@@ -172,7 +172,7 @@ fn masks_and_cpusets_of_threads_are_read() {
 
 #[test]
 fn kernel_threads_are_left_out_until_their_id_is_reused() {
-    let machine = Machine::new();
+    let machine = four_cpus();
     let kernels = |run_ns| {
         machine.thread(2, 2, "kthreadd", counts(run_ns, 0));
         let path = machine.root().join("proc/2/task/2/stat");
@@ -197,7 +197,7 @@ fn kernel_threads_are_left_out_until_their_id_is_reused() {
 
 #[test]
 fn kernels_without_schedstat_report_ticks() {
-    let machine = Machine::new();
+    let machine = four_cpus();
     let set = |run_ns, schedstat: Option<&str>| {
         machine.thread(7, 7, "x", counts(run_ns, 0));
         let path = machine.root().join("proc/7/task/7/schedstat");
@@ -218,7 +218,7 @@ fn kernels_without_schedstat_report_ticks() {
 #[test]
 fn threads_that_end_while_they_are_read_are_skipped() {
     for kept in ["", "schedstat", "schedstat stat", "schedstat stat io"] {
-        let machine = Machine::new();
+        let machine = four_cpus();
         machine
             .thread(7, 7, "x", counts(1, 1))
             .thread(7, 8, "stays", counts(1, 1));
@@ -245,7 +245,7 @@ fn threads_that_end_while_they_are_read_are_skipped() {
 
 #[test]
 fn unreadable_thread_files_are_reported_once() {
-    let machine = Machine::new();
+    let machine = four_cpus();
     let unreadable = |path: &str| {
         let path = machine.root().join(path);
         fs::remove_file(&path).unwrap();

@@ -5,8 +5,8 @@ use homenode_policy::affinity::{Queue, QueueKind};
 use std::os::unix::fs::PermissionsExt;
 
 /// An NVMe controller with two disks, a virtio disk, a virtio card with two queues, and a function with two cards.
-fn machine() -> Machine {
-    let machine = Machine::new();
+fn machine() -> Made {
+    let machine = four_cpus();
     let lines = [
         (30, [9, 0, 0], "nvme0q0"),
         (31, [0, 0, 0], "nvme0q1"),
@@ -72,7 +72,7 @@ fn machine() -> Machine {
     machine
 }
 
-fn seen(machine: &Machine) -> Sensed {
+fn seen(machine: &Made) -> Sensed {
     let block = |name| (name, DeviceKind::Block);
     let card = |name| (name, DeviceKind::Network);
     let devices = [
@@ -144,7 +144,7 @@ fn queues_have_their_interrupts_and_cpus() {
 
 #[test]
 fn a_multipath_disk_has_the_queues_of_its_only_path() {
-    let machine = Machine::new();
+    let machine = four_cpus();
     machine.interrupts(&[(31, [1, 0, 0], "nvme3q1"), (41, [1, 0, 0], "nvme4q1")]);
     machine.file("sys/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1/size", "8\n");
     machine.link(

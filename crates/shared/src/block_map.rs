@@ -356,15 +356,17 @@ mod tests {
     use super::*;
     use homenode_policy::MemberId;
 
+    /// Puts a block into an empty place.
+    fn place(map: &BlockMap, nodes: &Nodes, at: u64, block: Block) {
+        let places = map.lock_empty(nodes, 0, at, 1).expect("map nodes are left");
+        places.expect("the place is empty").publish(block);
+    }
+
     #[test]
     fn a_map_node_is_freed_with_its_last_entry() {
         let (nodes, map) = (Nodes::new(1), BlockMap::default());
         for at in [0, 511, 512, 1 << 20] {
-            let places = map
-                .lock_empty(&nodes, 0, at, 1)
-                .expect("map nodes are left")
-                .expect("the place is empty");
-            places.publish(Block::new(MemberId(0), at));
+            place(&map, &nodes, at, Block::new(MemberId(0), at));
         }
         assert!(nodes.used() > 3 && !map.is_blank());
         for at in [0, 512, 1 << 20, 511] {
@@ -377,23 +379,13 @@ mod tests {
     #[test]
     fn a_full_node_of_neighbours_becomes_a_run() {
         let (nodes, map) = (Nodes::new(1), BlockMap::default());
-        let fill = |at: u64, block: u64| {
-            let places = map
-                .lock_empty(&nodes, 0, at, 1)
-                .expect("map nodes are left")
-                .expect("the place is empty");
-            places.publish(Block::new(MemberId(2), block));
+        // The second stretch is not aligned in the pool.
+        let block = |at: u64| {
+            let shift = if (512..1024).contains(&at) { 7000 } else { 1024 };
+            Block::new(MemberId(2), at + shift)
         };
         for at in 0..1536 {
-            // The second stretch is not aligned in the pool.
-            fill(
-                at,
-                if (512..1024).contains(&at) {
-                    at + 7000
-                } else {
-                    at + 1024
-                },
-            );
+            place(&map, &nodes, at, block(at));
         }
         let before = nodes.used();
         for at in [0, 512, 1024, 1024, 2048] {
@@ -404,12 +396,7 @@ mod tests {
         assert_eq!(nodes.used(), before - 2, "the second stretch became a run");
         map.check_invariants(&nodes);
         for at in [0, 511, 512, 1023, 1024, 1535] {
-            let block = if (512..1024).contains(&at) {
-                at + 7000
-            } else {
-                at + 1024
-            };
-            assert_eq!(map.find_one(&nodes, at), Some(Block::new(MemberId(2), block)));
+            assert_eq!(map.find_one(&nodes, at), Some(block(at)));
         }
     }
 
@@ -419,8 +406,7 @@ mod tests {
         let mut asked = Vec::new();
         for run in 0..66 {
             for at in run * 512..(run + 1) * 512 {
-                let places = map.lock_empty(&nodes, 0, at, 1).expect("map nodes are left");
-                places.expect("it is empty").publish(Block::new(MemberId(0), at + 512));
+                place(&map, &nodes, at, Block::new(MemberId(0), at + 512));
             }
             let first = if run == 1 { 0 } else { run };
             for run in first..=run {
@@ -439,15 +425,9 @@ mod tests {
     #[test]
     fn the_full_length_of_a_hole_is_found() {
         let (nodes, map) = (Nodes::new(1), BlockMap::default());
-        let place = |at| {
-            let places = map
-                .lock_empty(&nodes, 0, at, 1)
-                .expect("map nodes are left")
-                .expect("the place is empty");
-            places.publish(Block::new(MemberId(0), at));
-        };
-        place(3);
-        place(40);
+        for at in [3, 40] {
+            place(&map, &nodes, at, Block::new(MemberId(0), at));
+        }
         assert_eq!(map.find(&nodes, 4, 100), Found::Empty { blocks: 36 });
         assert_eq!(map.find(&nodes, 4, 7), Found::Empty { blocks: 7 });
         assert_eq!(map.find(&nodes, 41, 1000), Found::Empty { blocks: 512 - 41 });

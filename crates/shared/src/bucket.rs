@@ -197,6 +197,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
+    use crate::sync::beside;
     use std::sync::Arc;
 
     /// Returns the most units that may pass by `now_ns`, if the bucket was full at 100.
@@ -216,8 +217,7 @@ mod loom_tests {
                     .map(|now_ns| u64::from(bucket.take(*now_ns, 2).is_ok()) * 2)
                     .sum()
             };
-            let other = Arc::clone(&bucket);
-            let second = loom::thread::spawn(move || take(&other, [100, 101]));
+            let second = beside(Arc::clone(&bucket), move |other| take(&other, [100, 101]));
             let first = take(&bucket, [100, 102]);
             let taken = first + second.join().expect("the thread does not panic");
             assert!((2..=limit(102)).contains(&taken), "{taken} taken");
@@ -230,8 +230,7 @@ mod loom_tests {
     fn a_change_of_the_rate_charges_each_request_once() {
         loom::model(|| {
             let bucket = Arc::new(Bucket::new(NS_PER_SECOND, 2));
-            let other = Arc::clone(&bucket);
-            let second = loom::thread::spawn(move || other.take(100, 2));
+            let second = beside(Arc::clone(&bucket), move |other| other.take(100, 2));
             bucket.set(100, NS_PER_SECOND / 10, 2);
             match second.join().expect("the thread does not panic") {
                 Ok(()) => assert_eq!(bucket.take(100, 2), Err(120)),
@@ -248,8 +247,7 @@ mod loom_tests {
     fn a_change_of_the_rate_of_a_full_bucket() {
         loom::model(|| {
             let bucket = Arc::new(Bucket::new(NS_PER_SECOND / 10, 2));
-            let other = Arc::clone(&bucket);
-            let second = loom::thread::spawn(move || other.take(0, 2));
+            let second = beside(Arc::clone(&bucket), move |other| other.take(0, 2));
             bucket.set(0, NS_PER_SECOND, 2);
             if second.join().expect("the thread does not panic").is_ok() {
                 let again_ns = bucket.take(0, 2).expect_err("nothing is left");

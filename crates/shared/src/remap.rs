@@ -113,9 +113,8 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::sync::yield_now;
+    use crate::sync::{beside, yield_now};
     use crate::{Receiver, ring};
-    use loom::thread;
     use std::sync::Arc;
 
     /// A core that is mapped elsewhere while it sends loses nothing and sends nothing twice, and each message comes where the
@@ -125,27 +124,21 @@ mod loom_tests {
         loom::model(|| {
             let map = Arc::new(Map::new(&[0]));
             let doors: Arc<[Door<Receiver<2>>; 2]> = Arc::default();
-            let core = {
-                let (map, doors) = (Arc::clone(&map), Arc::clone(&doors));
-                thread::spawn(move || {
-                    let mut outlet = None;
-                    for number in 0..2 {
-                        let queue = map.queue(0);
-                        if outlet.as_ref().is_none_or(|(mapped, _)| *mapped != queue) {
-                            let (sender, receiver) = ring(2);
-                            doors[queue].enter(receiver);
-                            outlet = Some((queue, sender));
-                        }
-                        let (mapped, sender) = outlet.as_mut().expect("it was just made");
-                        sender.push([number, *mapped as u64]).expect("there is room for both");
-                        sender.publish();
+            let core = beside((Arc::clone(&map), Arc::clone(&doors)), move |(map, doors)| {
+                let mut outlet = None;
+                for number in 0..2 {
+                    let queue = map.queue(0);
+                    if outlet.as_ref().is_none_or(|(mapped, _)| *mapped != queue) {
+                        let (sender, receiver) = ring(2);
+                        doors[queue].enter(receiver);
+                        outlet = Some((queue, sender));
                     }
-                })
-            };
-            let ruler = {
-                let map = Arc::clone(&map);
-                thread::spawn(move || map.set(0, 1))
-            };
+                    let (mapped, sender) = outlet.as_mut().expect("it was just made");
+                    sender.push([number, *mapped as u64]).expect("there is room for both");
+                    sender.publish();
+                }
+            });
+            let ruler = beside(Arc::clone(&map), move |map| map.set(0, 1));
             let (mut links, mut seen, mut came) = ([const { Vec::new() }; 2], [0; 2], Vec::new());
             while came.len() < 2 {
                 for queue in 0..2 {
@@ -174,10 +167,7 @@ mod loom_tests {
     fn two_new_cores_are_admitted() {
         loom::model(|| {
             let door = Arc::new(Door::default());
-            let come = |number: u64| {
-                let door = Arc::clone(&door);
-                thread::spawn(move || door.enter(number))
-            };
+            let come = |number: u64| beside(Arc::clone(&door), move |door| door.enter(number));
             let cores = [come(1), come(2)];
             let (mut seen, mut came) = (0, 0);
             came += door.newcomers(&mut seen).into_iter().flatten().sum::<u64>();
@@ -194,14 +184,11 @@ mod loom_tests {
     fn a_core_may_join_while_its_queue_ends() {
         loom::model(|| {
             let door = Arc::new(Door::default());
-            let core = {
-                let door = Arc::clone(&door);
-                thread::spawn(move || {
-                    let (answers, receiver) = ring::<1>(2);
-                    door.enter(answers);
-                    receiver
-                })
-            };
+            let core = beside(Arc::clone(&door), move |door| {
+                let (answers, receiver) = ring::<1>(2);
+                door.enter(answers);
+                receiver
+            });
             let mut seen = 0;
             let taken = door.newcomers(&mut seen);
             door.close();

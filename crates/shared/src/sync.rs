@@ -93,6 +93,15 @@ pub(crate) struct OwnLine<T>(pub(crate) T);
 /// Bytes of one [`OwnLine`].
 pub(crate) const LINE_BYTES: usize = 128;
 
+/// Runs `work` in a thread of loom's, with its own handles of what the threads share.
+#[cfg(all(test, loom))]
+pub(crate) fn beside<S: 'static, R: 'static>(
+    shared: S,
+    work: impl FnOnce(S) -> R + 'static,
+) -> loom::thread::JoinHandle<R> {
+    loom::thread::spawn(move || work(shared))
+}
+
 #[cfg(all(test, not(any(loom, miri))))]
 mod tests {
     use super::*;

@@ -7,10 +7,10 @@
 mod gate;
 
 use super::{BlockMap, Found, Nodes, RUN_BLOCKS};
+use crate::sync::beside;
 use homenode_policy::{Block, MemberId};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::thread;
 
 /// A map, its nodes, and the bytes of some blocks.
 struct World {
@@ -90,8 +90,7 @@ fn filling_while_the_entries_move() {
     for near in [0, 1] {
         bounded(3).check(move || {
             let world = World::new();
-            let other = Arc::clone(&world);
-            let second = thread::spawn(move || assert!(other.write(2, block(2))));
+            let second = beside(Arc::clone(&world), move |other| assert!(other.write(2, block(2))));
             assert!(world.write(near, block(near)));
             second.join().expect("the thread does not panic");
             assert_eq!(world.read(near), Some(block(near)));
@@ -109,8 +108,7 @@ fn two_threads_move_the_entries() {
         bounded(3).check(move || {
             let world = World::new();
             (0..there).for_each(|at| assert!(world.write(at, block(at))));
-            let other = Arc::clone(&world);
-            let second = thread::spawn(move || assert!(other.write(3, block(3))));
+            let second = beside(Arc::clone(&world), move |other| assert!(other.write(3, block(3))));
             assert!(world.write(2, block(2)));
             second.join().expect("the thread does not panic");
             for at in (0..there).chain(2..4) {
@@ -127,8 +125,7 @@ fn two_threads_grow_the_tree_over_a_block() {
     bounded(3).check(|| {
         let world = World::new();
         assert!(world.write(0, block(0)));
-        let other = Arc::clone(&world);
-        let far = thread::spawn(move || {
+        let far = beside(Arc::clone(&world), move |other| {
             assert!(other.write(RUN_BLOCKS + 1, block(1)));
             assert_eq!(other.read(0), Some(block(0)));
         });
@@ -146,8 +143,7 @@ fn two_threads_fill_the_same_block() {
     for at in [0, 1, 2] {
         bounded(3).check(move || {
             let world = World::new();
-            let other = Arc::clone(&world);
-            let second = thread::spawn(move || {
+            let second = beside(Arc::clone(&world), move |other| {
                 let won = other.write(at, block(1));
                 assert!(other.read(at).is_some());
                 won
@@ -166,8 +162,7 @@ fn two_threads_fill_the_same_block() {
 fn an_unused_lock_of_an_entry_is_released() {
     loom::model(|| {
         let world = World::new();
-        let other = Arc::clone(&world);
-        let second = thread::spawn(move || {
+        let second = beside(Arc::clone(&world), move |other| {
             drop(other.map.lock_empty(&other.nodes, 0, 0, 1).expect("map nodes are left"));
         });
         assert!(world.write(0, block(0)));
@@ -183,8 +178,7 @@ fn reading_while_a_block_is_filled() {
     for at in [0, 1, 2] {
         loom::model(move || {
             let world = World::new();
-            let other = Arc::clone(&world);
-            let reader = thread::spawn(move || {
+            let reader = beside(Arc::clone(&world), move |other| {
                 let first = other.read(at);
                 let second = other.read(at);
                 assert!(first.is_none() || second == first, "a block went away");
@@ -201,8 +195,7 @@ fn finding_neighbours_while_the_entries_move() {
     bounded(3).check(|| {
         let world = World::new();
         assert!(world.write(0, block(0)));
-        let other = Arc::clone(&world);
-        let reader = thread::spawn(move || {
+        let reader = beside(Arc::clone(&world), move |other| {
             let first = other.read_more(0, 3);
             let second = other.read_more(0, 3);
             assert!(1 <= first && first <= second, "blocks went away");
@@ -220,8 +213,7 @@ fn finding_neighbours_while_the_entries_move() {
 fn filling_a_run_while_a_block_of_it_is_filled() {
     bounded(3).check(|| {
         let world = World::new();
-        let other = Arc::clone(&world);
-        let second = thread::spawn(move || {
+        let second = beside(Arc::clone(&world), move |other| {
             assert!(other.write(RUN_BLOCKS + 1, block(8)) || other.read(RUN_BLOCKS + 1).is_some())
         });
         let places = world
@@ -256,8 +248,7 @@ fn a_leaf_becomes_a_run_under_its_readers() {
         // The tree has a level for runs.
         assert!(world.write(RUN_BLOCKS, block(8)));
         (0..RUN_BLOCKS - 1).for_each(|at| assert!(world.write(at, block(at))));
-        let other = Arc::clone(&world);
-        let second = thread::spawn(move || {
+        let second = beside(Arc::clone(&world), move |other| {
             let before = other.read_more(1, RUN_BLOCKS - 1);
             let _ = other.map.make_run(&other.nodes, 0);
             let after = other.read_more(1, RUN_BLOCKS - 1);

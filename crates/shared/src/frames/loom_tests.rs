@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::Gate;
+use crate::sync::beside;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::thread::{spawn, yield_now};
+use loom::thread::yield_now;
 
 /// Model of one disk block, its frame, its file, and the bytes on the disk.
 struct World {
@@ -107,10 +108,7 @@ fn a_store_is_saved_or_the_frame_is_dirty() {
     bounded(|| {
         let world = world();
         assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
-        let writer = {
-            let world = world.clone();
-            spawn(move || assert!(world.write(1)))
-        };
+        let writer = beside(world.clone(), move |world| assert!(world.write(1)));
         world.save();
         world.save();
         writer.join().expect("the thread does not panic");
@@ -123,10 +121,7 @@ fn a_store_is_saved_or_the_frame_is_dirty() {
 fn a_store_into_a_frame_that_was_made_dirty_ahead_is_saved_or_the_frame_is_dirty() {
     bounded(|| {
         let world = world();
-        let writer = {
-            let world = world.clone();
-            spawn(move || assert!(world.write_ready(1)))
-        };
+        let writer = beside(world.clone(), move |world| assert!(world.write_ready(1)));
         world.save();
         world.save();
         writer.join().expect("the thread does not panic");
@@ -150,20 +145,17 @@ fn an_evicted_frame_has_no_user() {
 fn evict_beside_a_reader(world: &Arc<World>) {
     {
         let frame = Arc::new(UnsafeCell::new(0_u32));
-        let reader = {
-            let (world, frame) = (world.clone(), frame.clone());
-            spawn(move || {
-                let slot = world.slots.claim().expect("one of two slots is free");
-                for inode in [2, 1] {
-                    if let Some(_inside) = slot.enter(&world.gate, inode)
-                        && world.index.warm(BLOCK).is_ok()
-                    {
-                        // SAFETY: loom checks that nobody writes meanwhile: that is the test.
-                        frame.with(|at| assert_eq!(unsafe { *at }, 0));
-                    }
+        let reader = beside((world.clone(), frame.clone()), move |(world, frame)| {
+            let slot = world.slots.claim().expect("one of two slots is free");
+            for inode in [2, 1] {
+                if let Some(_inside) = slot.enter(&world.gate, inode)
+                    && world.index.warm(BLOCK).is_ok()
+                {
+                    // SAFETY: loom checks that nobody writes meanwhile: that is the test.
+                    frame.with(|at| assert_eq!(unsafe { *at }, 0));
                 }
-            })
-        };
+            }
+        });
         // An epoch that has begun before the frame becomes cool says nothing of it.
         world.epochs.advance(&world.slots);
         if world.evict() {
@@ -179,10 +171,7 @@ fn a_store_into_a_frame_that_is_evicted_is_not_lost() {
     for write in [World::write, World::write_ready] {
         bounded(move || {
             let world = world();
-            let writer = {
-                let world = world.clone();
-                spawn(move || write(&world, 1))
-            };
+            let writer = beside(world.clone(), move |world| write(&world, 1));
             let evicted = world.evict();
             let written = writer.join().expect("the thread does not panic");
             assert!(!(written && evicted), "evicted with a store in it");
@@ -197,10 +186,7 @@ fn a_store_beside_write_back_and_eviction_is_not_lost() {
         bounded(move || {
             let world = world();
             assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
-            let writer = {
-                let world = world.clone();
-                spawn(move || write(&world, 1))
-            };
+            let writer = beside(world.clone(), move |world| write(&world, 1));
             world.save();
             let evicted = world.evict();
             let written = writer.join().expect("the thread does not panic");
@@ -219,15 +205,12 @@ fn a_block_may_be_forgotten_while_it_is_filled() {
         let index = Arc::new(FrameIndex::new(1).unwrap());
         // Frames in nobody's hands.
         let free = Arc::new(AtomicU32::new(1));
-        let filler = {
-            let (index, free) = (index.clone(), free.clone());
-            spawn(move || {
-                free.fetch_sub(1, Ordering::Relaxed);
-                if !index.begin_fill(BLOCK, FRAME) || !index.end_fill(BLOCK, FRAME) {
-                    free.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        };
+        let filler = beside((index.clone(), free.clone()), move |(index, free)| {
+            free.fetch_sub(1, Ordering::Relaxed);
+            if !index.begin_fill(BLOCK, FRAME) || !index.end_fill(BLOCK, FRAME) {
+                free.fetch_add(1, Ordering::Relaxed);
+            }
+        });
         if index.forget(BLOCK) != Forgotten::Nothing {
             free.fetch_add(1, Ordering::Relaxed);
         }
@@ -246,10 +229,9 @@ fn a_store_replaces_a_block_under_its_reader() {
     loom::model(|| {
         let index = Arc::new(FrameIndex::new(1).unwrap());
         let (read, stored) = (0, 1);
-        let reader = {
-            let index = index.clone();
-            spawn(move || index.begin_fill(BLOCK, read) && index.end_fill(BLOCK, read))
-        };
+        let reader = beside(index.clone(), move |index| {
+            index.begin_fill(BLOCK, read) && index.end_fill(BLOCK, read)
+        });
         let is_stored = match index.warm(BLOCK) {
             Ok(_) => false,
             Err(away) => {
@@ -274,10 +256,7 @@ fn a_store_replaces_a_block_under_its_reader() {
 fn a_dirty_block_is_found_by_its_group() {
     loom::model(|| {
         let world = world();
-        let writer = {
-            let world = world.clone();
-            spawn(move || world.index.mark_dirty(BLOCK))
-        };
+        let writer = beside(world.clone(), move |world| world.index.mark_dirty(BLOCK));
         let before = world.index.next_dirty(0, 1);
         writer.join().expect("the thread does not panic");
         assert!(before.is_none_or(|at| at == BLOCK));
@@ -296,24 +275,20 @@ fn use_frame(world: &World, frame: &UnsafeCell<u32>) {
     }
 }
 
-/// Evicts a frame that somebody uses, while `beside` goes on; both epochs may end at any time.
-fn evict_beside(world: &Arc<World>, beside: impl FnOnce(&World) + Send + 'static) {
+/// Evicts a frame that somebody uses, while `meanwhile` goes on; both epochs may end at any time.
+fn evict_beside(world: &Arc<World>, meanwhile: impl FnOnce(&World) + Send + 'static) {
     let frame = Arc::new(UnsafeCell::new(0_u32));
-    let reader = {
-        let (world, frame) = (world.clone(), frame.clone());
-        spawn(move || use_frame(&world, &frame))
-    };
-    let beside = {
-        let world = world.clone();
-        spawn(move || beside(&world))
-    };
+    let reader = beside((world.clone(), frame.clone()), move |(world, frame)| {
+        use_frame(&world, &frame)
+    });
+    let other = beside(world.clone(), move |world| meanwhile(&world));
     (0..2).for_each(|_| world.epochs.advance(&world.slots));
     if world.index.evict(BLOCK, FRAME, || world.is_out_of_use()) {
         // SAFETY: as above.
         frame.with_mut(|at| unsafe { *at = 7 });
     }
     reader.join().expect("the thread does not panic");
-    beside.join().expect("the thread does not panic");
+    other.join().expect("the thread does not panic");
 }
 
 #[test]
@@ -365,10 +340,9 @@ fn a_dirty_block_is_found_by_every_searcher() {
     loom::model(|| {
         let world = world();
         assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
-        let other = {
-            let world = world.clone();
-            spawn(move || assert_eq!(world.index.next_dirty(0, 1), Some(BLOCK), "missed beside another"))
-        };
+        let other = beside(world.clone(), move |world| {
+            assert_eq!(world.index.next_dirty(0, 1), Some(BLOCK), "missed beside another")
+        });
         assert_eq!(world.index.next_dirty(0, 1), Some(BLOCK), "missed beside another");
         other.join().expect("the thread does not panic");
     });
@@ -379,10 +353,7 @@ fn a_dirty_block_is_found_until_it_is_being_saved() {
     loom::model(|| {
         let world = world();
         assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
-        let saver = {
-            let world = world.clone();
-            spawn(move || world.save())
-        };
+        let saver = beside(world.clone(), move |world| world.save());
         let found = world.index.next_dirty(0, 1);
         assert!(
             found.is_some() || !world.index.is_dirty(BLOCK),
@@ -396,12 +367,9 @@ fn a_dirty_block_is_found_until_it_is_being_saved() {
 fn a_block_made_dirty_by_another_thread_is_found() {
     loom::model(|| {
         let world = world();
-        let other = {
-            let world = world.clone();
-            spawn(move || {
-                world.index.mark_dirty(BLOCK);
-            })
-        };
+        let other = beside(world.clone(), move |world| {
+            world.index.mark_dirty(BLOCK);
+        });
         // As one whose store found it dirty, and who makes that durable.
         if world.index.is_dirty(BLOCK) {
             assert_eq!(world.index.next_dirty(0, 1), Some(BLOCK), "a store is not found");
@@ -415,10 +383,7 @@ fn a_forgotten_block_is_not_written_afterwards() {
     loom::model(|| {
         let world = world();
         assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
-        let saver = {
-            let world = world.clone();
-            spawn(move || world.save())
-        };
+        let saver = beside(world.clone(), move |world| world.save());
         assert_ne!(world.index.forget(BLOCK), Forgotten::Nothing);
         // It is another file's from now on.
         world.disk.store(9, Ordering::Relaxed);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::sync::beside;
 use loom::cell::UnsafeCell;
 
 /// The request of each tag, which only who has the tag may touch.
@@ -26,15 +27,12 @@ fn two_cores_borrow_and_give_back() {
     loom::model(|| {
         let (space, requests) = world(4, 2);
         let (mut first, mut second) = (space.share(), space.share());
-        let other = {
-            let requests = Arc::clone(&requests);
-            loom::thread::spawn(move || {
-                for _ in 0..2 {
-                    assert!(use_tags(&mut second, &requests, 3) >= 1);
-                    second.rest();
-                }
-            })
-        };
+        let other = beside(Arc::clone(&requests), move |requests| {
+            for _ in 0..2 {
+                assert!(use_tags(&mut second, &requests, 3) >= 1);
+                second.rest();
+            }
+        });
         for _ in 0..2 {
             assert!(use_tags(&mut first, &requests, 3) >= 1);
             first.rest();
@@ -51,15 +49,12 @@ fn a_share_changes_hands() {
     loom::model(|| {
         let (space, requests) = world(4, 2);
         let mut first = space.share();
-        let other = {
-            let (space, requests) = (Arc::clone(&space), Arc::clone(&requests));
-            loom::thread::spawn(move || {
-                for _ in 0..2 {
-                    let mut second = space.share();
-                    assert!(use_tags(&mut second, &requests, 2) >= 1);
-                }
-            })
-        };
+        let other = beside((Arc::clone(&space), Arc::clone(&requests)), move |(space, requests)| {
+            for _ in 0..2 {
+                let mut second = space.share();
+                assert!(use_tags(&mut second, &requests, 2) >= 1);
+            }
+        });
         assert!(use_tags(&mut first, &requests, 2) >= 1);
         drop(first);
         other.join().expect("the thread does not panic");

@@ -1,9 +1,8 @@
 //! A client that copies beside a server and other programs: all interleavings.
 
 use super::*;
-use crate::sync::{AtomicBool, AtomicU32, Mutex};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, beside};
 use loom::sync::Arc;
-use loom::thread::spawn;
 
 /// A file of one or two bytes: the second is in the same page, as stores through a mapping reach it beyond the file's end.
 struct World {
@@ -124,14 +123,11 @@ impl World {
 fn write_before_truncation_is_cut_off_by_it() {
     loom::model(|| {
         let (world, known) = world();
-        let client = {
-            let world = world.clone();
-            spawn(move || {
-                world.write(known, NEW);
-                // Release: what the program tells others when it has written.
-                world.is_written.store(true, Ordering::Release);
-            })
-        };
+        let client = beside(world.clone(), move |world| {
+            world.write(known, NEW);
+            // Release: what the program tells others when it has written.
+            world.is_written.store(true, Ordering::Release);
+        });
         world.truncate();
         let was_written = world.is_written.load(Ordering::Acquire);
         let size = world.inode.lock().size;
@@ -154,10 +150,7 @@ fn write_before_truncation_is_cut_off_by_it() {
 fn write_that_returns_is_lost_only_by_a_later_truncation() {
     loom::model(|| {
         let (world, known) = world();
-        let cutter = {
-            let world = world.clone();
-            spawn(move || world.truncate())
-        };
+        let cutter = beside(world.clone(), move |world| world.truncate());
         world.write(known, NEW);
         let after = world.read_by_kernel();
         cutter.join().expect("the thread does not panic");
@@ -176,15 +169,12 @@ fn punched_hole_reads_as_zeros_unless_written_after_it() {
     loom::model(|| {
         let (world, known) = world();
         let is_punched = Arc::new(AtomicBool::new(false));
-        let cutter = {
-            let (world, is_punched) = (world.clone(), is_punched.clone());
-            spawn(move || {
-                let was_written = world.is_written.load(Ordering::Acquire);
-                world.punch();
-                is_punched.store(true, Ordering::Release);
-                was_written
-            })
-        };
+        let cutter = beside((world.clone(), is_punched.clone()), move |(world, is_punched)| {
+            let was_written = world.is_written.load(Ordering::Acquire);
+            world.punch();
+            is_punched.store(true, Ordering::Release);
+            was_written
+        });
         let punched_before = is_punched.load(Ordering::Acquire);
         let read = world.read(known);
         world.write(known, NEW);
@@ -206,12 +196,9 @@ fn punched_hole_reads_as_zeros_unless_written_after_it() {
 fn bytes_change_only_with_the_time() {
     loom::model(|| {
         let (world, known) = world();
-        let client = {
-            let world = world.clone();
-            spawn(move || {
-                world.write(known, NEW);
-            })
-        };
+        let client = beside(world.clone(), move |world| {
+            world.write(known, NEW);
+        });
         let time = world.stat();
         let bytes = world.read_by_kernel();
         client.join().expect("the thread does not panic");
@@ -228,14 +215,11 @@ fn bytes_change_only_with_the_time() {
 fn a_line_of_another_file_is_not_trusted() {
     loom::model(|| {
         let (world, known) = world();
-        let server = {
-            let world = world.clone();
-            spawn(move || {
-                world.line.pass_on();
-                // Release: the next file's bytes are behind the line from here on.
-                world.byte.store(NEW, Ordering::Release);
-            })
-        };
+        let server = beside(world.clone(), move |world| {
+            world.line.pass_on();
+            // Release: the next file's bytes are behind the line from here on.
+            world.byte.store(NEW, Ordering::Release);
+        });
         let read = world.line.look().and_then(|seen| {
             let value = world.byte.load(Ordering::Relaxed);
             (seen.cuts == known.cuts && world.line.is_read_since(seen)).then_some(value)

@@ -4,8 +4,8 @@ use super::{BlockMap, RUN_BLOCKS, World, block, bounded};
 use crate::block_map::Extent;
 use crate::gate::Gate;
 use crate::slots::{Slot, Slots};
+use crate::sync::beside;
 use loom::sync::Arc;
-use loom::thread;
 
 /// The number of the inode that the map belongs to.
 const INODE: u64 = 1;
@@ -69,8 +69,7 @@ fn removing_all_while_the_map_is_filled_and_read() {
     bounded(3).check(|| {
         let gated = Gated::new();
         assert!(gated.world.write(1, block(1)));
-        let other = Arc::clone(&gated);
-        let user = thread::spawn(move || {
+        let user = beside(Arc::clone(&gated), move |other| {
             let slot = other.slots.claim().expect("one of two slots is free");
             other.inside(&slot, |world| {
                 assert!(world.write(2, block(2)));
@@ -91,8 +90,7 @@ fn a_run_is_made_while_the_gate_closes() {
         let gated = Gated::new();
         assert!(gated.world.write(RUN_BLOCKS, block(8)));
         (0..RUN_BLOCKS).for_each(|at| assert!(gated.world.write(at, block(at))));
-        let other = Arc::clone(&gated);
-        let user = thread::spawn(move || {
+        let user = beside(Arc::clone(&gated), move |other| {
             let slot = other.slots.claim().expect("one of two slots is free");
             other.inside(&slot, |world| {
                 let _ = world.map.make_run(&world.nodes, 0);
@@ -110,8 +108,7 @@ fn a_run_is_made_while_the_gate_closes() {
 fn reserving_while_a_block_is_filled() {
     bounded(3).check(|| {
         let gated = Gated::new();
-        let other = Arc::clone(&gated);
-        let writer = thread::spawn(move || {
+        let writer = beside(Arc::clone(&gated), move |other| {
             let slot = other.slots.claim().expect("one of two slots is free");
             let mut was_reserved = None;
             other.inside(&slot, |world| {
@@ -143,8 +140,7 @@ fn two_gates() {
     bounded(3).check(|| {
         let (gated, second) = (Gated::new(), Arc::new(Gate::default()));
         assert!(gated.world.write(0, block(0)));
-        let (other, its_second) = (Arc::clone(&gated), Arc::clone(&second));
-        let user = thread::spawn(move || {
+        let user = beside((Arc::clone(&gated), Arc::clone(&second)), move |(other, its_second)| {
             let slot = other.slots.claim().expect("one of two slots is free");
             drop(slot.enter(&its_second, 2));
             other.inside(&slot, |world| _ = world.read(0));

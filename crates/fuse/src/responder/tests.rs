@@ -17,7 +17,7 @@ use homenode_engine::fs::{Fs, Ino, NewInode};
 use homenode_engine::pool::{Ahead, Machine, MemberKind};
 use homenode_engine::{BLOCK_BYTES, Block, CpuId, MemberId, MemoryError, NodeId, Starved};
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const POOL_BLOCKS: usize = 1024;
 
@@ -95,17 +95,19 @@ impl Host for Cpus {
     }
 }
 
-fn responder() -> Responder<Bytes, Midnight, Cpus> {
+type TestResponder = Responder<Bytes, Midnight, Cpus>;
+
+fn responder() -> TestResponder {
     responder_on(1)
 }
 
 /// On nodes of one CPU each, of which the last one has the member.
-fn responder_on(nodes: u16) -> Responder<Bytes, Midnight, Cpus> {
+fn responder_on(nodes: u16) -> TestResponder {
     responder_with(nodes, POOL_BLOCKS)
 }
 
 /// With a member of so many blocks.
-fn responder_with(nodes: u16, blocks: usize) -> Responder<Bytes, Midnight, Cpus> {
+fn responder_with(nodes: u16, blocks: usize) -> TestResponder {
     let count = usize::from(nodes);
     let machine = Machine {
         cpu_nodes: (0..nodes).map(NodeId).collect(),
@@ -178,7 +180,7 @@ fn encode<F: Field>(field: F) -> Vec<u8> {
 }
 
 /// The errno of an answer (0: none) and its payload.
-fn ask(responder: &Responder<Bytes, Midnight, Cpus>, bytes: &[u8]) -> Option<(i32, Vec<u8>)> {
+fn ask(responder: &TestResponder, bytes: &[u8]) -> Option<(i32, Vec<u8>)> {
     let mut message = vec![0; OutHeader::BYTES + (1 << 16)];
     let mut answer = responder.answer(bytes, false, &mut message);
     if let Answer::Later(_) = answer {
@@ -190,6 +192,65 @@ fn ask(responder: &Responder<Bytes, Midnight, Cpus>, bytes: &[u8]) -> Option<(i3
     };
     assert_eq!(header.unique, 8);
     Some((-header.error, message[OutHeader::BYTES..header.len as usize].to_vec()))
+}
+
+/// The errno of an answer to root (0: none).
+fn errno(responder: &TestResponder, opcode: Opcode, nodeid: u64, arguments: &[u8]) -> Option<i32> {
+    ask(responder, &request(opcode, nodeid, 0, arguments)).map(|(errno, _)| errno)
+}
+
+/// Makes a file of the root directory by MKNOD; gives its number.
+fn make(responder: &TestResponder, name: &[u8]) -> u64 {
+    let input = encode(MkNodIn {
+        mode: libc::S_IFREG | 0o644,
+        ..MkNodIn::default()
+    });
+    let made = ask(responder, &request(Opcode::MkNod, 1, 0, &[&input[..], name].concat()));
+    let (errno, payload) = made.unwrap();
+    assert_eq!((errno, payload.len()), (0, 128));
+    EntryOut::take(&mut &payload[..]).unwrap().nodeid
+}
+
+/// Makes a file by CREATE or TMPFILE; gives its number and the handle of the open.
+fn create(responder: &TestResponder, opcode: Opcode, flags: i32) -> (u64, u64) {
+    let input = encode(CreateIn {
+        flags: flags.cast_unsigned(),
+        mode: 0o644,
+        ..CreateIn::default()
+    });
+    let (errno, payload) = ask(responder, &request(opcode, 1, 0, &[&input[..], b"file\0"].concat())).unwrap();
+    assert_eq!(errno, 0);
+    let mut from = &payload[..];
+    let entry = EntryOut::take(&mut from).unwrap();
+    (entry.nodeid, OpenOut::take(&mut from).unwrap().fh)
+}
+
+fn write_request(nodeid: u64, bytes: usize) -> Vec<u8> {
+    let input = encode(WriteIn {
+        size: u32::try_from(bytes).unwrap(),
+        ..WriteIn::default()
+    });
+    request(Opcode::Write, nodeid, 0, &[&input[..], &vec![7; bytes]].concat())
+}
+
+fn read_in(size: u32) -> Vec<u8> {
+    encode(ReadIn {
+        size,
+        ..ReadIn::default()
+    })
+}
+
+/// An attempt by a ring's thread.
+fn ring(waited: Option<Duration>, done: u64) -> Origin {
+    Origin::Ring {
+        cpu: CpuId(0),
+        is_aside: false,
+        waited,
+        is_new: waited.is_none(),
+        done,
+        may_fetch: false,
+        is_reading: false,
+    }
 }
 
 #[test]
@@ -218,37 +279,15 @@ fn requests_that_wait_to_free_files_count_as_room_to_come() {
 #[test]
 fn unsupported_requests_get_an_errno() {
     let responder = responder();
-    let errno = |bytes: &[u8]| ask(&responder, bytes).map(|(errno, _)| errno);
-    assert_eq!(errno(&request(Opcode::IoCtl, 1, 0, &[0; 32])), Some(libc::ENOSYS));
-    assert_eq!(errno(&request(Opcode::Interrupt, 0, 0, &[0; 8])), Some(libc::ENOSYS));
-    assert_eq!(errno(&request(Opcode::GetAttr, 999, 0, &[0; 16])), Some(libc::ESTALE));
-    assert_eq!(errno(&request(Opcode::Lookup, 1, 0, b"a/b\0")), Some(libc::EIO));
-    assert_eq!(
-        errno(&request(
-            Opcode::Read,
-            1,
-            0,
-            &encode(ReadIn {
-                size: 9,
-                ..ReadIn::default()
-            })
-        )),
-        Some(libc::EISDIR)
-    );
-    assert_eq!(
-        errno(&request(
-            Opcode::ReadDir,
-            1,
-            0,
-            &encode(ReadIn {
-                size: 8,
-                ..ReadIn::default()
-            })
-        )),
-        Some(libc::EINVAL)
-    );
-    assert_eq!(errno(&request(Opcode::Forget, 999, 0, &[1; 8])), None);
-    assert_eq!(errno(&[0; 12]), None, "a short request has no sender");
+    let errno = |opcode, nodeid, arguments: &[u8]| errno(&responder, opcode, nodeid, arguments);
+    assert_eq!(errno(Opcode::IoCtl, 1, &[0; 32]), Some(libc::ENOSYS));
+    assert_eq!(errno(Opcode::Interrupt, 0, &[0; 8]), Some(libc::ENOSYS));
+    assert_eq!(errno(Opcode::GetAttr, 999, &[0; 16]), Some(libc::ESTALE));
+    assert_eq!(errno(Opcode::Lookup, 1, b"a/b\0"), Some(libc::EIO));
+    assert_eq!(errno(Opcode::Read, 1, &read_in(9)), Some(libc::EISDIR));
+    assert_eq!(errno(Opcode::ReadDir, 1, &read_in(8)), Some(libc::EINVAL));
+    assert_eq!(errno(Opcode::Forget, 999, &[1; 8]), None);
+    assert_eq!(ask(&responder, &[0; 12]), None, "a short request has no sender");
 }
 
 #[test]
@@ -263,35 +302,17 @@ fn a_missing_name_may_be_cached() {
 #[test]
 fn looked_up_inodes_outlive_their_names() {
     let responder = responder();
-    let make = encode(MkNodIn {
-        mode: libc::S_IFREG | 0o644,
-        ..MkNodIn::default()
-    });
-    let (errno, payload) = ask(
-        &responder,
-        &request(Opcode::MkNod, 1, 0, &[&make[..], b"file\0"].concat()),
-    )
-    .unwrap();
-    let entry = EntryOut::take(&mut &payload[..]).unwrap();
-    assert_eq!((errno, payload.len()), (0, 128));
-    let alive = || {
-        ask(&responder, &request(Opcode::GetAttr, entry.nodeid, 0, &[0; 16]))
-            .unwrap()
-            .0
-            == 0
-    };
-    ask(&responder, &request(Opcode::Lookup, 1, 0, b"file\0"));
-    assert_eq!(ask(&responder, &request(Opcode::Unlink, 1, 0, b"file\0")).unwrap().0, 0);
+    let nodeid = make(&responder, b"file\0");
+    let errno = |opcode, nodeid, arguments: &[u8]| errno(&responder, opcode, nodeid, arguments);
+    let alive = || errno(Opcode::GetAttr, nodeid, &[0; 16]).unwrap() == 0;
+    errno(Opcode::Lookup, 1, b"file\0");
+    assert_eq!(errno(Opcode::Unlink, 1, b"file\0"), Some(0));
     assert!(alive());
-    let forget = |nlookup: u64| ask(&responder, &request(Opcode::Forget, entry.nodeid, 0, &encode(nlookup)));
-    assert_eq!(forget(1), None);
+    assert_eq!(errno(Opcode::Forget, nodeid, &encode(1_u64)), None);
     assert!(alive(), "the inode has a lookup left");
-    let one = ForgetOne {
-        nodeid: entry.nodeid,
-        nlookup: 1,
-    };
+    let one = ForgetOne { nodeid, nlookup: 1 };
     let batch = [encode(1_u32), encode(0_u32), encode(one)].concat();
-    assert_eq!(ask(&responder, &request(Opcode::BatchForget, 0, 0, &batch)), None);
+    assert_eq!(errno(Opcode::BatchForget, 0, &batch), None);
     assert!(!alive());
 }
 
@@ -301,12 +322,9 @@ fn ends_of_large_files_block_no_other_request() {
     let responder = responder_with(1, 20_000);
     let fs = &responder.service.fs;
     let removed = |blocks: u64, is_open: bool| {
-        let input = [&encode(CreateIn::default())[..], b"file\0"].concat();
-        let created = ask(&responder, &request(Opcode::Create, 1, 0, &input)).unwrap().1;
-        let nodeid = EntryOut::take(&mut &created[..]).unwrap().nodeid;
-        let opened = OpenOut::take(&mut &created[EntryOut::BYTES..]).unwrap();
+        let (nodeid, fh) = create(&responder, Opcode::Create, 0);
         let release = encode(ReleaseIn {
-            fh: opened.fh,
+            fh,
             ..ReleaseIn::default()
         });
         let length = blocks * BLOCK_BYTES as u64;
@@ -314,16 +332,11 @@ fn ends_of_large_files_block_no_other_request() {
             length,
             ..FAllocateIn::default()
         });
-        assert_eq!(
-            ask(&responder, &request(Opcode::FAllocate, nodeid, 0, &range))
-                .unwrap()
-                .0,
-            0
-        );
+        assert_eq!(errno(&responder, Opcode::FAllocate, nodeid, &range), Some(0));
         if !is_open {
-            ask(&responder, &request(Opcode::Release, nodeid, 0, &release));
+            errno(&responder, Opcode::Release, nodeid, &release);
         }
-        assert_eq!(ask(&responder, &request(Opcode::Unlink, 1, 0, b"file\0")).unwrap().0, 0);
+        assert_eq!(errno(&responder, Opcode::Unlink, 1, b"file\0"), Some(0));
         (nodeid, release)
     };
     let forget = |nodeid| request(Opcode::Forget, nodeid, 0, &encode(1_u64));
@@ -375,27 +388,11 @@ fn copied_bytes_count_for_the_calling_thread_by_home() {
             counts.threads
         };
         assert_eq!(take(), []);
-        let make = encode(MkNodIn {
-            mode: libc::S_IFREG | 0o644,
-            ..MkNodIn::default()
-        });
-        let made = ask(
-            &responder,
-            &request(Opcode::MkNod, 1, 0, &[&make[..], b"file\0"].concat()),
-        );
-        let file = EntryOut::take(&mut &made.unwrap().1[..]).unwrap().nodeid;
-        let write = encode(WriteIn {
-            size: 3000,
-            ..WriteIn::default()
-        });
-        let read = encode(ReadIn {
-            size: 1000,
-            ..ReadIn::default()
-        });
+        let file = make(&responder, b"file\0");
         // The caller of both is thread 1.
         for bytes in [
-            request(Opcode::Write, file, 0, &[&write[..], &[7; 3000]].concat()),
-            request(Opcode::Read, file, 0, &read),
+            write_request(file, 3000),
+            request(Opcode::Read, file, 0, &read_in(1000)),
         ] {
             assert_eq!(ask(&responder, &bytes).unwrap().0, 0);
         }
@@ -411,45 +408,13 @@ fn copied_bytes_count_for_the_calling_thread_by_home() {
 #[test]
 fn a_ring_retries_where_a_device_reader_blocks() {
     let responder = responder();
-    let make = encode(MkNodIn {
-        mode: libc::S_IFREG | 0o644,
-        ..MkNodIn::default()
-    });
-    let nodeid = |name: &[u8]| {
-        let bytes = request(Opcode::MkNod, 1, 0, &[&make[..], name].concat());
-        EntryOut::take(&mut &ask(&responder, &bytes).unwrap().1[..])
-            .unwrap()
-            .nodeid
-    };
-    let (unlinked, kept) = (nodeid(b"unlinked\0"), nodeid(b"kept\0"));
-    let write = |nodeid: u64, blocks: usize| {
-        let size = blocks * BLOCK_BYTES;
-        let input = encode(WriteIn {
-            size: u32::try_from(size).unwrap(),
-            ..WriteIn::default()
-        });
-        request(Opcode::Write, nodeid, 0, &[&input[..], &vec![7; size]].concat())
-    };
-    assert_eq!(ask(&responder, &write(unlinked, POOL_BLOCKS)).unwrap().0, 0);
-    ask(&responder, &request(Opcode::Unlink, 1, 0, b"unlinked\0")).unwrap();
-    let bytes = write(kept, 1);
-    let through_ring = |waited| {
-        let mut payload = [0; 64];
-        let cpu = CpuId(0);
-        responder.carry_out(
-            Incoming::parse(&bytes),
-            Origin::Ring {
-                cpu,
-                is_aside: false,
-                waited,
-                is_new: waited.is_none(),
-                done: 0,
-                may_fetch: false,
-                is_reading: false,
-            },
-            &mut Reply::new(&mut payload),
-        )
-    };
+    let (unlinked, kept) = (make(&responder, b"unlinked\0"), make(&responder, b"kept\0"));
+    let all = write_request(unlinked, POOL_BLOCKS * BLOCK_BYTES);
+    assert_eq!(ask(&responder, &all).unwrap().0, 0);
+    errno(&responder, Opcode::Unlink, 1, b"unlinked\0").unwrap();
+    let bytes = write_request(kept, BLOCK_BYTES);
+    let through_ring =
+        |waited| responder.carry_out(Incoming::parse(&bytes), ring(waited, 0), &mut Reply::new(&mut [0; 64]));
     let refused = |answer| matches!(answer, Answer::Due(header) if header.error == -libc::ENOSPC);
     let later = Answer::Later(Later::Room);
     assert_eq!(through_ring(None), later);
@@ -457,7 +422,7 @@ fn a_ring_retries_where_a_device_reader_blocks() {
         assert_eq!(through_ring(Some(ROOM_WAIT)), later, "time counts, not tries");
     }
     assert!(refused(through_ring(Some(ROOM_TIMEOUT))), "ENOSPC after the timeout");
-    ask(&responder, &request(Opcode::Forget, unlinked, 0, &encode(1_u64)));
+    errno(&responder, Opcode::Forget, unlinked, &encode(1_u64));
     assert!(matches!(through_ring(Some(ROOM_WAIT)), Answer::Due(header) if header.error == 0));
 }
 
@@ -465,22 +430,11 @@ fn a_ring_retries_where_a_device_reader_blocks() {
 #[test]
 fn long_operations_on_a_ring_do_not_block_others() {
     let responder = responder();
-    let created = ask(
-        &responder,
-        &request(
-            Opcode::Create,
-            1,
-            0,
-            &[&encode(CreateIn::default())[..], b"a\0"].concat(),
-        ),
-    );
-    let nodeid = EntryOut::take(&mut &created.unwrap().1[..]).unwrap().nodeid;
+    let (nodeid, _) = create(&responder, Opcode::Create, 0);
     let read_byte = || {
-        let input = encode(ReadIn {
-            size: 1,
-            ..ReadIn::default()
-        });
-        ask(&responder, &request(Opcode::Read, nodeid, 0, &input)).unwrap().1
+        ask(&responder, &request(Opcode::Read, nodeid, 0, &read_in(1)))
+            .unwrap()
+            .1
     };
     let fs = &responder.service.fs;
     let inode = fs.inode(homenode_engine::fs::Ino(nodeid)).unwrap();
@@ -506,19 +460,11 @@ fn long_operations_on_a_ring_do_not_block_others() {
     );
     let (mut done, mut steps, mut waited) = (0, 0, None);
     loop {
-        let mut payload = [0; 64];
-        let cpu = CpuId(0);
-        let is_new = waited.is_none();
-        let origin = Origin::Ring {
-            cpu,
-            is_aside: false,
-            waited,
-            is_new,
-            done,
-            may_fetch: false,
-            is_reading: false,
-        };
-        let answer = responder.carry_out(Incoming::parse(&zero), origin, &mut Reply::new(&mut payload));
+        let answer = responder.carry_out(
+            Incoming::parse(&zero),
+            ring(waited, done),
+            &mut Reply::new(&mut [0; 64]),
+        );
         steps += 1;
         assert_eq!(
             read_byte(),

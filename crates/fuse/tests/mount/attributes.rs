@@ -311,12 +311,7 @@ fn attributes_of_a_closed_file_are_fetched_once() {
 fn attributes_of_a_new_file_are_fetched_after_it_grows_and_show_stores() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(&path)
-        .unwrap();
+    let file = File::create_new(&path).unwrap();
     let asked = mounted.asked(Opcode::GetAttr);
     for _ in 0..10 {
         rustix::fs::fstat(&file).unwrap();
@@ -340,9 +335,8 @@ fn attributes_of_a_new_file_are_fetched_after_it_grows_and_show_stores() {
 fn the_size_of_an_open_file_is_fetched_at_most_once_a_tick() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
-    let mut options = OpenOptions::new();
     // Might be mapped.
-    let mut file = options.read(true).write(true).create_new(true).open(&path).unwrap();
+    let mut file = File::create_new(&path).unwrap();
     file.write_all(&[1; 100]).unwrap();
     let before = mounted.asked(Opcode::GetAttr);
     let start = Instant::now();

@@ -1,6 +1,6 @@
 //! Contents of files: written, appended, mapped, sparse, unlinked.
 
-use crate::support::{Mounted, TestHost, eventually, options, xattr};
+use crate::support::{Mounted, TestHost, created, direct, eventually, options, xattr};
 use homenode_engine::CpuId;
 use homenode_fuse::{Data, Host, Transport};
 use rustix::fs::{Advice, FallocateFlags, fallocate};
@@ -91,11 +91,7 @@ fn direct_writers_of_one_file_do_not_disturb_each_other() {
         for writer in 0..4_u8 {
             let path = &path;
             scope.spawn(move || {
-                let file = OpenOptions::new()
-                    .write(true)
-                    .custom_flags(libc::O_DIRECT)
-                    .open(path)
-                    .unwrap();
+                let file = direct(path);
                 for block in 0..128_u64 {
                     let at = (block * 4 + u64::from(writer)) * 16384;
                     file.write_all_at(&[writer + 1; 16384], at).unwrap();
@@ -112,11 +108,7 @@ fn direct_writers_of_one_file_do_not_disturb_each_other() {
             .all(|(index, chunk)| chunk.iter().all(|&byte| byte == expected(index)))
     );
     // A buffered reader sees a later direct write.
-    let file = OpenOptions::new()
-        .write(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(&path)
-        .unwrap();
+    let file = direct(&path);
     file.write_all_at(&[9; 4096], 4096).unwrap();
     assert_eq!(fs::read(&path).unwrap()[4096..8192], [9; 4096]);
     drop(file);
@@ -128,13 +120,7 @@ fn an_unlinked_file_lives_until_it_is_closed() {
     let Some(mounted) = Mounted::new() else { return };
     let free = mounted.fs.statfs().free;
     let path = mounted.path("file");
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&path)
-        .unwrap();
+    let mut file = created(&path);
     file.write_all(&vec![7; 1 << 20]).unwrap();
     fs::remove_file(&path).unwrap();
     assert_eq!(file.metadata().unwrap().nlink(), 0);
@@ -166,13 +152,7 @@ fn holes_and_reservations() {
         return; // tests/posix has the cases, with what large pages fill.
     }
     let path = mounted.path("sparse");
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&path)
-        .unwrap();
+    let file = created(&path);
     file.set_len(1 << 40).unwrap();
     file.write_all_at(b"data", 1 << 30).unwrap();
     assert_eq!(file.metadata().unwrap().blocks(), 8);
@@ -387,13 +367,7 @@ fn far_more_threads_than_cpus_make_progress() {
 fn written_bytes_are_read_back_from_the_server_and_locks_exclude() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&path)
-        .unwrap();
+    let file = created(&path);
     file.write_all_at(b"bytes", 0).unwrap();
     file.sync_all().unwrap();
     drop_caches(&mounted.dir);

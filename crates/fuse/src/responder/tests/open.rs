@@ -1,25 +1,8 @@
 //! Handles of opens, and what RELEASE does with them.
 
-use super::{Bytes, Cpus, Midnight, ask, encode, request, responder};
-use crate::responder::Responder;
-use crate::wire::{CreateIn, EntryOut, Field, Opcode, OpenIn, OpenOut, ReleaseIn};
+use super::{TestResponder, ask, create, encode, errno, request, responder};
+use crate::wire::{Field, Opcode, OpenIn, OpenOut, ReleaseIn};
 use homenode_engine::fs::Ino;
-
-type TestResponder = Responder<Bytes, Midnight, Cpus>;
-
-/// Makes a file by CREATE or TMPFILE; gives its number and the handle of the open.
-fn make(responder: &TestResponder, opcode: Opcode, flags: i32) -> (u64, u64) {
-    let input = encode(CreateIn {
-        flags: flags.cast_unsigned(),
-        mode: 0o644,
-        ..CreateIn::default()
-    });
-    let (errno, payload) = ask(responder, &request(opcode, 1, 0, &[&input[..], b"file\0"].concat())).unwrap();
-    assert_eq!(errno, 0);
-    let mut from = &payload[..];
-    let entry = EntryOut::take(&mut from).unwrap();
-    (entry.nodeid, OpenOut::take(&mut from).unwrap().fh)
-}
 
 fn open(responder: &TestResponder, nodeid: u64, flags: i32) -> u64 {
     let input = encode(OpenIn {
@@ -50,7 +33,7 @@ fn counts(responder: &TestResponder, nodeid: u64) -> (u32, u32) {
 #[test]
 fn opens_are_counted_until_their_handles_are_released() {
     let responder = responder();
-    let (nodeid, created) = make(&responder, Opcode::Create, libc::O_RDWR);
+    let (nodeid, created) = create(&responder, Opcode::Create, libc::O_RDWR);
     assert_eq!(counts(&responder, nodeid), (1, 1));
     let reader = open(&responder, nodeid, libc::O_RDONLY | libc::O_DIRECT);
     let writer = open(&responder, nodeid, libc::O_WRONLY | libc::O_TRUNC);
@@ -66,7 +49,7 @@ fn opens_are_counted_until_their_handles_are_released() {
 #[test]
 fn unknown_handles_release_nothing() {
     let responder = responder();
-    let (nodeid, fh) = make(&responder, Opcode::Create, libc::O_WRONLY);
+    let (nodeid, fh) = create(&responder, Opcode::Create, libc::O_WRONLY);
     for odd in [0, 3, 1 << 32, u64::MAX] {
         release(&responder, nodeid, odd);
         release(&responder, 999, odd);
@@ -83,11 +66,11 @@ fn unknown_handles_release_nothing() {
 fn a_file_forgotten_before_its_release_goes_with_the_release() {
     for opcode in [Opcode::Create, Opcode::TmpFile] {
         let responder = responder();
-        let (nodeid, fh) = make(&responder, opcode, libc::O_RDWR);
+        let (nodeid, fh) = create(&responder, opcode, libc::O_RDWR);
         if opcode == Opcode::Create {
-            ask(&responder, &request(Opcode::Unlink, 1, 0, b"file\0")).unwrap();
+            errno(&responder, Opcode::Unlink, 1, b"file\0").unwrap();
         }
-        ask(&responder, &request(Opcode::Forget, nodeid, 0, &encode(1_u64)));
+        errno(&responder, Opcode::Forget, nodeid, &encode(1_u64));
         assert_eq!(counts(&responder, nodeid), (1, 1));
         assert!(responder.service.fs.has_unlinked());
         release(&responder, nodeid, fh);

@@ -1,7 +1,7 @@
 //! Threads and the buffers they copy from and to: threads go to them, or files come to threads.
 
 use crate::seeded;
-use crate::world::{MB, World, cpus, file};
+use crate::world::{MB, World, cpus, dwelling, file, why, with_policy};
 use crate::worlds::middle;
 use homenode_policy::NodeId;
 use homenode_policy::affinity::cost::BUFFER_BYTES_PER_S_MAX;
@@ -41,14 +41,6 @@ fn plan(world: &World) -> Plan {
     decide(&world.snapshot, &Config::default(), &Previous::default())
 }
 
-fn thread(world: &World, index: usize) -> Target {
-    Target::Thread(world.snapshot.threads[index].id)
-}
-
-fn why<'a>(world: &World, plan: &'a Plan, index: usize) -> &'a Why {
-    &plan.stay(&thread(world, index)).expect("the thread stays").why
-}
-
 /// The one file that moves.
 fn moved(plan: &Plan) -> &MoveFile {
     let [one] = &plan.files[..] else { panic!("{plan:?}") };
@@ -60,7 +52,7 @@ fn moved(plan: &Plan) -> &MoveFile {
 fn a_thread_far_from_its_buffers_moves_to_them() {
     let world = far_reader();
     let plan = plan(&world);
-    let action = plan.action(&thread(&world, 0)).unwrap();
+    let action = plan.action(&world.target(0)).unwrap();
     assert_eq!(action.to, cpus(2..4));
     assert_eq!(
         action.reason,
@@ -95,12 +87,11 @@ fn a_thread_moves_as_near_as_its_cpuset_allows() {
     let mut world = World::new(&[2, 2, 2], 20, 2);
     let reader = world.add_thread("reader", 0, 20);
     world.fixed.push((reader, NodeId(2), FAR));
-    world.snapshot.threads[reader].cpuset = cpus(0..4).into();
-    world.snapshot.threads[reader].allowed = cpus(0..4).into();
+    world.confine(reader, 0..4);
     world.observe();
     // All are as far.
     let far = plan(&world);
-    assert_eq!(why(&world, &far, reader), &Why::Best);
+    assert_eq!(why(&far, &world.target(reader)), &Why::Best);
 }
 
 #[test]
@@ -109,14 +100,17 @@ fn a_near_thread_stays_and_few_bytes_move_nothing() {
     world.snapshot.threads[0].cpu = cpus([2])[0];
     let kept = plan(&world);
     assert!(matches!(
-        kept.action(&thread(&world, 0)).unwrap().reason,
+        kept.action(&world.target(0)).unwrap().reason,
         Reason::Kept { node: NodeId(1), .. }
     ));
     let mut world = two_nodes();
     let reader = world.add_thread("reader", 0, 20);
     world.fixed.push((reader, NodeId(1), 1000));
     world.observe();
-    assert_eq!(why(&world, &plan(&world), reader), &Why::Small { bytes_per_s: 1000 });
+    assert_eq!(
+        why(&plan(&world), &world.target(reader)),
+        &Why::Small { bytes_per_s: 1000 }
+    );
 }
 
 #[test]
@@ -128,9 +122,9 @@ fn a_gain_below_the_hysteresis_moves_nothing() {
     // Its mask was narrowed by an earlier run, so that it is not bound to where it is.
     world.snapshot.threads[reader].allowed = cpus(0..2).into();
     let mut previous = Previous::default();
-    previous.note(thread(&world, reader), cpus(0..2));
+    previous.note(world.target(reader), cpus(0..2));
     let plan = decide(&world.snapshot, &Config::default(), &previous);
-    let Why::TooLittle { gain, price } = why(&world, &plan, reader) else {
+    let Why::TooLittle { gain, price } = why(&plan, &world.target(reader)) else {
         panic!("{plan:?}")
     };
     assert!(gain < price && gain.bytes_per_s() == FAR / 20, "{gain} {price}");
@@ -147,7 +141,7 @@ fn a_thread_with_more_disk_bytes_stays_near_its_disk() {
         assert_eq!(found, class);
         let plan = plan(&world);
         let goes = plan
-            .action(&thread(&world, 0))
+            .action(&world.target(0))
             .is_some_and(|action| action.to == cpus(2..4));
         assert_eq!(goes, moves, "{plan:?}");
     }
@@ -157,27 +151,23 @@ fn a_thread_with_more_disk_bytes_stays_near_its_disk() {
 fn device_policies_do_not_place_threads_without_devices() {
     let world = far_reader();
     for policy in [Policy::Spread, Policy::Pack, Policy::SingleCore] {
-        let config = Config {
-            policy,
-            ..Config::default()
-        };
+        let config = with_policy(policy);
         let plan = decide(&world.snapshot, &config, &Previous::default());
-        assert_eq!(why(&world, &plan, 0), &Why::DeviceUnknown);
+        assert_eq!(why(&plan, &world.target(0)), &Why::DeviceUnknown);
     }
 }
 
 #[test]
 fn a_file_moves_to_a_thread_that_cannot_move() {
     let by_cpuset = |world: &mut World| {
-        world.snapshot.threads[0].cpuset = cpus(0..2).into();
-        world.snapshot.threads[0].allowed = cpus(0..2).into();
+        world.confine(0, 0..2);
     };
     let by_others = |world: &mut World| world.snapshot.threads[0].allowed = cpus([0]).into();
     for (hold, expected) in [(by_cpuset as fn(&mut World), Why::OnePlace), (by_others, Why::Foreign)] {
         let mut world = users(1, 100 * MB);
         hold(&mut world);
         let plan = plan(&world);
-        assert_eq!(why(&world, &plan, 0), &expected);
+        assert_eq!(why(&plan, &world.target(0)), &expected);
         let one = moved(&plan);
         assert_eq!(
             (one.reason, one.threads, one.bytes, one.saved_bytes_per_s),
@@ -206,10 +196,7 @@ fn a_file_stays_if_moving_is_too_dear_full_or_disabled() {
         ..Config::default()
     };
     assert_eq!(decide(&world.snapshot, &config, &Previous::default()).files, []);
-    let off = Config {
-        policy: Policy::Off,
-        ..Config::default()
-    };
+    let off = with_policy(Policy::Off);
     assert_eq!(decide(&world.snapshot, &off, &Previous::default()).files, []);
     world.snapshot.threads[0].is_new = true;
     assert_eq!(plan(&world).files, [], "a new thread moves no file");
@@ -226,15 +213,13 @@ fn a_small_file_moves_to_its_threads_and_threads_move_to_a_large_file() {
     let small = plan(&world);
     assert_eq!(moved(&small).reason, FileReason::Together);
     assert!(
-        (0..2).all(|index| small
-            .action(&thread(&world, index))
-            .is_none_or(|action| !action.moves())),
+        (0..2).all(|index| small.action(&world.target(index)).is_none_or(|action| !action.moves())),
         "{small:?}"
     );
     let world = users(2, 8 * MB);
     let large = plan(&world);
     assert_eq!(large.files, []);
-    assert!((0..2).all(|index| large.action(&thread(&world, index)).unwrap().to == cpus(2..4)));
+    assert!((0..2).all(|index| large.action(&world.target(index)).unwrap().to == cpus(2..4)));
     let world = users(1, MB / 8);
     assert_eq!(plan(&world).files, [], "a single thread moves to the file");
 }
@@ -267,20 +252,15 @@ fn a_moved_file_rests_twice_as_long_after_each_move() {
     world.snapshot.threads[0].allowed = cpus([0]).into();
     world.snapshot.threads[1].allowed = cpus([2]).into();
     world.snapshot.threads[1].cpu = cpus([2])[0];
-    let config = Config {
-        dwell_periods: 3,
-        ..Config::default()
-    };
+    let config = dwelling(3);
     let (mut previous, mut moves) = (Previous::default(), Vec::new());
     for period in 0..30 {
         // Both take turns, a period each.
         world.uses[0].bytes = FAR * (1 - period % 2);
         world.uses[1].bytes = FAR * (period % 2);
         world.observe();
-        let plan = decide(&world.snapshot, &config, &previous);
-        previous = previous.after(&plan, &world.snapshot, &config);
+        let plan = world.period(&config, &mut previous);
         moves.extend(plan.files.iter().map(|_| period));
-        world.carry_out(&plan);
     }
     assert_eq!(moves, [0, 3, 10, 23]);
 }

@@ -1,7 +1,7 @@
 //! Whatever is sensed or configured, there is a plan that can be carried out.
 
 use crate::seeded;
-use crate::world::{World, cpus};
+use crate::world::{World, cpus, with_policy};
 use crate::worlds::middle;
 use homenode_policy::affinity::{Config, Cost, DeviceBytes, Policy, Previous, Received, decide};
 use homenode_policy::{CpuId, NodeId};
@@ -86,10 +86,7 @@ fn planning_survives_arbitrary_input() {
         (middle(), numbers, sets, policy),
         |(mut world, numbers, sets, policy)| {
             let small = |number: u64| u32::try_from(number & 0xffff_ffff).expect("the number is masked to 32 bits");
-            let usual = Config {
-                policy,
-                ..Config::default()
-            };
+            let usual = with_policy(policy);
             let config = if numbers[5] % 2 == 0 {
                 usual
             } else {

@@ -1,9 +1,9 @@
 //! Eight nodes of one CPU, and a reader on each whose buffers are on another: none has room at home before another leaves.
 
 use crate::seeded;
-use crate::world::{MB, World, cpus};
+use crate::world::{MB, World, cpus, dwelling};
 use homenode_policy::NodeId;
-use homenode_policy::affinity::{Config, Plan, Previous, Reason, Target, Why, decide};
+use homenode_policy::affinity::{Config, Previous, Reason, Why, decide};
 use proptest::prelude::*;
 
 const NODES: u16 = 8;
@@ -34,10 +34,6 @@ fn set_rate(world: &mut World, reader: usize, bytes: u64) {
     world.observe();
 }
 
-fn target(world: &World, reader: usize) -> Target {
-    Target::Thread(world.snapshot.threads[reader].id)
-}
-
 /// The readers that may run elsewhere than at home.
 fn misplaced(world: &World) -> Vec<usize> {
     let at_home = |(reader, home, _): &&(usize, NodeId, u64)| {
@@ -47,15 +43,8 @@ fn misplaced(world: &World) -> Vec<usize> {
     away.map(|(reader, ..)| *reader).collect()
 }
 
-fn period(world: &mut World, config: &Config, previous: &mut Previous) -> Plan {
-    let plan = decide(&world.snapshot, config, previous);
-    *previous = previous.after(&plan, &world.snapshot, config);
-    world.carry_out(&plan);
-    plan
-}
-
 fn after_one_plan(mut world: World) -> World {
-    period(&mut world, &Config::default(), &mut Previous::default());
+    world.period(&Config::default(), &mut Previous::default());
     world
 }
 
@@ -93,9 +82,9 @@ fn a_reader_with_too_small_a_gain_is_not_bound_near_its_buffers() {
     rates[3] = 11 * MB / 10;
     let mut world = shifted(&rates, 15);
     let mut previous = Previous::default();
-    let plan = period(&mut world, &Config::default(), &mut previous);
+    let plan = world.period(&Config::default(), &mut previous);
     assert!(
-        matches!(plan.stay(&target(&world, 3)).unwrap().why, Why::TooLittle { .. }),
+        matches!(plan.stay(&world.target(3)).unwrap().why, Why::TooLittle { .. }),
         "{plan:?}"
     );
     assert_eq!(misplaced(&world), [3]);
@@ -103,12 +92,12 @@ fn a_reader_with_too_small_a_gain_is_not_bound_near_its_buffers() {
     // More bytes, or the scheduler, bring it home, and there it is kept.
     let mut busier = world.clone();
     set_rate(&mut busier, 3, 5 * MB);
-    period(&mut busier, &Config::default(), &mut previous.clone());
+    busier.period(&Config::default(), &mut previous.clone());
     assert_eq!(misplaced(&busier), [0; 0]);
     world.snapshot.threads[3].cpu = cpus([4])[0];
-    let plan = period(&mut world, &Config::default(), &mut previous);
+    let plan = world.period(&Config::default(), &mut previous);
     assert!(matches!(
-        plan.action(&target(&world, 3)).unwrap().reason,
+        plan.action(&world.target(3)).unwrap().reason,
         Reason::Kept { node: NodeId(4), .. }
     ));
 }
@@ -128,10 +117,7 @@ fn varying_loads_of_full_cpus_move_no_thread() {
         proptest::collection::vec(3 * MB..7 * MB, 8),
         proptest::collection::vec(percents(), 12),
     );
-    let config = Config {
-        dwell_periods: 0,
-        ..Config::default()
-    };
+    let config = dwelling(0);
     seeded::check(50, worlds, |(homes, rates, periods)| {
         let mut world = readers(&homes, &rates, 50);
         for node in 0..2 * u32::from(NODES) {
@@ -155,7 +141,7 @@ fn varying_loads_of_full_cpus_move_no_thread() {
                     };
                 }
             }
-            let plan = period(&mut world, &config, &mut previous);
+            let plan = world.period(&config, &mut previous);
             prop_assert_eq!(misplaced(&world), vec![0; 0], "period {}: {:?}", index, plan);
             prop_assert!(index == 0 || plan.actions.is_empty(), "period {}: {:?}", index, plan);
         }
@@ -207,40 +193,34 @@ fn a_full_cpu_has_a_cost_beside_idle_ones() {
 #[test]
 fn a_displaced_reader_makes_way_even_with_little_traffic() {
     let mut world = shifted(&[0; NODES as usize], 70);
-    let config = Config {
-        dwell_periods: 3,
-        ..Config::default()
-    };
+    let config = dwelling(3);
     let mut previous = Previous::default();
     world.snapshot.threads[2].cpu = cpus([3])[0];
     world.fixed[2] = (2, NodeId(2), SLOW[2]);
     world.observe();
-    assert_eq!(period(&mut world, &config, &mut previous).actions.len(), 1);
+    assert_eq!(world.period(&config, &mut previous).actions.len(), 1);
     for (reader, rate) in SLOW.into_iter().enumerate() {
         set_rate(&mut world, reader, rate);
     }
     world.fixed[2] = (2, NodeId(3), SMALL);
     world.observe();
-    let plan = period(&mut world, &config, &mut previous);
-    let put = plan.action(&target(&world, 1)).unwrap();
+    let plan = world.period(&config, &mut previous);
+    let put = plan.action(&world.target(1)).unwrap();
     assert!(matches!(put.reason, Reason::Relieved { .. }), "{put:?}");
     assert_eq!(put.to, cpus([3]));
-    assert_eq!(
-        plan.stay(&target(&world, 2)).unwrap().why,
-        Why::Dwell { periods_left: 2 }
-    );
+    assert_eq!(plan.stay(&world.target(2)).unwrap().why, Why::Dwell { periods_left: 2 });
     assert_eq!(misplaced(&world), [1, 2]);
     set_rate(&mut world, 1, SMALL);
     set_rate(&mut world, 2, SLOW[2]);
     for periods_left in [2, 1] {
-        let plan = period(&mut world, &config, &mut previous);
-        assert_eq!(plan.stay(&target(&world, 1)).unwrap().why, Why::Dwell { periods_left });
+        let plan = world.period(&config, &mut previous);
+        assert_eq!(plan.stay(&world.target(1)).unwrap().why, Why::Dwell { periods_left });
         assert_eq!(plan.actions, []);
     }
-    period(&mut world, &config, &mut previous);
+    world.period(&config, &mut previous);
     assert_eq!(misplaced(&world), [0; 0]);
     for _ in 0..10 {
-        assert_eq!(period(&mut world, &config, &mut previous).actions, []);
+        assert_eq!(world.period(&config, &mut previous).actions, []);
     }
 }
 
@@ -255,10 +235,7 @@ fn files_stay_while_resting_threads_block_their_places() {
         world.add_use(reader, inode, 6 * MB);
         world.fixed.push((reader, NodeId((node + 1) % NODES), 0));
     }
-    let config = Config {
-        dwell_periods: 3,
-        ..Config::default()
-    };
+    let config = dwelling(3);
     let mut previous = Previous::default();
     // Two have buffers at each other's place besides, and change places.
     for (reader, home) in [(2, 5), (5, 2)] {
@@ -268,13 +245,13 @@ fn files_stay_while_resting_threads_block_their_places() {
         world.uses[reader].bytes = 1000;
     }
     world.observe();
-    let plan = period(&mut world, &config, &mut previous);
+    let plan = world.period(&config, &mut previous);
     assert_eq!((plan.actions.len(), plan.files.len()), (2, 0), "{plan:?}");
     world.fixed.truncate(usize::from(NODES));
     world.uses.iter_mut().for_each(|it| it.bytes = 6 * MB);
     world.observe();
     for _ in 0..8 {
-        assert_eq!(period(&mut world, &config, &mut previous).files, []);
+        assert_eq!(world.period(&config, &mut previous).files, []);
     }
     assert_eq!(misplaced(&world), [0; 0]);
 }
@@ -327,7 +304,7 @@ fn threads_that_come_by_move_no_reader() {
                 demands.push(*percent);
             }
             share(&mut world, &demands);
-            let plan = period(&mut world, &Config::default(), &mut previous);
+            let plan = world.period(&Config::default(), &mut previous);
             prop_assert!(
                 index <= 2 || plan.actions.is_empty(),
                 "period {index}: {:?}",
@@ -359,7 +336,7 @@ fn a_reader_too_many_settles() {
                 let mut demands = [100; 10];
                 demands[visitor] = u64::from(index) * 37 % 100;
                 share(&mut world, &demands);
-                let plan = period(&mut world, &Config::default(), &mut previous);
+                let plan = world.period(&Config::default(), &mut previous);
                 prop_assert!(
                     index < 25 || plan.actions.is_empty(),
                     "period {index}: {:?}",

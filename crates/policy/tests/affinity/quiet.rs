@@ -1,18 +1,14 @@
 //! Bound threads that move nothing any more: their masks go back, and do not go to and fro.
 
-use crate::threads::{far_reader, thread, why};
-use crate::world::{MB, World, cpus};
+use crate::threads::far_reader;
+use crate::world::{MB, World, cpus, why, with_policy};
 use homenode_policy::affinity::{Config, Plan, Policy, Previous, Target, ThreadId, Why, decide};
 
 /// Periods without bytes after which a thread gets its mask back, by default.
 const QUIET_PERIODS: u64 = 60;
 
 fn period(world: &mut World, previous: &mut Previous) -> Plan {
-    let config = Config::default();
-    let plan = decide(&world.snapshot, &config, previous);
-    *previous = previous.after(&plan, &world.snapshot, &config);
-    world.carry_out(&plan);
-    plan
+    world.period(&Config::default(), previous)
 }
 
 /// A thread that was bound near its disk in the period before.
@@ -129,12 +125,9 @@ fn a_child_that_moves_little_is_not_placed_for_its_inherited_mask() {
     world.add_disk_bytes(child, "nvme0n1", 1000);
     world.snapshot.threads[child].allowed = cpus([2, 3]).into();
     previous.inherit(world.snapshot.threads[child].id, cpus([2, 3]));
-    let config = Config {
-        policy: Policy::Spread,
-        ..Config::default()
-    };
+    let config = with_policy(Policy::Spread);
     let plan = decide(&world.snapshot, &config, &previous);
-    assert_eq!(why(&plan, &thread(&world, child)), &Why::Small { bytes_per_s: 1000 });
+    assert_eq!(why(&plan, &world.target(child)), &Why::Small { bytes_per_s: 1000 });
 }
 
 #[test]
@@ -147,7 +140,7 @@ fn a_quiet_child_of_a_bound_thread_gets_its_mask_back_after_the_dwell_time() {
         world.snapshot.threads[child].id.started = 9;
         previous.inherit(world.snapshot.threads[child].id, cpus([2, 3]));
     }
-    let quiet = thread(&world, quiet);
+    let quiet = world.target(quiet);
     let dwell = Config::default().dwell_periods;
     for _ in 1..dwell {
         let plan = period(&mut world, &mut previous);

@@ -1,8 +1,8 @@
 //! Interrupts and queues that the kernel or a driver sets anew, and those that a person does.
 
-use crate::threads::{bound_receiver, why};
-use crate::world::{World, cpus};
-use homenode_policy::affinity::{Config, Plan, Previous, Target, Why, decide};
+use crate::threads::bound_receiver;
+use crate::world::{World, cpus, dwelling, why};
+use homenode_policy::affinity::{Plan, Previous, Target, Why};
 
 const INTERRUPT: Target = Target::Interrupt(100);
 
@@ -18,13 +18,7 @@ fn moved() -> (World, Previous) {
 }
 
 fn period(world: &mut World, previous: &mut Previous) -> Plan {
-    let config = Config {
-        dwell_periods: 0,
-        ..Config::default()
-    };
-    let plan = decide(&world.snapshot, &config, previous);
-    *previous = previous.after(&plan, &world.snapshot, &config);
-    plan
+    world.decide(&dwelling(0), previous)
 }
 
 fn set(world: &mut World, number: u32) {

@@ -1,7 +1,7 @@
 //! Flows that go over to a queue of the CPU their thread moves to, as XPS gives it: they find it where the thread is.
 
 use crate::seeded;
-use crate::world::{MB, World, cpus};
+use crate::world::{MB, World, cpus, with_policy};
 use crate::worlds::middle;
 use homenode_policy::affinity::{Config, Plan, Policy, Previous, QueueKind, Reason, Target, decide};
 use homenode_policy::{CpuId, NodeId};
@@ -68,9 +68,8 @@ fn add_reader(world: &mut World, cpu: u32, queue: u32) -> usize {
 
 fn once(world: &mut World) -> (Plan, Previous) {
     world.observe();
-    let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
-    let previous = Previous::default().after(&plan, &world.snapshot, &Config::default());
-    world.carry_out(&plan);
+    let mut previous = Previous::default();
+    let plan = world.period(&Config::default(), &mut previous);
     go_over(world);
     (plan, previous)
 }
@@ -91,8 +90,7 @@ fn check_settled(world: &World, plan: &Plan, previous: &Previous) {
 fn a_queue_makes_way_for_the_readers_queue() {
     let mut world = four_nodes();
     let reader = add_reader(&mut world, 2, 2);
-    world.snapshot.threads[reader].cpuset = cpus([2, 3]).into();
-    world.snapshot.threads[reader].allowed = cpus([2, 3]).into();
+    world.confine(reader, [2, 3]);
     let (plan, previous) = once(&mut world);
     let came = plan.action(&transmit(2)).expect("the reader's queue moves");
     assert_eq!(came.to, cpus([2, 3]));
@@ -116,8 +114,7 @@ fn a_queue_with_other_cpus_keeps_them() {
         queue.cpus = cpus(0..8);
     }
     let reader = add_reader(&mut world, 2, 2);
-    world.snapshot.threads[reader].cpuset = cpus([2, 3]).into();
-    world.snapshot.threads[reader].allowed = cpus([2, 3]).into();
+    world.confine(reader, [2, 3]);
     let (plan, previous) = once(&mut world);
     for index in [0, 1, 3] {
         let way = plan.action(&transmit(index)).expect("all other queues move");
@@ -141,13 +138,11 @@ fn move_an_idle_queue(isolated: &[u32]) {
     world.snapshot.isolated = isolated.iter().copied().map(CpuId).collect();
     world.add_wide_disk("nvme0n1", Some(3));
     let stays = add_reader(&mut world, 0, 0);
-    world.snapshot.threads[stays].cpuset = cpus([0, 1]).into();
-    world.snapshot.threads[stays].allowed = cpus([0, 1]).into();
+    world.confine(stays, [0, 1]);
     world.streams[0].bytes = 1000 * MB;
     let goes = add_reader(&mut world, 0, 0);
     world.add_disk_bytes(goes, "nvme0n1", 900 * MB);
-    world.snapshot.threads[goes].cpuset = cpus([4, 5, 6, 7]).into();
-    world.snapshot.threads[goes].allowed = cpus([4, 5, 6, 7]).into();
+    world.confine(goes, [4, 5, 6, 7]);
     world.snapshot.threads[goes].cpu = CpuId(4);
     let (plan, previous) = once(&mut world);
     assert_eq!(plan.action(&transmit(0)), None, "the shared queue stays: {plan:?}");
@@ -171,8 +166,7 @@ fn a_thread_that_loses_its_queue_gets_another() {
     for (node, bytes) in [([0, 1], 40 * MB), ([2, 3], 100 * MB)] {
         let reader = world.add_thread("reader", node[0], 10);
         world.add_stream(reader, "eth0", 0, bytes);
-        world.snapshot.threads[reader].allowed = cpus(node).into();
-        world.snapshot.threads[reader].cpuset = cpus(node).into();
+        world.confine(reader, node);
     }
     // It moves nothing of the network, and so no queue of the card.
     let fio = world.add_thread("fio", 0, 10);
@@ -204,8 +198,7 @@ fn an_offline_cpu_gets_no_queue() {
     for (node, bytes) in [([0, 1], 40 * MB), ([2, 3], 100 * MB)] {
         let reader = world.add_thread("reader", node[0], 10);
         world.add_stream(reader, "eth0", 0, bytes);
-        world.snapshot.threads[reader].allowed = cpus(node).into();
-        world.snapshot.threads[reader].cpuset = cpus(node).into();
+        world.confine(reader, node);
     }
     let (plan, _) = once(&mut world);
     let sends = plan.actions.iter();
@@ -224,15 +217,11 @@ fn unmovable_queues_do_not_make_way() {
     let planned = |previous: &Previous, movable: bool, policy: Policy| {
         let mut world = four_nodes();
         let reader = add_reader(&mut world, 2, 2);
-        world.snapshot.threads[reader].cpuset = cpus([2, 3]).into();
-        world.snapshot.threads[reader].allowed = cpus([2, 3]).into();
+        world.confine(reader, [2, 3]);
         let mut queues = world.snapshot.queues.iter_mut();
         let other = queues.find(|queue| queue.kind == QueueKind::Transmit && queue.index == 1);
         other.expect("the world has four queues").movable = movable;
-        let config = Config {
-            policy,
-            ..Config::default()
-        };
+        let config = with_policy(policy);
         decide(world.observe(), &config, previous)
     };
     let free = Previous::default();

@@ -2,9 +2,9 @@
 //! not matter.
 
 use crate::seeded;
-use crate::world::{MB, World};
+use crate::world::{MB, World, dwelling, with_policy};
 use crate::worlds::{middle, small};
-use homenode_policy::affinity::{Action, Config, Interrupt, Plan, Policy, Previous, Target, decide};
+use homenode_policy::affinity::{Action, Config, Interrupt, Policy, Previous, Target, decide};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -15,14 +15,6 @@ fn policies() -> impl Strategy<Value = Policy> {
         1 => Just(Policy::Pack),
         1 => Just(Policy::SingleCore),
     ]
-}
-
-/// Decides the plan of a period, and carries it out.
-fn period(world: &mut World, config: &Config, previous: &mut Previous) -> Plan {
-    let plan = decide(&world.snapshot, config, previous);
-    *previous = previous.after(&plan, &world.snapshot, config);
-    world.carry_out(&plan);
-    plan
 }
 
 #[test]
@@ -44,7 +36,7 @@ fn a_steady_load_settles_in_three_periods() {
                 .for_each(|thread| thread.waited_ns = 0);
             let mut previous = Previous::default();
             for round in 0..20 + dwell_periods {
-                let plan = period(&mut world, &config, &mut previous);
+                let plan = world.period(&config, &mut previous);
                 // A first plan may need a correction, for which the things that it moved wait out their dwell time.
                 prop_assert!(
                     round < 3 + dwell_periods || plan.actions.is_empty(),
@@ -90,7 +82,7 @@ fn an_oscillating_load_moves_no_target_twice_in_the_dwell_time() {
                     stream.bytes = source.streams.get(index).map_or(0, |stream| stream.bytes);
                 }
                 world.observe();
-                let actions = period(&mut world, &config, &mut previous).actions.into_iter();
+                let actions = world.period(&config, &mut previous).actions.into_iter();
                 for action in actions.filter(Action::moves) {
                     if let Some(last) = moved.insert(action.target.clone(), round) {
                         prop_assert!(round - last >= dwell_periods, "{} in {last} and {round}", action.target);
@@ -108,10 +100,7 @@ fn no_interrupt_moves_to_an_isolated_cpu() {
         300,
         (prop_oneof![small(), middle()], policies(), any::<u64>()),
         |(mut world, policy, chosen)| {
-            let config = Config {
-                policy,
-                ..Config::default()
-            };
+            let config = with_policy(policy);
             let online = world.snapshot.online.iter();
             let isolated = online.filter(|cpu| chosen >> (cpu.0 % 64) & 1 == 1);
             world.snapshot.isolated = isolated.copied().collect();
@@ -119,7 +108,7 @@ fn no_interrupt_moves_to_an_isolated_cpu() {
             let found: BTreeMap<u32, Vec<_>> = found.map(|it| (it.number, it.affinity.clone())).collect();
             let mut previous = Previous::default();
             for _ in 0..8 {
-                let plan = period(&mut world, &config, &mut previous);
+                let plan = world.period(&config, &mut previous);
                 for action in &plan.actions {
                     let Target::Interrupt(number) = action.target else {
                         continue;
@@ -140,10 +129,7 @@ fn plans_do_not_depend_on_the_snapshots_order() {
         100,
         (middle(), policies(), any::<u64>()),
         |(mut world, policy, seed)| {
-            let config = Config {
-                policy,
-                ..Config::default()
-            };
+            let config = with_policy(policy);
             let plan = decide(&world.snapshot, &config, &Previous::default());
             let key = |index: usize| (index as u64 + 1).wrapping_mul(seed | 1) >> 7;
             let snapshot = &mut world.snapshot;
@@ -180,7 +166,7 @@ fn foreign_masks_are_left_alone() {
         let found = world.snapshot.clone();
         let mut previous = Previous::default();
         for _ in 0..4 {
-            period(&mut world, &config, &mut previous);
+            world.period(&config, &mut previous);
         }
         for (before, after) in found.threads.iter().zip(&world.snapshot.threads) {
             let foreign = before.allowed != before.cpuset;
@@ -207,17 +193,14 @@ fn a_swinging_thread_moves_once_a_dwell_time() {
     world.add_wide_disk("nvme0n1", Some(0));
     world.add_wide_disk("nvme1n1", Some(1));
     let thread = world.add_thread("fio", 0, 10);
-    let config = Config {
-        dwell_periods: 5,
-        ..Config::default()
-    };
+    let config = dwelling(5);
     let mut previous = Previous::default();
     let mut moves = Vec::new();
     for round in 0..40u64 {
         world.snapshot.threads[thread].disk.clear();
         let disk = ["nvme1n1", "nvme0n1"][(round % 2) as usize];
         world.add_disk_bytes(thread, disk, 500 * MB);
-        if !period(&mut world, &config, &mut previous).actions.is_empty() {
+        if !world.period(&config, &mut previous).actions.is_empty() {
             moves.push(round);
         }
     }

@@ -1,6 +1,6 @@
 //! How long a decision takes on a machine larger than any that is common.
 
-use crate::world::{MB, World, cpus};
+use crate::world::{MB, World, cpus, with_policy};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Config, Policy, Previous, QueueKind, decide};
 use std::time::{Duration, Instant};
@@ -61,10 +61,7 @@ fn a_large_machine_is_decided_quickly() {
     ] {
         let mut world = large(busy_percent);
         assert_eq!((world.snapshot.threads.len(), world.snapshot.queues.len()), (1024, 256));
-        let config = Config {
-            policy,
-            ..Config::default()
-        };
+        let config = with_policy(policy);
         let mut previous = Previous::default();
         for what in ["at first", "settled"] {
             let mut times: Vec<Duration> = Vec::new();

@@ -1,6 +1,6 @@
 //! Decisions for single threads, queues and interrupts, worked out by hand on two nodes of two CPUs each.
 
-use crate::world::{MB, World, cpus};
+use crate::world::{MB, World, cpus, dwelling, why, with_policy};
 use homenode_policy::affinity::{
     Class, Config, Plan, Policy, Previous, Queue, QueueKind, Reason, Received, Target, Why, decide,
 };
@@ -10,18 +10,9 @@ fn two_nodes() -> World {
     World::new(&[2, 2], 21, 2)
 }
 
-pub(crate) fn thread(world: &World, index: usize) -> Target {
-    Target::Thread(world.snapshot.threads[index].id)
-}
-
 fn plan(world: &mut World) -> Plan {
     world.observe();
     decide(&world.snapshot, &Config::default(), &Previous::default())
-}
-
-pub(crate) fn why<'a>(plan: &'a Plan, target: &Target) -> &'a Why {
-    assert_eq!(plan.action(target), None);
-    &plan.stay(target).expect("the plan looked at the target").why
 }
 
 /// A thread on node 0 that reads a disk at home on node 1.
@@ -73,7 +64,7 @@ fn a_thread_moves_to_cpus_whose_queue_completes_near() {
     world.add_disk("nvme0n1", Some(1), &[cpus([0, 1, 2]), cpus([3])]);
     let fio = world.add_thread("fio", 0, 20);
     world.add_disk_bytes(fio, "nvme0n1", 500 * MB);
-    assert_eq!(plan(&mut world).action(&thread(&world, fio)).unwrap().to, cpus([3]));
+    assert_eq!(plan(&mut world).action(&world.target(fio)).unwrap().to, cpus([3]));
 }
 
 /// A thread on node 0 that may not leave it, and receives from a card at home on node 1.
@@ -81,8 +72,7 @@ pub(crate) fn bound_receiver() -> World {
     let mut world = two_nodes();
     world.add_card("eth0", Some(1), &[2]);
     let server = world.add_thread("server", 0, 20);
-    world.snapshot.threads[server].cpuset = cpus(0..2).into();
-    world.snapshot.threads[server].allowed = cpus(0..2).into();
+    world.confine(server, 0..2);
     world.add_stream(server, "eth0", 0, 400 * MB);
     world
 }
@@ -159,7 +149,7 @@ fn thread_and_queue_move_home_together() {
     let server = world.add_thread("server", 0, 20);
     world.add_stream(server, "eth0", 0, 400 * MB);
     let plan = plan(&mut world);
-    assert_eq!(plan.action(&thread(&world, server)).unwrap().to, cpus(2..4));
+    assert_eq!(plan.action(&world.target(server)).unwrap().to, cpus(2..4));
     assert_eq!(plan.action(&Target::Interrupt(100)).unwrap().to, cpus([2]));
     assert_eq!(plan.cost_after.bytes_per_s(), 0);
 }
@@ -174,7 +164,7 @@ fn a_thread_of_network_and_disk_moves_to_most_of_its_bytes() {
         world.add_disk_bytes(node_bytes, "nvme0n1", disk * MB);
         world.add_stream(node_bytes, "eth0", 0, card * MB);
         let plan = plan(&mut world);
-        match (node, &plan.action(&thread(&world, node_bytes)).unwrap().reason) {
+        match (node, &plan.action(&world.target(node_bytes)).unwrap().reason) {
             (1, reason) => assert!(matches!(reason, Reason::NearQueues { class: Class::Both, .. })),
             (_, reason) => assert!(matches!(reason, Reason::Kept { .. })),
         }
@@ -193,9 +183,7 @@ fn no_thread_moves_to_a_full_node() {
         })
         .collect();
     let plan = plan(&mut world);
-    let moved = threads
-        .iter()
-        .filter(|fio| plan.action(&thread(&world, **fio)).is_some());
+    let moved = threads.iter().filter(|fio| plan.action(&world.target(**fio)).is_some());
     assert_eq!(moved.count(), 2);
 }
 
@@ -205,17 +193,15 @@ fn a_new_thread_moves_when_seen_again() {
     let mut world = far_reader();
     world.snapshot.threads[0].is_new = true;
     let (config, mut previous) = (Config::default(), Previous::default());
-    let plan = decide(&world.snapshot, &config, &previous);
-    assert_eq!(why(&plan, &thread(&world, 0)), &Why::New);
-    previous = previous.after(&plan, &world.snapshot, &config);
+    let plan = world.decide(&config, &mut previous);
+    assert_eq!(why(&plan, &world.target(0)), &Why::New);
     // Another one, after the first has ended.
     world.snapshot.threads[0].id.thread += 1;
-    let plan = decide(&world.snapshot, &config, &previous);
-    assert_eq!(why(&plan, &thread(&world, 0)), &Why::New);
-    previous = previous.after(&plan, &world.snapshot, &config);
+    let plan = world.decide(&config, &mut previous);
+    assert_eq!(why(&plan, &world.target(0)), &Why::New);
     world.snapshot.threads[0].is_new = false;
     let plan = decide(&world.snapshot, &config, &previous);
-    assert!(plan.action(&thread(&world, 0)).is_some(), "{plan:?}");
+    assert!(plan.action(&world.target(0)).is_some(), "{plan:?}");
 }
 
 #[test]
@@ -229,21 +215,20 @@ fn every_reason_to_stay_is_given() {
     world.snapshot.threads[pinned].allowed = cpus([0]).into();
     let caged = world.add_thread("caged", 0, 10);
     world.add_disk_bytes(caged, "nvme0n1", 500 * MB);
-    world.snapshot.threads[caged].allowed = cpus([0, 1]).into();
-    world.snapshot.threads[caged].cpuset = cpus([0, 1]).into();
+    world.confine(caged, [0, 1]);
     let unknown = world.add_thread("unknown", 0, 10);
     world.snapshot.threads[unknown].received = received(CpuId(1), 500 * MB);
     let unread = world.add_thread("unread", 0, 90);
     world.snapshot.threads[unread].is_unread = true;
     let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
-    let why = |index| why(&plan, &thread(&world, index));
+    let why = |index| why(&plan, &world.target(index));
     assert_eq!(why(idle), &Why::Compute);
     assert_eq!(why(unread), &Why::Unread);
     assert_eq!(why(small), &Why::Small { bytes_per_s: 1000 });
     assert_eq!(why(pinned), &Why::Foreign);
     assert_eq!(why(caged), &Why::OnePlace);
     assert_eq!(why(unknown), &Why::DeviceUnknown);
-    assert!(plan.action(&thread(&world, 0)).is_some());
+    assert!(plan.action(&world.target(0)).is_some());
 }
 
 /// It is near its bytes by chance, and its mask would let it leave.
@@ -254,7 +239,7 @@ fn a_well_placed_thread_is_kept() {
     world.add_disk_bytes(local, "nvme0n1", 500 * MB);
     let mut previous = Previous::default();
     let plan = decide(&world.snapshot, &Config::default(), &previous);
-    let kept = plan.action(&thread(&world, local)).unwrap();
+    let kept = plan.action(&world.target(local)).unwrap();
     assert!(matches!(kept.reason, Reason::Kept { node: NodeId(1), .. }), "{kept:?}");
     assert_eq!(kept.to, cpus([2, 3]));
     assert_eq!((kept.cost_before, kept.cost_after), Default::default());
@@ -263,7 +248,7 @@ fn a_well_placed_thread_is_kept() {
     let plan = decide(&world.snapshot, &Config::default(), &previous);
     assert_eq!(plan.actions, []);
     assert!(!matches!(
-        why(&plan, &thread(&world, local)),
+        why(&plan, &world.target(local)),
         Why::Foreign | Why::Dwell { .. }
     ));
 }
@@ -283,10 +268,10 @@ fn a_small_gain_moves_nothing() {
     world.snapshot.threads[0].disk[0].bytes = 2 * MB;
     // Whose mask is wide is bound to somewhere anyhow.
     let mut previous = Previous::default();
-    previous.note(thread(&world, 0), cpus([0, 1]));
+    previous.note(world.target(0), cpus([0, 1]));
     world.snapshot.threads[0].allowed = cpus([0, 1]).into();
     let plan = decide(&world.snapshot, &Config::default(), &previous);
-    let Why::TooLittle { gain, price } = why(&plan, &thread(&world, 0)) else {
+    let Why::TooLittle { gain, price } = why(&plan, &world.target(0)) else {
         panic!("{plan:?}")
     };
     assert!(gain < price, "{gain} {price}");
@@ -300,16 +285,16 @@ fn policy_off_works_by_device_and_process() {
     let mut config = Config::default();
     config.processes.insert("postgres".to_owned(), Policy::Off);
     let plan = decide(&world.snapshot, &config, &Previous::default());
-    assert_eq!(why(&plan, &thread(&world, other)), &Why::Off);
-    assert!(plan.action(&thread(&world, 0)).is_some());
+    assert_eq!(why(&plan, &world.target(other)), &Why::Off);
+    assert!(plan.action(&world.target(0)).is_some());
 
     config.devices.insert("nvme0n1".to_owned(), Policy::Off);
     config.processes.insert("postgres".to_owned(), Policy::Local);
     let plan = decide(&world.snapshot, &config, &Previous::default());
-    assert_eq!(why(&plan, &thread(&world, 0)), &Why::Off);
+    assert_eq!(why(&plan, &world.target(0)), &Why::Off);
     assert_eq!(why(&plan, &Target::Interrupt(100)), &Why::Off);
     assert!(
-        plan.action(&thread(&world, other)).is_some(),
+        plan.action(&world.target(other)).is_some(),
         "a process's policy goes first"
     );
 }
@@ -322,15 +307,11 @@ fn our_masks_may_change_again_and_foreign_ones_never() {
     world.carry_out(&first);
     world.add_wide_disk("nvme1n1", Some(0));
     world.snapshot.threads[0].disk[0].device = Some("nvme1n1".to_owned());
-    let config = Config {
-        dwell_periods: 3,
-        ..Config::default()
-    };
-    let target = thread(&world, 0);
+    let config = dwelling(3);
+    let target = world.target(0);
     for left in [2, 1] {
-        let plan = decide(&world.snapshot, &config, &previous);
+        let plan = world.decide(&config, &mut previous);
         assert_eq!(why(&plan, &target), &Why::Dwell { periods_left: left });
-        previous = previous.after(&plan, &world.snapshot, &config);
     }
     let plan = decide(&world.snapshot, &config, &previous);
     assert_eq!(plan.action(&target).unwrap().to, cpus(0..2));
@@ -349,7 +330,7 @@ fn our_masks_may_change_again_and_foreign_ones_never() {
         child.id.started = started;
         world.snapshot.threads.push(child);
         let plan = decide(&world.snapshot, &config, &previous);
-        assert_eq!(plan.action(&thread(&world, 1)).is_some(), ours, "started at {started}");
+        assert_eq!(plan.action(&world.target(1)).is_some(), ours, "started at {started}");
     }
 }
 
@@ -359,10 +340,7 @@ fn foreign_and_refused_interrupts_are_left_alone() {
     let first = plan(&mut world);
     let mut previous = Previous::default().after(&first, &world.snapshot, &Config::default());
     world.carry_out(&first);
-    let config = Config {
-        dwell_periods: 0,
-        ..Config::default()
-    };
+    let config = dwelling(0);
     world.snapshot.interrupts[0].affinity = cpus([3]);
     world.snapshot.interrupts[0].effective = cpus([3]);
     world.observe();
@@ -379,9 +357,9 @@ fn foreign_and_refused_interrupts_are_left_alone() {
 fn plans_use_only_online_cpus() {
     let mut world = far_reader();
     world.snapshot.online = cpus([0, 1, 3]);
-    assert_eq!(plan(&mut world).action(&thread(&world, 0)).unwrap().to, cpus([3]));
+    assert_eq!(plan(&mut world).action(&world.target(0)).unwrap().to, cpus([3]));
     world.snapshot.online = cpus([0, 1]);
-    assert_eq!(why(&plan(&mut world), &thread(&world, 0)), &Why::OnePlace);
+    assert_eq!(why(&plan(&mut world), &world.target(0)), &Why::OnePlace);
     world.snapshot.online.clear();
     assert!(plan(&mut world).actions.is_empty());
 }
@@ -393,7 +371,7 @@ fn a_device_without_a_home_is_local_to_all_nodes() {
     let fio = world.add_thread("fio", 0, 20);
     world.add_disk_bytes(fio, "nvme0n1", 500 * MB);
     let plan = plan(&mut world);
-    assert_eq!(why(&plan, &thread(&world, fio)), &Why::Best);
+    assert_eq!(why(&plan, &world.target(fio)), &Why::Best);
     assert_eq!(plan.cost_before.bytes_per_s(), 0);
 }
 
@@ -419,10 +397,7 @@ fn policies_place_as_in_the_paper() {
             world.add_stream(server, "eth0", queue, 30 * MB);
         }
         world.observe();
-        let config = Config {
-            policy,
-            ..Config::default()
-        };
+        let config = with_policy(policy);
         let plan = decide(&world.snapshot, &config, &Previous::default());
         world.carry_out(&plan);
         let numbers = |cpus: &[CpuId]| cpus.iter().map(|cpu| cpu.0).collect::<Vec<_>>();
@@ -474,7 +449,7 @@ fn packets_of_a_virtual_card_move_to_their_reader() {
     let action = plan.action(&steering).unwrap();
     assert_eq!((&action.from, &action.to), (&cpus([2]), &cpus([0])), "{plan:?}");
     assert!(matches!(
-        plan.action(&thread(&world, reader)).unwrap().reason,
+        plan.action(&world.target(reader)).unwrap().reason,
         Reason::Kept { .. }
     ));
     assert!(plan.cost_before.bytes_per_s() > 0);
@@ -491,8 +466,7 @@ fn queues_of_one_cpu_move_to_their_readers() {
         for (queue, node) in [(0, [0, 1]), (1, [2, 3])] {
             let reader = world.add_thread("reader", node[0], 20);
             world.add_stream(reader, "eth0", queue, 500 * MB);
-            world.snapshot.threads[reader].allowed = cpus(node).into();
-            world.snapshot.threads[reader].cpuset = cpus(node).into();
+            world.confine(reader, node);
         }
         let plan = plan(&mut world);
         let interrupts: Vec<u32> = world.snapshot.interrupts.iter().map(|it| it.number).collect();
@@ -511,12 +485,9 @@ fn sent_bytes_do_not_count_for_a_virtual_card() {
     with_virtual_card(&mut world, 2);
     let sender = world.add_thread("server", 0, 20);
     world.add_sent_bytes(sender, None, 500 * MB);
-    let config = Config {
-        policy: Policy::Spread,
-        ..Config::default()
-    };
+    let config = with_policy(Policy::Spread);
     let plan = decide(&world.snapshot, &config, &Previous::default());
-    assert_eq!(why(&plan, &thread(&world, sender)), &Why::DeviceUnknown);
+    assert_eq!(why(&plan, &world.target(sender)), &Why::DeviceUnknown);
 }
 
 #[test]
@@ -533,8 +504,8 @@ fn virtual_cards_do_not_hide_the_real_card_from_senders() {
         let beside = decide(&world.snapshot, &Config::default(), &Previous::default());
         assert_eq!(alone.cost_before, beside.cost_before);
         assert_eq!(
-            alone.action(&thread(&world, sender)),
-            beside.action(&thread(&world, sender))
+            alone.action(&world.target(sender)),
+            beside.action(&world.target(sender))
         );
     }
 }
@@ -549,7 +520,7 @@ fn a_sender_moves_to_its_card() {
         let sender = world.add_thread("server", 0, 20);
         world.add_sent_bytes(sender, device, 500 * MB);
         let plan = plan(&mut world);
-        let target = thread(&world, sender);
+        let target = world.target(sender);
         if goes {
             assert_eq!(plan.action(&target).unwrap().to, cpus([2, 3]), "{plan:?}");
         } else {

@@ -1,7 +1,8 @@
 //! A machine whose threads do the same in every period: it shows what a kernel would, and carries out plans.
 
 use homenode_policy::affinity::{
-    DeviceBytes, FileId, Interrupt, Plan, PoolFile, Queue, QueueKind, Received, Snapshot, Target, Thread, ThreadId,
+    Config, DeviceBytes, FileId, Interrupt, Plan, Policy, PoolFile, Previous, Queue, QueueKind, Received, Snapshot,
+    Target, Thread, ThreadId, Why, decide,
 };
 use homenode_policy::topology::{
     Cache, CacheKind, Cpu, Device, DeviceKind, Latency, LatencySource, Node, Parts, Topology,
@@ -18,6 +19,26 @@ pub(crate) fn cpus(numbers: impl IntoIterator<Item = u32>) -> Vec<CpuId> {
 
 pub(crate) fn file(inode: u64) -> FileId {
     FileId { pool: (0, 45), inode }
+}
+
+pub(crate) fn with_policy(policy: Policy) -> Config {
+    Config {
+        policy,
+        ..Config::default()
+    }
+}
+
+pub(crate) fn dwelling(dwell_periods: u64) -> Config {
+    Config {
+        dwell_periods,
+        ..Config::default()
+    }
+}
+
+/// The reason why a target stays.
+pub(crate) fn why<'a>(plan: &'a Plan, target: &Target) -> &'a Why {
+    assert_eq!(plan.action(target), None);
+    &plan.stay(target).expect("the plan looked at the target").why
 }
 
 /// Bytes that a thread receives, through which queue.
@@ -306,6 +327,18 @@ impl World {
         self.uses.push(Use { thread, inode, bytes });
     }
 
+    pub(crate) fn target(&self, thread: usize) -> Target {
+        Target::Thread(self.snapshot.threads[thread].id)
+    }
+
+    /// Has a thread run on these CPUs only, by its cpuset.
+    pub(crate) fn confine(&mut self, thread: usize, to: impl IntoIterator<Item = u32>) {
+        let to = cpus(to);
+        let it = &mut self.snapshot.threads[thread];
+        it.cpuset = to[..].into();
+        it.allowed = to.into();
+    }
+
     /// Bytes by node of each thread's buffers.
     fn observe_buffers(&mut self) {
         let Self {
@@ -365,6 +398,20 @@ impl World {
             });
         }
         snapshot
+    }
+
+    /// Decides the plan of a period.
+    pub(crate) fn decide(&self, config: &Config, previous: &mut Previous) -> Plan {
+        let plan = decide(&self.snapshot, config, previous);
+        *previous = previous.after(&plan, &self.snapshot, config);
+        plan
+    }
+
+    /// Decides the plan of a period, and carries it out.
+    pub(crate) fn period(&mut self, config: &Config, previous: &mut Previous) -> Plan {
+        let plan = self.decide(config, previous);
+        self.carry_out(&plan);
+        plan
     }
 
     /// Does what a plan says, as a kernel would: panics at what one would refuse.

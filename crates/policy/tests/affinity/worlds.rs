@@ -9,7 +9,7 @@ const FILES: u64 = 3;
 
 /// A thread: CPU it runs on, how busy, how long it waits, cpuset (bits), whether pinned by someone else, disk MB, MB by queue, sent MB.
 #[derive(Clone, Debug)]
-pub(crate) struct Plant {
+struct Plant {
     cpu: u32,
     busy: u64,
     waits: u64,
@@ -26,51 +26,27 @@ pub(crate) struct Plant {
     used: (u64, u64),
 }
 
-pub(crate) fn plant() -> impl Strategy<Value = Plant> {
-    let cpuset = prop_oneof![2 => Just(u64::MAX), 1 => any::<u64>()];
-    let rate = || prop_oneof![2 => Just(0), 3 => 20..2000u64];
-    let received = proptest::collection::vec(rate(), 3);
-    (
-        0..64u32,
-        (
-            5..100u64,
-            prop_oneof![2 => Just(0), 1 => 0..100u64],
-            proptest::bool::weighted(0.15),
-        ),
-        cpuset,
-        proptest::bool::weighted(0.1),
-        any::<bool>(),
-        rate(),
-        received,
-        rate(),
-        ((0..4u16, rate()), (0..FILES, rate())),
-    )
-        .prop_map(
-            |(
-                cpu,
-                (busy, waits, computes),
-                cpuset,
-                foreign,
-                first_disk,
-                disk_mb,
-                received_mb,
-                sent_mb,
-                (fixed, used),
-            )| Plant {
-                cpu,
-                busy,
-                waits,
-                computes,
-                cpuset,
-                foreign,
-                first_disk,
-                disk_mb,
-                received_mb,
-                sent_mb,
-                fixed,
-                used,
-            },
-        )
+fn rate() -> impl Strategy<Value = u64> {
+    prop_oneof![2 => Just(0), 3 => 20..2000u64]
+}
+
+prop_compose! {
+    fn plant()(
+        cpu in 0..64u32,
+        busy in 5..100u64,
+        waits in prop_oneof![2 => Just(0), 1 => 0..100u64],
+        computes in proptest::bool::weighted(0.15),
+        cpuset in prop_oneof![2 => Just(u64::MAX), 1 => any::<u64>()],
+        foreign in proptest::bool::weighted(0.1),
+        first_disk in any::<bool>(),
+        disk_mb in rate(),
+        received_mb in proptest::collection::vec(rate(), 3),
+        sent_mb in rate(),
+        fixed in (0..4u16, rate()),
+        used in (0..FILES, rate()),
+    ) -> Plant {
+        Plant { cpu, busy, waits, computes, cpuset, foreign, first_disk, disk_mb, received_mb, sent_mb, fixed, used }
+    }
 }
 
 /// Up to 4 CPUs on up to two nodes, up to 4 threads, up to 3 queues of a card, and two disks.

@@ -262,16 +262,8 @@ impl<'a> Run<'a> {
             }
         });
         Snapshot {
-            topology: topology.clone(),
-            online,
-            isolated: Vec::new(),
-            period_ns,
-            interrupts: Vec::new(),
-            queues: Vec::new(),
             threads: threads.collect(),
-            files: Vec::new(),
-            has_restarted: false,
-            restarted: Vec::new(),
+            ..Snapshot::idle(topology.clone(), online, period_ns)
         }
     }
 }

@@ -205,38 +205,20 @@ mod tests {
     fn snapshot(homes: &[(u32, u16)]) -> Snapshot {
         let topology = machine(2, 4, 1 << 30, Shape::Full, Vec::new());
         let online: Vec<CpuId> = topology.cpus().iter().map(|cpu| cpu.id).collect();
+        let id = |thread| ThreadId {
+            process: 1,
+            thread,
+            started: 1,
+        };
         let thread = |(number, (cpu, home)): (u32, &(u32, u16))| Thread {
-            id: ThreadId {
-                process: 1,
-                thread: number,
-                started: 1,
-            },
-            name: String::new(),
             process_name: "reader".to_owned(),
-            cpu: CpuId(*cpu),
-            allowed: online[..].into(),
-            cpuset: online[..].into(),
             cpu_ns: 500_000_000,
-            waited_ns: 0,
-            disk: Vec::new(),
-            received: Vec::new(),
-            sent: Vec::new(),
             memory: vec![(NodeId(*home), 1 << 30)],
-            files: Vec::new(),
-            is_new: false,
-            is_unread: false,
+            ..Thread::idle(id(number), CpuId(*cpu), online[..].into())
         };
         Snapshot {
             threads: (1..).zip(homes).map(thread).collect(),
-            topology,
-            online,
-            isolated: Vec::new(),
-            period_ns: 2_000_000_000,
-            interrupts: Vec::new(),
-            queues: Vec::new(),
-            files: Vec::new(),
-            has_restarted: false,
-            restarted: Vec::new(),
+            ..Snapshot::idle(topology, online.clone(), 2_000_000_000)
         }
     }
 

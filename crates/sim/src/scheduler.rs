@@ -132,26 +132,17 @@ impl Scheduler {
         let cpu = self.cpus[self.core(thread) as usize];
         let cpuset = self.cpus.clone();
         let placed = &mut self.threads[thread];
+        let id = ThreadId {
+            process: 1,
+            thread: u32::try_from(thread + 1).expect("threads are few"),
+            started: 1,
+        };
         Thread {
-            id: ThreadId {
-                process: 1,
-                thread: u32::try_from(thread + 1).expect("threads are few"),
-                started: 1,
-            },
-            name: String::new(),
             process_name: process.to_owned(),
-            cpu,
             allowed: placed.allowed.clone(),
-            cpuset,
             cpu_ns: std::mem::take(&mut placed.busy_ps) / crate::PS_PER_NS,
             waited_ns: std::mem::take(&mut placed.waited_ps) / crate::PS_PER_NS,
-            disk: Vec::new(),
-            received: Vec::new(),
-            sent: Vec::new(),
-            memory: Vec::new(),
-            files: Vec::new(),
-            is_new: false,
-            is_unread: false,
+            ..Thread::idle(id, cpu, cpuset)
         }
     }
 

@@ -442,16 +442,10 @@ impl<'a> Run<'a> {
             });
         }
         Snapshot {
-            topology: topology.clone(),
-            online,
-            isolated: Vec::new(),
-            period_ns,
             interrupts: told,
             queues: all,
             threads,
-            files: Vec::new(),
-            has_restarted: false,
-            restarted: Vec::new(),
+            ..Snapshot::idle(topology.clone(), online, period_ns)
         }
     }
 }

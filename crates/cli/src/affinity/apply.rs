@@ -265,13 +265,8 @@ mod tests {
         let held = |number| stay(number, Why::Dwell { periods_left: 3 });
         let told = |stays| {
             lately(&Plan {
-                actions: Vec::new(),
                 stays,
-                files: Vec::new(),
-                returns: Vec::new(),
-                resets: Vec::new(),
-                cost_before: Cost::default(),
-                cost_after: Cost::default(),
+                ..Plan::default()
             })
         };
         assert_eq!(told(vec![stay(1, Why::Best)]), "");

@@ -52,12 +52,7 @@ pub(crate) fn run(journal: &Path) {
         actions.sort_by(|a, b| a.target.cmp(&b.target));
         let plan = Plan {
             actions,
-            stays: Vec::new(),
-            files: Vec::new(),
-            returns: Vec::new(),
-            resets: Vec::new(),
-            cost_before: Cost::default(),
-            cost_after: Cost::default(),
+            ..Plan::default()
         };
         let applied = actor.apply(&plan, &snapshot, &[]).unwrap();
         for (target, outcome) in &applied.outcomes {
@@ -134,15 +129,7 @@ fn snapshot(kernel: &Live) -> Snapshot {
         managed: false,
     });
     Snapshot {
-        topology: Topology::new(parts).unwrap(),
         interrupts: interrupts.collect(),
-        online,
-        isolated: Vec::new(),
-        period_ns: 1_000_000_000,
-        queues: Vec::new(),
-        threads: Vec::new(),
-        files: Vec::new(),
-        has_restarted: false,
-        restarted: Vec::new(),
+        ..Snapshot::idle(Topology::new(parts).unwrap(), online, 1_000_000_000)
     }
 }

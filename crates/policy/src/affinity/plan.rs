@@ -168,7 +168,7 @@ pub struct Stay {
 }
 
 /// Decisions of one period: changes, stays and moves of files.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The changes, by target. No target is named twice.
     pub actions: Vec<Action>,

@@ -20,13 +20,9 @@ pub(super) fn plan(
     senders: &Senders,
 ) -> Plan {
     let mut plan = Plan {
-        actions: Vec::new(),
-        stays: Vec::new(),
-        files: Vec::new(),
-        returns: Vec::new(),
-        resets: Vec::new(),
         cost_before: before.cost(),
         cost_after: after.cost(),
+        ..Plan::default()
     };
     for task in 0..after.place_of.len() {
         threads::thread(&mut plan, task, before, &mut after);

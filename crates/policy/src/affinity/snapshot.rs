@@ -169,6 +169,28 @@ pub struct DeviceBytes {
 }
 
 impl Thread {
+    /// A thread without a name that did nothing, and may run on all CPUs of its cpuset.
+    #[must_use]
+    pub fn idle(id: ThreadId, cpu: CpuId, cpuset: Arc<[CpuId]>) -> Self {
+        Self {
+            id,
+            name: String::new(),
+            process_name: String::new(),
+            cpu,
+            allowed: cpuset.clone(),
+            cpuset,
+            cpu_ns: 0,
+            waited_ns: 0,
+            disk: Vec::new(),
+            received: Vec::new(),
+            sent: Vec::new(),
+            memory: Vec::new(),
+            files: Vec::new(),
+            is_new: false,
+            is_unread: false,
+        }
+    }
+
     /// Bytes received and sent.
     #[must_use]
     pub fn network_bytes(&self) -> u64 {
@@ -190,6 +212,23 @@ impl Thread {
 }
 
 impl Snapshot {
+    /// A machine without interrupts, queues and threads.
+    #[must_use]
+    pub fn idle(topology: Topology, online: Vec<CpuId>, period_ns: u64) -> Self {
+        Self {
+            topology,
+            online,
+            isolated: Vec::new(),
+            period_ns,
+            interrupts: Vec::new(),
+            queues: Vec::new(),
+            threads: Vec::new(),
+            files: Vec::new(),
+            has_restarted: false,
+            restarted: Vec::new(),
+        }
+    }
+
     /// The home of a device, where it is known.
     #[must_use]
     pub fn home(&self, device: &str) -> Option<NodeId> {

@@ -163,19 +163,9 @@ impl World {
     /// An idle machine.
     pub(crate) fn of(topology: Topology) -> Self {
         let online = topology.cpus().iter().filter(|cpu| cpu.online).map(|cpu| cpu.id);
+        let online = online.collect();
         Self {
-            snapshot: Snapshot {
-                online: online.collect(),
-                topology,
-                isolated: Vec::new(),
-                period_ns: 1_000_000_000,
-                interrupts: Vec::new(),
-                queues: Vec::new(),
-                threads: Vec::new(),
-                files: Vec::new(),
-                has_restarted: false,
-                restarted: Vec::new(),
-            },
+            snapshot: Snapshot::idle(topology, online, 1_000_000_000),
             streams: Vec::new(),
             fixed: Vec::new(),
             uses: Vec::new(),
@@ -266,26 +256,16 @@ impl World {
     /// A thread that may use all CPUs; its index.
     pub(crate) fn add_thread(&mut self, process_name: &str, cpu: u32, busy_percent: u64) -> usize {
         let number = 1000 + u32::try_from(self.snapshot.threads.len()).expect("the test's world is consistent");
+        let id = ThreadId {
+            process: number,
+            thread: number,
+            started: 5,
+        };
         self.snapshot.threads.push(Thread {
-            id: ThreadId {
-                process: number,
-                thread: number,
-                started: 5,
-            },
             name: format!("{process_name}-{number}"),
             process_name: process_name.to_owned(),
-            cpu: CpuId(cpu),
-            allowed: self.snapshot.online[..].into(),
-            cpuset: self.snapshot.online[..].into(),
             cpu_ns: busy_percent * 10_000_000,
-            waited_ns: 0,
-            disk: Vec::new(),
-            received: Vec::new(),
-            sent: Vec::new(),
-            memory: Vec::new(),
-            files: Vec::new(),
-            is_new: false,
-            is_unread: false,
+            ..Thread::idle(id, CpuId(cpu), self.snapshot.online[..].into())
         });
         self.snapshot.threads.len() - 1
     }

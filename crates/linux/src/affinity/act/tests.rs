@@ -30,12 +30,7 @@ fn plan(mut actions: Vec<Action>) -> Plan {
     actions.sort_by(|a, b| a.target.cmp(&b.target));
     Plan {
         actions,
-        stays: Vec::new(),
-        files: Vec::new(),
-        returns: Vec::new(),
-        resets: Vec::new(),
-        cost_before: Cost::default(),
-        cost_after: Cost::default(),
+        ..Plan::default()
     }
 }
 
@@ -73,16 +68,8 @@ fn snapshot(machine: &Machine) -> Snapshot {
         managed: interrupt.managed,
     });
     Snapshot {
-        topology: Topology::new(parts).unwrap(),
-        online: cpus(machine.online),
-        isolated: Vec::new(),
-        period_ns: 1_000_000_000,
         interrupts: interrupts.collect(),
-        queues: Vec::new(),
-        threads: Vec::new(),
-        files: Vec::new(),
-        has_restarted: false,
-        restarted: Vec::new(),
+        ..Snapshot::idle(Topology::new(parts).unwrap(), cpus(machine.online), 1_000_000_000)
     }
 }
 

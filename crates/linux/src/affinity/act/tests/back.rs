@@ -28,21 +28,9 @@ fn reset(target: Target, now: Set) -> Plan {
 fn seen(handle: &Handle, id: ThreadId) -> Snapshot {
     let mut snapshot = snapshot(&handle.machine());
     snapshot.threads = vec![Thread {
-        id,
-        name: String::new(),
-        process_name: String::new(),
-        cpu: cpus(1)[0],
         allowed: cpus(handle.machine().has(&Target::Thread(id)).unwrap()).into(),
-        cpuset: cpus(ALL).into(),
         cpu_ns: 1,
-        waited_ns: 0,
-        disk: Vec::new(),
-        received: Vec::new(),
-        sent: Vec::new(),
-        memory: Vec::new(),
-        files: Vec::new(),
-        is_new: false,
-        is_unread: false,
+        ..Thread::idle(id, cpus(1)[0], cpus(ALL).into())
     }];
     snapshot
 }

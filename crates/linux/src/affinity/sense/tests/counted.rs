@@ -82,26 +82,16 @@ fn threads_have_their_sockets_and_disks() {
     let sensed = sensor
         .sense(&topology(&[("eth0", DeviceKind::Network), ("sda", DeviceKind::Block)]))
         .unwrap();
+    let id = |thread| ThreadId {
+        process: 7,
+        thread,
+        started: 5,
+    };
     let thread = |thread, cpu_ns| Thread {
-        id: ThreadId {
-            process: 7,
-            thread,
-            started: 5,
-        },
         name: "io".to_owned(),
         process_name: "server".to_owned(),
-        cpu: CpuId(2),
-        allowed: cpus(&[0, 1, 2]).into(),
-        cpuset: cpus(&[0, 1, 2]).into(),
         cpu_ns,
-        waited_ns: 0,
-        disk: vec![],
-        received: vec![],
-        sent: vec![],
-        memory: vec![],
-        files: vec![],
-        is_new: false,
-        is_unread: false,
+        ..Thread::idle(id(thread), CpuId(2), cpus(&[0, 1, 2]).into())
     };
     let sent = |device, bytes| DeviceBytes { device, bytes };
     let received = |cpu, queue, bytes| Received { cpu, queue, bytes };

@@ -79,30 +79,22 @@ fn only_threads_that_ran_are_reported() {
     let mut sensor = machine.sensor();
     assert_eq!(sense(&mut sensor), []);
     machine.thread(7, 8, "io (1) ", counts(3005, 4096)).uptime("101.00");
+    let id = ThreadId {
+        process: 7,
+        thread: 8,
+        started: 50,
+    };
     let expected = Thread {
-        id: ThreadId {
-            process: 7,
-            thread: 8,
-            started: 50,
-        },
         name: "io (1) ".to_owned(),
         process_name: "server".to_owned(),
-        cpu: CpuId(2),
-        allowed: cpus(&[0, 1, 2]).into(),
-        cpuset: cpus(&[0, 1, 2]).into(),
         cpu_ns: 3000,
-        waited_ns: 0,
         disk: vec![DeviceBytes {
             device: None,
             bytes: 4096,
         }],
-        received: vec![],
-        sent: vec![],
-        memory: vec![],
-        files: vec![],
-        is_new: false,
         // Nothing counts the bytes of its sockets here.
         is_unread: true,
+        ..Thread::idle(id, CpuId(2), cpus(&[0, 1, 2]).into())
     };
     assert_eq!(sense(&mut sensor), [expected]);
     assert_eq!(sense(&mut sensor), []);

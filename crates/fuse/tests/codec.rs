@@ -1,11 +1,11 @@
 //! The codec against bytes: what the kernel sends is understood, anything else is refused, nothing panics.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
+use fastrand::Rng;
 use homenode_fuse::wire::{
     EntryOut, Field, ForgetOne, Incoming, Malformed, Opcode, OutHeader, RING_HEADER_BYTES, Reply, Request, RingHeader,
     WriteIn, WriteOut,
 };
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const HEADER_BYTES: usize = 40;
 
@@ -231,26 +231,19 @@ fn recorded_requests_are_decoded() {
 /// Requests of every kind, mutated: parsing ends without a panic, and what is borrowed lies in the buffer.
 #[test]
 fn arbitrary_bytes_do_not_panic_the_decoder() {
-    let seed = std::env::var("HOMENODE_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| {
-            SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(1, |since| since.as_secs() << 20 | u64::from(since.subsec_micros()))
-        });
+    let seed = std::env::var("HOMENODE_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
     println!("seed {seed} (HOMENODE_SEED={seed} repeats it)");
-    let mut random = Random(seed | 1);
+    let mut random = Rng::with_seed(seed);
     let (mut understood, mut refused) = (0, 0);
     for _ in 0..200_000 {
-        let mut arguments: Vec<u8> = (0..random.below(120)).map(|_| random.byte()).collect();
-        let mut bytes = message(random.below(56), &arguments);
-        for _ in 0..random.below(4) {
-            let at = random.below(u32::try_from(bytes.len()).unwrap()) as usize;
-            bytes[at] = random.byte();
+        let mut arguments: Vec<u8> = (0..random.u32(..120)).map(|_| odd_byte(&mut random)).collect();
+        let mut bytes = message(random.u32(..56), &arguments);
+        for _ in 0..random.u32(..4) {
+            let at = random.usize(..bytes.len());
+            bytes[at] = odd_byte(&mut random);
         }
-        if random.below(8) == 0 {
-            bytes.truncate(random.below(u32::try_from(bytes.len() + 1).unwrap()) as usize);
+        if random.u32(..8) == 0 {
+            bytes.truncate(random.usize(..=bytes.len()));
         }
         match Incoming::parse(&bytes) {
             Ok(incoming) => {
@@ -289,24 +282,7 @@ fn consume(incoming: &Incoming<'_>, scratch: &mut Vec<u8>) {
     assert!(!scratch.contains(&0), "names end at their NUL");
 }
 
-/// xorshift64*: enough to vary tests.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    fn below(&mut self, limit: u32) -> u32 {
-        u32::try_from((self.next() >> 32) % u64::from(limit.max(1))).unwrap()
-    }
-
-    /// Zero often: small numbers and ends of names make it further.
-    fn byte(&mut self) -> u8 {
-        let [byte, kind, ..] = self.next().to_le_bytes();
-        if kind & 1 == 0 { 0 } else { byte }
-    }
+/// Zero often: small numbers and ends of names make it further.
+fn odd_byte(random: &mut Rng) -> u8 {
+    if random.bool() { 0 } else { random.u8(..) }
 }

@@ -6,10 +6,10 @@
 mod model;
 mod random;
 
+use fastrand::Rng;
 use homenode_policy::{Block, MemberId};
 use homenode_shared::{BlockMap, Change, Extent, Found, Nodes, NodesExhausted, RUN_BLOCKS};
 use model::{Content, Model};
-use random::Random;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ struct Run {
     is_small: bool,
     map: BlockMap,
     model: Model,
-    random: Random,
+    random: Rng,
     next_block: u64,
 }
 
@@ -82,35 +82,35 @@ impl Run {
             is_small: false,
             map: BlockMap::default(),
             model: Model::default(),
-            random: Random::new(seed),
+            random: Rng::with_seed(seed),
             next_block: 0,
         }
     }
 
     /// Near the start mostly, at the edges of runs, and near the powers of 512.
     fn place(&mut self) -> u64 {
-        if self.is_small && self.random.below(16) != 0 {
-            return self.random.below(11);
+        if self.is_small && self.random.u64(..16) != 0 {
+            return self.random.u64(..11);
         }
         let far = if cfg!(miri) { 8 } else { 10 };
-        match self.random.below(far) {
-            0..=3 => self.random.below(30),
-            4..=5 => self.random.below(6 * RUN_BLOCKS),
-            6..=7 => self.random.below(6) * RUN_BLOCKS,
-            8 => (1 << (9 * (1 + self.random.below(5)))) - 5 + self.random.below(10),
-            _ => BlockMap::LIMIT - 1 - self.random.below(2000),
+        match self.random.u64(..far) {
+            0..=3 => self.random.u64(..30),
+            4..=5 => self.random.u64(..6 * RUN_BLOCKS),
+            6..=7 => self.random.u64(..6) * RUN_BLOCKS,
+            8 => (1 << (9 * (1 + self.random.u64(..5)))) - 5 + self.random.u64(..10),
+            _ => BlockMap::LIMIT - 1 - self.random.u64(..2000),
         }
     }
 
     fn length(&mut self) -> u64 {
-        if self.is_small && self.random.below(16) != 0 {
-            return 1 + self.random.below(6);
+        if self.is_small && self.random.u64(..16) != 0 {
+            return 1 + self.random.u64(..6);
         }
-        match self.random.below(8) {
-            0..=3 => 1 + self.random.below(4),
-            4..=5 => 1 + self.random.below(100),
+        match self.random.u64(..8) {
+            0..=3 => 1 + self.random.u64(..4),
+            4..=5 => 1 + self.random.u64(..100),
             6 => RUN_BLOCKS,
-            _ => 1 + self.random.below(4 * RUN_BLOCKS),
+            _ => 1 + self.random.u64(..4 * RUN_BLOCKS),
         }
     }
 
@@ -121,15 +121,15 @@ impl Run {
 
     /// `blocks` blocks that were never used: sometimes behind the last ones, sometimes of another member.
     fn fresh(&mut self, blocks: u64) -> Block {
-        self.next_block += self.random.below(2) * 100;
-        let member = MemberId(self.random.below(3) as u16 * 2000);
+        self.next_block += self.random.u64(..2) * 100;
+        let member = MemberId(self.random.u64(..3) as u16 * 2000);
         let first = Block::new(member, self.next_block);
         self.next_block += blocks;
         first
     }
 
     fn step(&mut self) {
-        match self.random.below(20) {
+        match self.random.u64(..20) {
             0..=5 => self.fill(),
             6..=8 => self.fill_run(),
             9..=10 => self.reserve(),
@@ -150,8 +150,8 @@ impl Run {
 
     fn fill(&mut self) {
         let (at, most) = (self.place(), self.length());
-        let (home, give_up) = (self.random.below(HOMES as u64) as usize, self.random.below(5) == 0);
-        let shorter = self.random.below(most);
+        let (home, give_up) = (self.random.usize(..HOMES), self.random.u64(..5) == 0);
+        let shorter = self.random.u64(..most);
         let (before, block) = (self.model.content(at), self.fresh(RUN_BLOCKS));
         let places = self.map.lock_empty(&self.nodes, home, at, most).expect("enough nodes");
         let Some(mut places) = places else {
@@ -194,8 +194,8 @@ impl Run {
     /// Sometimes a range that covers whole upper levels.
     fn reserve(&mut self) {
         let mut range = self.range();
-        if self.random.below(4) == 0 {
-            range.end = BlockMap::LIMIT.min(range.end + self.random.next() % (1 << 40));
+        if self.random.u64(..4) == 0 {
+            range.end = BlockMap::LIMIT.min(range.end + self.random.u64(..1 << 40));
         }
         let mut count = 0;
         self.map
@@ -207,7 +207,7 @@ impl Run {
 
     fn remove(&mut self) {
         let mut range = self.range();
-        if self.random.below(8) == 0 {
+        if self.random.u64(..8) == 0 {
             range.end = BlockMap::LIMIT;
         }
         let taken = self.take(range.clone());
@@ -244,7 +244,7 @@ impl Run {
         let mut to = Block::new(MemberId(7), self.next_block);
         let mut change = |block: Block, blocks: u64| -> Result<Change, NodesExhausted> {
             assert!(blocks == 1 || blocks == RUN_BLOCKS);
-            Ok(match random.below(3) {
+            Ok(match random.u64(..3) {
                 0 => Change::Keep,
                 1 if blocks > 1 => Change::Split,
                 _ => {
@@ -258,7 +258,7 @@ impl Run {
         self.map
             .update(&self.nodes, range.clone(), &mut change)
             .expect("map nodes are left");
-        self.random.next();
+        self.random.u64(..);
         self.next_block = to.index();
         self.model.relocate(range, &moved);
     }

@@ -4,9 +4,9 @@
 
 mod random;
 
+use fastrand::Rng;
 use homenode_policy::{Block, MemberId};
 use homenode_shared::{BlockMap, Found, Nodes, RUN_BLOCKS};
-use random::Random;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +22,7 @@ fn each_block_is_filled_once() {
         let map = BlockMap::default();
         let (next_block, start) = (AtomicU64::new(0), std::sync::Barrier::new(THREADS as usize));
         let fill = |thread: u64| {
-            let mut random = Random::new(seed ^ number << 8 ^ thread);
+            let mut random = Rng::with_seed(seed ^ number << 8 ^ thread);
             start.wait();
             fill(&nodes, &map, thread as usize, &mut random, &next_block)
         };
@@ -41,33 +41,27 @@ fn each_block_is_filled_once() {
 }
 
 /// Fills here and there, where the others do; gives what this thread filled.
-fn fill(
-    nodes: &Nodes,
-    map: &BlockMap,
-    home: usize,
-    random: &mut Random,
-    next_block: &AtomicU64,
-) -> HashMap<u64, Block> {
+fn fill(nodes: &Nodes, map: &BlockMap, home: usize, random: &mut Rng, next_block: &AtomicU64) -> HashMap<u64, Block> {
     let mut filled = HashMap::new();
     for _ in 0..FILLS {
         // The first block's entry, its neighbours, whole runs, and places that make the tree higher.
-        let at = match random.below(8) {
+        let at = match random.u64(..8) {
             0 => 0,
-            1..=4 => random.below(40),
-            5 => random.below(3) * RUN_BLOCKS,
-            6 => RUN_BLOCKS * RUN_BLOCKS + random.below(20),
-            _ => 4 * RUN_BLOCKS + random.below(20),
+            1..=4 => random.u64(..40),
+            5 => random.u64(..3) * RUN_BLOCKS,
+            6 => RUN_BLOCKS * RUN_BLOCKS + random.u64(..20),
+            _ => 4 * RUN_BLOCKS + random.u64(..20),
         };
-        let places = if at.is_multiple_of(RUN_BLOCKS) && random.below(2) == 0 {
+        let places = if at.is_multiple_of(RUN_BLOCKS) && random.u64(..2) == 0 {
             map.lock_empty_run(nodes, home, at)
         } else {
-            map.lock_empty(nodes, home, at, 1 + random.below(16))
+            map.lock_empty(nodes, home, at, 1 + random.u64(..16))
         };
         let Some(places) = places.expect("map nodes are left") else {
             continue;
         };
         let blocks = places.blocks();
-        if random.below(4) == 0 {
+        if random.u64(..4) == 0 {
             std::thread::yield_now();
             drop(places);
             continue;

@@ -2,8 +2,8 @@
 
 mod random;
 
+use fastrand::Rng;
 use homenode_shared::Bucket;
-use random::Random;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const NS_PER_SECOND: i128 = 1_000_000_000;
@@ -39,14 +39,14 @@ impl Model {
 fn a_bucket_passes_exactly_what_the_model_does() {
     let seed = random::seed();
     for number in 0..BUCKETS {
-        one_bucket(&mut Random::new(seed ^ number << 16));
+        one_bucket(&mut Rng::with_seed(seed ^ number << 16));
     }
 }
 
-fn one_bucket(random: &mut Random) {
+fn one_bucket(random: &mut Rng) {
     let rates = [1, 3, 999, 1_000_000, 4 << 30, 7_777_777_777];
-    let pick = |random: &mut Random| rates[usize::try_from(random.below(6)).expect("below 6")];
-    let (mut rate, burst) = (pick(random), random.below(100));
+    let pick = |random: &mut Rng| rates[random.usize(..6)];
+    let (mut rate, burst) = (pick(random), random.u64(..100));
     let bucket = Bucket::new(rate, burst);
     let mut model = Model {
         rate: rate.into(),
@@ -59,14 +59,14 @@ fn one_bucket(random: &mut Random) {
     let mut charged_ns = 0_i128;
     // What a change of the rate may forgive: a millionth of a unit.
     let mut forgiven = 0;
-    let change_at = random.below(REQUESTS);
+    let change_at = random.u64(..REQUESTS);
     for request in 0..REQUESTS {
         let unit_ns = 1_000_000_000 / rate;
-        now_ns += random.below(unit_ns * 10 + 2);
+        now_ns += random.u64(..unit_ns * 10 + 2);
         if request == change_at {
             let before = model.rate;
             rate = pick(random);
-            let burst = random.below(100);
+            let burst = random.u64(..100);
             bucket.set(now_ns, rate, burst);
             model.at(now_ns);
             (model.rate, model.burst) = (rate.into(), burst.into());
@@ -74,8 +74,8 @@ fn one_bucket(random: &mut Random) {
             forgiven = 1000;
         }
         // Cores' clocks differ a little.
-        let seen_ns = now_ns - random.below(unit_ns + 2);
-        let units = random.below(120);
+        let seen_ns = now_ns - random.u64(..unit_ns + 2);
+        let units = random.u64(..120);
         model.at(seen_ns);
         if let Err(again_ns) = bucket.take(seen_ns, units) {
             let ready_ns = model.now_ns + model.lacking(units).max(0) / model.rate;
@@ -84,7 +84,7 @@ fn one_bucket(random: &mut Random) {
                 i128::from(again_ns) <= ready_ns + charged_ns + 4,
                 "again at {again_ns}, where the model is ready at {ready_ns}"
             );
-            if random.below(2) == 0 {
+            if random.u64(..2) == 0 {
                 continue;
             }
             now_ns = now_ns.max(again_ns);

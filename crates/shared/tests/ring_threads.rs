@@ -2,8 +2,8 @@
 
 mod random;
 
+use fastrand::Rng;
 use homenode_shared::ring;
-use random::Random;
 
 /// For each message that the ring has room for: a full ring ends in a switch of threads where they share a CPU.
 const ROUNDS: usize = if cfg!(miri) { 20 } else { 20_000 };
@@ -16,7 +16,7 @@ fn messages_arrive_once_and_in_order() {
         let (mut sender, mut receiver) = ring::<3>(capacity);
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                let mut random = Random::new(seed);
+                let mut random = Rng::with_seed(seed);
                 for number in 0..messages {
                     let mut message = [number, number * 3, !number];
                     while let Err(refused) = sender.push(message) {
@@ -24,12 +24,12 @@ fn messages_arrive_once_and_in_order() {
                         sender.publish();
                         std::thread::yield_now();
                     }
-                    if random.below(8) == 0 {
+                    if random.u64(..8) == 0 {
                         sender.publish();
                     }
                 }
             });
-            let mut random = Random::new(!seed);
+            let mut random = Rng::with_seed(!seed);
             let mut expected = 0;
             while !receiver.is_closed() {
                 let Some(message) = receiver.pop() else {
@@ -38,7 +38,7 @@ fn messages_arrive_once_and_in_order() {
                 };
                 assert_eq!(message, [expected, expected * 3, !expected]);
                 expected += 1;
-                if random.below(8) == 0 {
+                if random.u64(..8) == 0 {
                     receiver.release();
                 }
             }

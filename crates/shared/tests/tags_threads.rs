@@ -2,8 +2,8 @@
 
 mod random;
 
+use fastrand::Rng;
 use homenode_shared::TagSpace;
-use random::Random;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const TAGS: u16 = 100;
@@ -19,14 +19,14 @@ fn no_tag_is_held_twice() {
         for thread in 0..THREADS {
             let (space, in_use) = (&space, &in_use);
             scope.spawn(move || {
-                let mut random = Random::new(seed ^ thread as u64);
+                let mut random = Rng::with_seed(seed ^ thread as u64);
                 let mut tags = space.share();
                 let mut taken = Vec::new();
                 for _ in 0..ROUNDS {
-                    match random.below(50) {
+                    match random.u64(..50) {
                         0 => tags.rest(),
                         1..25 if !taken.is_empty() => {
-                            let at = usize::try_from(random.below(taken.len() as u64)).expect("an index");
+                            let at = random.usize(..taken.len());
                             let tag: u16 = taken.swap_remove(at);
                             assert!(in_use[usize::from(tag)].swap(false, Ordering::Relaxed));
                             tags.put(tag);

@@ -158,6 +158,7 @@ impl Machine {
         let tasks = serde_json::json!([{
             "pool": [0, 45],
             "answered": true,
+            "counted_ms": 2000 * moment,
             "threads": [
                 {"thread": 800, "started": 5000, "homes": [[1, 100 * mb], [2, 900 * mb]], "files": []},
                 {"thread": 702, "started": 5000, "homes": [[0, 500 * mb]], "files": [[17, 500_000_000]]},

@@ -37,8 +37,7 @@ pub struct PoolTasks {
     pub pool: (u32, u32),
     /// Whether the server has answered; else `unseen` tells why not.
     pub answered: bool,
-    /// Up to when its counts reach, in milliseconds of any clock. Recordings of earlier versions have none.
-    #[serde(default)]
+    /// Up to when its counts reach, in milliseconds of any clock.
     pub counted_ms: u64,
     /// Threads that moved bytes lately.
     pub threads: Vec<TaskBytes>,
@@ -177,11 +176,7 @@ impl Pools {
     }
 
     fn note(&mut self, answer: &PoolTasks, now_ms: u64) {
-        let counted_ms = if answer.counted_ms == 0 {
-            now_ms
-        } else {
-            answer.counted_ms
-        };
+        let counted_ms = answer.counted_ms;
         let homes: HashMap<Who, ByNode> = answer
             .threads
             .iter()
@@ -266,7 +261,7 @@ fn recorded(tree: &Tree) -> Result<Vec<PoolTasks>, &'static str> {
     let mut bytes = Vec::new();
     match tree.read(FILE, &mut bytes) {
         Ok(()) => serde_json::from_slice(&bytes).map_err(|_| "their recording cannot be understood"),
-        Err(_) if tree.is_recorded() => Err("the recording is of a version that did not ask the pools' servers"),
+        Err(_) if tree.is_recorded() => Err("the recording has no answers of the pools' servers"),
         Err(_) => {
             tree.keep(FILE, b"[]");
             Ok(Vec::new())

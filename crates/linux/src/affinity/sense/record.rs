@@ -12,7 +12,7 @@
 //! A recording is made while the machine is sensed, from the very bytes that were sensed: what is read from it is the
 //! same snapshot. `meta` is written last: a recording that was cut short has none, or one without its last line. It has
 //! the crc32c of the lists, and these have those of all else: a recording with a byte that was changed is refused, and so
-//! is one of another version that is not known: what programs had counted has no mark of its own that tells how long its entries are. It has names of processes and
+//! is one of another version: what programs had counted has no mark of its own that tells how long its entries are. It has names of processes and
 //! threads, and no command lines or environments. What the doctor looks at is recorded with it, among it the places of
 //! mounts of tmpfs.
 
@@ -30,8 +30,6 @@ use std::time::Duration;
 
 const NAME: &str = "homenode-recording ";
 const VERSION: &str = "homenode-recording 5";
-/// Layouts that are read as well: 4 has nothing of pools.
-const OLD_VERSIONS: [&str; 1] = ["homenode-recording 4"];
 const META: &str = "meta";
 /// The last line of `meta`.
 const END: &str = "end";
@@ -138,7 +136,7 @@ fn check(directory: &Path) -> Result<(), Error> {
     })?;
     let lines: Vec<&str> = text.lines().collect();
     match lines.first() {
-        Some(line) if *line == VERSION || OLD_VERSIONS.contains(line) => {}
+        Some(line) if *line == VERSION => {}
         Some(line)
             if line
                 .strip_prefix(NAME)

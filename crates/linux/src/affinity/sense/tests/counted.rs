@@ -198,13 +198,15 @@ fn told(threads: &[Told<'_>]) -> PoolTasks {
     }
 }
 
-/// Memory of threads 8, 9 and 10 after a second period in which all run and servers tell this.
+/// Memory of threads 8, 9 and 10 after a second period in which all run and servers tell this, counted up to its end.
 fn memory_after(first: &[PoolTasks], second: &[PoolTasks]) -> ([Vec<(NodeId, u64)>; 3], Sensed) {
     let machine = machine();
     machine.bytes("proc/homenode/tasks", &serde_json::to_vec(first).unwrap());
     let mut sensor = machine.sensor();
     machine.uptime("101.00");
-    machine.bytes("proc/homenode/tasks", &serde_json::to_vec(second).unwrap());
+    let mut second = second.to_vec();
+    second.iter_mut().for_each(|one| one.counted_ms = 1000);
+    machine.bytes("proc/homenode/tasks", &serde_json::to_vec(&second).unwrap());
     machine.threads(&[8, 9, 10].map(|thread| counts(thread, 200, 0, 15)));
     let sensed = sensor.sense(&topology(&[])).unwrap();
     let memory = [0, 1, 2].map(|index| sensed.snapshot.threads[index].memory.clone());

@@ -250,7 +250,6 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             Request::Open(input) => self.open(&input, reply),
             Request::Create { input, name } => self.create(&input, name, reply),
             Request::TmpFile(input) => self.temporary_file(&input, reply),
-            Request::OpenDir(_) => self.open_dir(reply),
             Request::ReadDir(input) => self.read_dir(&input, reply),
             Request::ReadDirPlus(input) => self.read_dir_plus(&input, reply),
             Request::StatFs => self.stat_fs(reply),
@@ -276,9 +275,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             }
             Request::ReleaseDir(_) | Request::Destroy => Ok(()),
             // The kernel checks permissions itself; there is nothing to flush or to interrupt; nobody offered the rest.
-            Request::Flush(_) | Request::Access(_) | Request::Interrupt(_) | Request::Unserved(_) => {
-                Err(Errno(libc::ENOSYS))
-            }
+            Request::OpenDir(_)
+            | Request::Flush(_)
+            | Request::Access(_)
+            | Request::Interrupt(_)
+            | Request::Unserved(_) => Err(Errno(libc::ENOSYS)),
             // Answered before the threads started: the kernel sends one.
             Request::Init(_) => Err(Errno(libc::EIO)),
         }

@@ -66,8 +66,6 @@ const MINOR_SEES_WRITES: u32 = 41;
 /// The terms that both sides keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
-    /// Whether the kernel may open directories without asking; it then caches their entries as well.
-    pub(crate) silent_opendir: bool,
     /// Whether O_DIRECT opens get FOPEN_DIRECT_IO, so that their writers run in parallel.
     pub(crate) parallel_direct_io: bool,
     /// How long the kernel may keep names and attributes.
@@ -199,7 +197,6 @@ fn agree(offer: &InitIn, terms: &Terms<'_>) -> Result<(InitOut, Agreed), Error> 
         ..InitOut::default()
     };
     let agreed = Agreed {
-        silent_opendir: flags & init::NO_OPENDIR_SUPPORT != 0,
         parallel_direct_io: flags & init::DIRECT_IO_ALLOW_MMAP != 0 && minor >= MINOR_DIRECT_WRITES_INVALIDATE,
         attribute_timeout: options.attribute_timeout,
         passthrough: flags & init::PASSTHROUGH != 0,
@@ -272,7 +269,6 @@ mod tests {
         assert_eq!(
             agreed,
             Agreed {
-                silent_opendir: false,
                 parallel_direct_io: true,
                 attribute_timeout: Options::ATTRIBUTE_TIMEOUT,
                 passthrough: false,

@@ -17,6 +17,7 @@ pub use ram::{Ram, RamQueue, Storage};
 pub use uring_file::{OpenError, RingError, UringFile, UringOptions, UringQueue};
 
 pub(crate) use reads::Reads;
+pub(crate) use ring::single_issuer;
 
 use homenode_engine::blk::Errno;
 

@@ -1,4 +1,4 @@
-//! OPENDIR, READDIR and READDIRPLUS.
+//! READDIR and READDIRPLUS.
 //!
 //! Directories have no handles: an entry's offset says by itself where to go on. READDIRPLUS gives attributes with the
 //! names, and each entry is a lookup (a pin) like any other; `.` and `..` are names only. The kernel asks for the plus form
@@ -6,20 +6,11 @@
 
 use super::{Call, Errno};
 use crate::host::Host;
-use crate::wire::{AttrRecord, EntryOut, Full, OpenOut, ReadIn, Reply};
+use crate::wire::{AttrRecord, EntryOut, Full, ReadIn, Reply};
 use homenode_engine::fs::DirEntry;
 use homenode_engine::{Clock, Memory};
 
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
-    /// ENOSYS where the kernel can do without: it then asks no more, and caches entries until the directory changes.
-    pub(super) fn open_dir(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
-        if self.service.agreed.silent_opendir {
-            Err(Errno(libc::ENOSYS))
-        } else {
-            Ok(reply.put(OpenOut::default())?)
-        }
-    }
-
     pub(super) fn read_dir(&self, input: &ReadIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
         self.entries(input, reply, |reply, entry| {
             reply.put_dir_entry(entry.inode.ino().0, entry.next, entry.inode.mode(), entry.name)

@@ -135,7 +135,6 @@ fn responder_with(nodes: u16, blocks: usize) -> TestResponder {
     while fs.pool().populate_ahead(member, blocks as u64) == Ahead::More {}
     let slot = fs.slots().claim().unwrap();
     let agreed = Agreed {
-        silent_opendir: false,
         attribute_timeout: crate::Options::ATTRIBUTE_TIMEOUT,
         parallel_direct_io: true,
         passthrough: false,

@@ -8,7 +8,7 @@ use crate::cpu::near_cpus;
 use crate::topology::sysfs::parse_list;
 use homenode_engine::CpuId;
 use io_uring::types::Fixed;
-use io_uring::{IoUring, squeue};
+use io_uring::{Builder, IoUring, squeue};
 use std::fs::{self, File};
 use std::io::{self, PipeReader, Read};
 use std::os::fd::{AsRawFd, RawFd};
@@ -50,8 +50,13 @@ impl fmt::Debug for Ring {
 impl Ring {
     /// A ring for `depth` requests at a time to [`FILE`] and [`OWN_FILE`].
     pub(super) fn new(depth: u16, files: [&File; 2], buffers: &Arena, is_polled: bool) -> Result<Self, RingError> {
-        let ring =
-            make(u32::from(depth).next_power_of_two(), is_polled).map_err(|source| RingError::Make { source })?;
+        // Made here and enabled by the thread that uses it.
+        let ring = single_issuer(depth.into(), |builder| {
+            builder.setup_r_disabled();
+            if is_polled {
+                builder.setup_iopoll();
+            }
+        })?;
         let chunks = chunks(buffers);
         // SAFETY: the arena's bytes, which stay mapped while the arena lives; the queue has it for longer than the ring.
         let registered = unsafe { ring.submitter().register_buffers(&chunks) };
@@ -212,24 +217,18 @@ fn is_passing(error: &io::Error) -> bool {
     )
 }
 
-/// Made here and enabled by the thread that uses it, which alone may submit. The kernel works for it only when that thread
-/// asks, and an error of one request does not keep the rest of a batch back; before Linux 6.1 there are plainer ones only.
-fn make(entries: u32, is_polled: bool) -> io::Result<IoUring> {
+/// Makes a ring to which one thread alone submits. The kernel works for it only when that thread asks, and an error of one request does
+/// not keep the rest of a batch back.
+pub(crate) fn single_issuer(entries: u32, configure: impl FnOnce(&mut Builder)) -> Result<IoUring, RingError> {
     let mut builder = IoUring::builder();
-    builder.setup_r_disabled();
-    if is_polled {
-        builder.setup_iopoll();
-    }
-    let plain = builder.clone();
     builder
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_taskrun_flag()
         .setup_submit_all();
-    builder.build(entries).or_else(|error| match error.raw_os_error() {
-        Some(libc::EINVAL) => plain.build(entries),
-        _ => Err(error),
-    })
+    configure(&mut builder);
+    let made = builder.build(entries.next_power_of_two());
+    made.map_err(|source| RingError::Make { source })
 }
 
 /// The kernel works for it in any call of the thread that submitted; others' polls of the ring see that, unlike with deferred work. A thread that makes
@@ -240,10 +239,7 @@ fn make_shared(entries: u32, interrupts: bool) -> io::Result<IoUring> {
     if !interrupts {
         builder.setup_coop_taskrun().setup_taskrun_flag();
     }
-    builder.build(entries).or_else(|error| match error.raw_os_error() {
-        Some(libc::EINVAL) => IoUring::new(entries),
-        _ => Err(error),
-    })
+    builder.build(entries)
 }
 
 /// Whether a machine with this list has CPUs whose timer stops: a thread there that makes no call would keep others' results for ever.

@@ -8,7 +8,7 @@ use super::abi::{self, IoCommand};
 use super::bell::Ear;
 use super::descriptors::Descriptors;
 use crate::cpu;
-use crate::driver::{Arena, RingError};
+use crate::driver::{Arena, RingError, single_issuer};
 use homenode_engine::CpuId;
 use homenode_engine::blk::{Core, DriverQueue, Errno, Outcome, Refusal};
 use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
@@ -82,7 +82,7 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
     /// Offers the kernel all tags. To be called by the thread that serves, on its CPU: what is made here is of that CPU's node.
     pub(super) fn new(parts: Parts<'a, Q>) -> io::Result<Self> {
         let depth = usize::from(parts.depth);
-        let ring = make(u32::from(parts.depth) + 2)?;
+        let ring = single_issuer(u32::from(parts.depth) + 2, |_| {})?;
         let files = [parts.device.as_raw_fd(), parts.bell.as_raw_fd()];
         let registered = ring.submitter().register_files(&files);
         registered.map_err(|source| RingError::Files { source })?;
@@ -277,23 +277,6 @@ fn push(ring: &mut IoUring, entry: &squeue::Entry) {
     // than the ring, and which the kernel only uses in this thread's calls; listening to the bell names none.
     let pushed = unsafe { ring.submission().push(entry) };
     pushed.expect("the ring has room for every tag and both bells, each pushed once");
-}
-
-/// The kernel works for the ring only when this thread asks for it, and an error of one command does not keep the others back;
-/// older kernels have plainer ones.
-fn make(entries: u32) -> io::Result<IoUring> {
-    let entries = entries.next_power_of_two();
-    let mut builder = IoUring::builder();
-    builder
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_taskrun_flag()
-        .setup_submit_all();
-    let made = builder.build(entries).or_else(|error| match error.raw_os_error() {
-        Some(libc::EINVAL) => IoUring::new(entries),
-        _ => Err(error),
-    });
-    Ok(made.map_err(|source| RingError::Make { source })?)
 }
 
 /// Binds this thread to `cpus`, or else `near` them. Where neither may be used it stays where it is: that is slower, not wrong.

@@ -91,7 +91,7 @@ fn ring_advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM) => ": the setting kernel.io_uring_disabled, or the container, forbids it",
         Some(libc::ENOSYS) => ": this kernel has none, or the container forbids it",
-        Some(libc::EINVAL) => ": it needs Linux 5.10 or later",
+        Some(libc::EINVAL) => ": it needs Linux 6.1 or later",
         Some(libc::EMFILE) => ": this process has too many files open (`ulimit -n`)",
         Some(libc::ENOMEM) => ": this user may lock too little memory (`ulimit -l`)",
         _ => "",

@@ -70,7 +70,7 @@ fn serve(shows_bell: bool) -> (usize, Duration) {
     let driver = Slow(Mutex::new(Some(bell)), shows_bell);
     let device = Device::new(&driver, &[NodeId(0)], |_, _| 1, Options::default()).unwrap();
     let mut core = device.join(0).unwrap();
-    let mut ring = make(4).unwrap();
+    let mut ring = single_issuer(4, |_| {}).unwrap();
     core.submit(Request::read(0, 512, 0)).unwrap();
     core.submit(Request::read(4096, 512, 4096)).unwrap();
     let ringer = std::thread::spawn(move || {

@@ -9,7 +9,7 @@ mod settings;
 
 use crate::affinity::{Ask, Card, Error, Sensed, Sensor, Unseen};
 use crate::topology::sysfs::Tree;
-use crate::topology::{self, Source};
+use crate::topology::{self, Source, nodes};
 use homenode_policy::doctor::Facts;
 use homenode_policy::topology::Topology;
 use memory::PageCounts;
@@ -124,7 +124,7 @@ fn gaps(facts: &Facts, topology: &Topology) -> Vec<Unseen> {
         return Vec::new();
     }
     let found = [
-        gap(!facts.memory.is_empty(), "memory of nodes", memory::NODES),
+        gap(!facts.memory.is_empty(), "memory of nodes", nodes::NODES),
         gap(
             facts.zone_reclaim.is_some(),
             "what a full node does",

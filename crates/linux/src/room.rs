@@ -8,8 +8,8 @@
 //! about 1 GB/s; compacting at most 1 % of a CPU, and 500 ms at a time.
 
 use crate::memory::cgroup::Limits;
-use crate::memory::headroom::Meminfo;
 use crate::memory::mapping::{HUGE_BYTES, Mapping};
+use crate::topology::nodes::Meminfo;
 use homenode_engine::{BLOCK_BYTES, NodeId};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -11,6 +11,7 @@ mod latency;
 pub(crate) mod live;
 #[cfg(test)]
 pub(crate) mod made;
+pub(crate) mod nodes;
 pub(crate) mod paths;
 mod source;
 pub(crate) mod sysfs;

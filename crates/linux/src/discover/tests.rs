@@ -113,7 +113,8 @@ fn a_kernel_without_numa_reports_node_0() {
 fn a_single_nodes_memory_is_the_machines() {
     let machine = Made::new();
     machine.node(4, "0-3", 2).node(0, "", 0);
-    machine.file("proc/meminfo", "MemTotal: 8388608 kB\nMemFree: 4194304 kB\n");
+    let meminfo = "MemTotal: 8388608 kB\nMemFree: 4194304 kB\nActive(file): 0 kB\nInactive(file): 0 kB\n";
+    machine.file("proc/meminfo", meminfo);
     let expected = (Some(NodeId(4)), OfferKind::Dram, 8 * GIB, Some(4 * GIB));
     let offers = machine.offers();
     assert_eq!(

@@ -1,6 +1,7 @@
 //! Memory of the nodes, and the mounts of tmpfs that hold some of it.
 
-use crate::topology::sysfs::{Tree, meminfo_bytes, number_after};
+use crate::topology::nodes::{self, Meminfo, NODES};
+use crate::topology::sysfs::Tree;
 use homenode_policy::NodeId;
 use homenode_policy::doctor::{NodeMemory, Tmpfs};
 use homenode_shared::unescaped;
@@ -8,7 +9,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-pub(super) const NODES: &str = "sys/devices/system/node";
 const MOUNTS: &str = "/proc/self/mounts";
 /// In recordings: a line for each mount of tmpfs, `BYTES POLICY PLACE`, where the policy may be empty.
 const TMPFS: &str = "homenode/tmpfs";
@@ -22,7 +22,7 @@ pub(super) fn page_counts(tree: &Tree) -> PageCounts {
         let text = tree.text(format!("{NODES}/node{}/numastat", node.0))?;
         Some((node, named_counts(&text)))
     };
-    nodes_of(tree).into_iter().filter_map(counts).collect()
+    nodes::ids(tree, NODES).into_iter().filter_map(counts).collect()
 }
 
 /// Lines of a name and a number.
@@ -43,40 +43,22 @@ pub(super) fn nodes(tree: &Tree, before: &PageCounts) -> Vec<NodeMemory> {
             .zip(count(before))
             .map_or(0, |(now, before)| now.saturating_sub(before))
     };
-    let memory = |node: NodeId| {
-        let text = tree.text(format!("{NODES}/node{}/meminfo", node.0))?;
-        let field = |name: &str| meminfo_bytes(&text, name).unwrap_or(0);
-        let tmpfs_bytes = field("Shmem");
-        Some(NodeMemory {
-            node,
-            bytes: Some(field("MemTotal")).filter(|bytes| *bytes > 0)?,
-            free_bytes: field("MemFree"),
-            // The kernel counts files in memory as page cache, too.
-            cache_bytes: field("FilePages").saturating_sub(tmpfs_bytes),
-            tmpfs_bytes,
-            foreign_pages: since(node, "numa_foreign"),
-            missed_pages: since(node, "numa_miss"),
-            other_pages: since(node, "other_node"),
-            interleaved_pages: since(node, "interleave_hit"),
-        })
+    let memory = |(node, info): (NodeId, Meminfo)| NodeMemory {
+        node,
+        bytes: info.total,
+        free_bytes: info.free,
+        // The kernel counts files in memory as page cache, too.
+        cache_bytes: info.file_pages.saturating_sub(info.shmem),
+        tmpfs_bytes: info.shmem,
+        foreign_pages: since(node, "numa_foreign"),
+        missed_pages: since(node, "numa_miss"),
+        other_pages: since(node, "other_node"),
+        interleaved_pages: since(node, "interleave_hit"),
     };
-    let mut nodes: Vec<NodeMemory> = nodes_of(tree).into_iter().filter_map(memory).collect();
-    let machine = tree.text("proc/meminfo");
-    if let ([only], Some(machine)) = (&mut nodes[..], machine) {
-        // Kernels that set memory up on demand count it for the node only when it is first needed.
-        let field = |name: &str, of_node: u64| meminfo_bytes(&machine, name).unwrap_or(of_node);
-        only.bytes = field("MemTotal", only.bytes);
-        only.free_bytes = field("MemFree", only.free_bytes);
-    }
-    nodes
-}
-
-fn nodes_of(tree: &Tree) -> Vec<NodeId> {
-    let number = |name: &String| {
-        let number = number_after(name, "node")?.try_into().ok()?;
-        (*name == format!("node{number}")).then_some(NodeId(number))
-    };
-    tree.names(NODES).iter().filter_map(number).collect()
+    // A kernel without NUMA tells nothing of nodes.
+    let told = nodes::ids(tree, NODES);
+    let nodes = nodes::with_memory(tree).into_iter();
+    nodes.filter(|(node, _)| told.contains(node)).map(memory).collect()
 }
 
 /// Returns the mounts of tmpfs that hold something, the fullest first. No file tells the bytes that a mount holds, and the

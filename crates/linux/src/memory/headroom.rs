@@ -5,7 +5,8 @@
 //! kernel's figures, read again every few milliseconds and counted down in between.
 
 use crate::memory::cgroup::Limits;
-use crate::topology::sysfs::parse_list;
+use crate::memory::mapping::nodes_with_memory;
+use crate::topology::nodes::{self, Meminfo};
 use homenode_engine::NodeId;
 use parking_lot::Mutex;
 use std::fs;
@@ -41,10 +42,7 @@ fn nodes_in(status: &str) -> Option<Vec<NodeId>> {
     let list = status
         .lines()
         .find_map(|line| line.strip_prefix("Mems_allowed_list:"))?;
-    let nodes = parse_list(list.trim())?
-        .into_iter()
-        .map(|node| u16::try_from(node).map(NodeId));
-    nodes.collect::<Result<_, _>>().ok()
+    nodes::list(list)
 }
 
 /// Bytes that members can still take on `node`: free memory and page cache that can be dropped, less a reserve of 2 %
@@ -136,47 +134,7 @@ impl Countdown {
     }
 }
 
-/// The figures of a meminfo file, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Meminfo {
-    pub(crate) total: u64,
-    pub(crate) free: u64,
-    pub(crate) file: u64,
-    pub(crate) dirty: u64,
-    pub(crate) slab: u64,
-}
-
 impl Meminfo {
-    /// Reads the lines of a node's meminfo (`Node 0 MemFree: 8 kB`) or of the machine's (`MemFree: 8 kB`).
-    pub(crate) fn parse(text: &str) -> Self {
-        let mut info = Self::default();
-        for line in text.lines() {
-            let Some((name, value)) = line.split_once(':') else {
-                continue;
-            };
-            let kilobytes = value
-                .split_whitespace()
-                .next()
-                .and_then(|number| number.parse::<u64>().ok())
-                .unwrap_or(0);
-            let bytes = kilobytes.saturating_mul(1024);
-            match name.split_whitespace().next_back().unwrap_or(name) {
-                "MemTotal" => info.total = bytes,
-                "MemFree" => info.free = bytes,
-                "Active(file)" | "Inactive(file)" => info.file += bytes,
-                "Dirty" | "Writeback" => info.dirty += bytes,
-                "SReclaimable" => info.slab = bytes,
-                _ => {}
-            }
-        }
-        info
-    }
-
-    /// Page cache that can be dropped.
-    pub(crate) fn clean_cache(&self) -> u64 {
-        self.file.saturating_sub(self.dirty)
-    }
-
     /// Memory that it can still give, but for a reserve.
     pub(crate) fn room(&self) -> u64 {
         let reclaimable = self.clean_cache() + self.slab / 2;
@@ -202,8 +160,7 @@ fn meminfo(node: NodeId) -> io::Result<Meminfo> {
         };
     }
     let own = read(Path::new(&format!("{NODES}/node{}/meminfo", node.0)))?;
-    let with_memory = fs::read_to_string(format!("{NODES}/has_memory"));
-    let only = with_memory.is_ok_and(|list| list.trim() == node.0.to_string());
+    let only = nodes_with_memory().is_ok_and(|nodes| nodes == [node]);
     if only { read(machine) } else { Ok(own) }
 }
 
@@ -238,7 +195,8 @@ mod tests {
                 free: kb(1_024_000),
                 file: kb(50_000),
                 dirty: kb(6_000),
-                slab: kb(8_000)
+                slab: kb(8_000),
+                ..Meminfo::default()
             }
         );
         assert_eq!(info.room(), kb(1_024_000 + 44_000 + 4_000 - 81_920));

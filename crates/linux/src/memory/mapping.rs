@@ -373,12 +373,7 @@ fn move_to(pages: &[*mut u8], node: NodeId) -> io::Result<usize> {
 /// Nodes that have memory, as the kernel lists them.
 pub(crate) fn nodes_with_memory() -> io::Result<Vec<NodeId>> {
     let text = std::fs::read_to_string("/sys/devices/system/node/has_memory")?;
-    let nodes = crate::topology::sysfs::parse_list(text.trim()).ok_or(io::ErrorKind::InvalidData)?;
-    Ok(nodes
-        .into_iter()
-        .filter_map(|node| u16::try_from(node).ok())
-        .map(NodeId)
-        .collect())
+    crate::topology::nodes::list(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 fn check(status: i32) -> io::Result<()> {

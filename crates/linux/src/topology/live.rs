@@ -1,12 +1,12 @@
 //! Facts that the kernel of a running machine adds to hwloc's view, read from sysfs below a root directory.
 
+use super::nodes;
 use super::paths::{Paths, disk_of};
-use super::sysfs::{Tree, meminfo_bytes, number_after, parse_mask};
+use super::sysfs::{Tree, parse_mask};
 use homenode_policy::topology::{Cpu, Device, DeviceKind, DeviceQueue, Parts};
 use homenode_policy::{CpuId, NodeId};
 
 const CPUS: &str = "sys/devices/system/cpu";
-const NODES: &str = "sys/devices/system/node";
 const DISKS: &str = "sys/block";
 const CARDS: &str = "sys/class/net";
 
@@ -71,15 +71,8 @@ fn cpus(parts: &mut Parts, tree: &Tree) {
 /// own directory stays while it is offline.
 fn cpu_homes(parts: &mut Parts, tree: &Tree) {
     for cpu in &parts.cpus {
-        let names = tree.names(format!("{CPUS}/cpu{}", cpu.id.0));
-        let home = names.iter().find_map(|name| {
-            let number = number_after(name, "node")?;
-            (name.len() == format!("node{number}").len())
-                .then_some(number)?
-                .try_into()
-                .ok()
-                .map(NodeId)
-        });
+        let homes = nodes::ids(tree, format!("{CPUS}/cpu{}", cpu.id.0));
+        let home = homes.first().copied();
         let Some(home) = home.filter(|home| parts.nodes.iter().any(|node| node.id == *home)) else {
             continue;
         };
@@ -92,24 +85,19 @@ fn cpu_homes(parts: &mut Parts, tree: &Tree) {
     }
     for node in &mut parts.nodes {
         // Memory-only nodes: hwloc calls the CPUs nearest to them theirs.
-        if tree
-            .text(format!("{NODES}/node{}/cpulist", node.id.0))
-            .is_some_and(|list| list.is_empty())
-        {
+        if nodes::has_no_cpus(tree, node.id) {
             let online = |id: &CpuId| parts.cpus.iter().any(|cpu| cpu.id == *id && cpu.online);
             node.cpus.retain(|id| !online(id));
         }
     }
 }
 
-/// Kernels that set memory up on demand count it for its node only when it is first needed, but for the machine at once.
+/// Gives the only node with memory that of the machine.
 fn memory(parts: &mut Parts, tree: &Tree) {
-    let mut with_memory = parts.nodes.iter_mut().filter(|node| node.memory_bytes > 0);
-    if let (Some(only), None) = (with_memory.next(), with_memory.next()) {
-        let machine = tree
-            .text("proc/meminfo")
-            .and_then(|text| meminfo_bytes(&text, "MemTotal"));
-        only.memory_bytes = only.memory_bytes.max(machine.unwrap_or(0));
+    if let [(only, info)] = nodes::with_memory(tree)[..]
+        && let Some(node) = parts.nodes.iter_mut().find(|node| node.id == only)
+    {
+        node.memory_bytes = node.memory_bytes.max(info.total);
     }
 }
 

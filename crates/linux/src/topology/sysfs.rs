@@ -279,16 +279,6 @@ pub(crate) fn parse_mask(text: &str) -> Option<Vec<CpuId>> {
     Some(cpus)
 }
 
-/// Bytes of a field in the lines of a meminfo file: `Node 0 MemFree: 8 kB` of a node, `MemFree: 8 kB` of the machine.
-pub(crate) fn meminfo_bytes(text: &str, field: &str) -> Option<u64> {
-    let value = text.lines().find_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        (key.split_whitespace().next_back()? == field).then_some(value)
-    })?;
-    let kilobytes: u64 = value.split_whitespace().next()?.parse().ok()?;
-    kilobytes.checked_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

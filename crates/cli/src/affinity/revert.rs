@@ -63,12 +63,6 @@ pub(super) fn lines(reverted: &Reverted) -> Vec<String> {
         .chain(inherited)
         .filter(|(_, restore)| **restore != Restore::Vanished);
     let there = there.map(|(name, restore)| format!("{name}: {restore}"));
-    let cards = reverted.cards.iter();
-    let cards = cards.map(|command| {
-        plain(&format!(
-            "a network card, changed by an earlier version: type `{command}`"
-        ))
-    });
     let unread = reverted.unread.map(|errno| {
         let why = io::Error::from_raw_os_error(errno);
         format!(
@@ -85,7 +79,7 @@ pub(super) fn lines(reverted: &Reverted) -> Vec<String> {
             plain(&file_name(*file, true))
         )
     });
-    there.chain(cards).chain(files).chain(unread).chain(unsure).collect()
+    there.chain(files).chain(unread).chain(unsure).collect()
 }
 
 /// `thread 4711 (fio)`, as long as it is there.
@@ -113,8 +107,8 @@ pub(super) fn summary(reverted: &Reverted) -> String {
             _ => failed += 1,
         }
     }
-    let (files, cards) = (reverted.files.len(), reverted.cards.len());
-    if restored + same + left + gone + failed + files + cards == 0 {
+    let files = reverted.files.len();
+    if restored + same + left + gone + failed + files == 0 {
         return "nothing was to be restored".to_owned();
     }
     let mut text = format!("{} restored", count(restored, "value"));
@@ -123,7 +117,6 @@ pub(super) fn summary(reverted: &Reverted) -> String {
         (left, "left alone, because another program has changed it since"),
         (gone, "with the target gone"),
         (failed, "not restored"),
-        (cards, "of network cards for you to put back"),
     ] {
         if number > 0 {
             text += &format!("; {number} {what}");
@@ -184,17 +177,6 @@ mod tests {
         assert_eq!(
             lines(&with_file)[1],
             "file 17 of pool 4095:45: was moved to node 2, and stays there"
-        );
-        let with_card = Reverted {
-            cards: vec!["ethtool -L eth0 combined 4".to_owned()],
-            ..Reverted::default()
-        };
-        assert_eq!(
-            (summary(&with_card), lines(&with_card)),
-            (
-                "0 values restored; 1 of network cards for you to put back".to_owned(),
-                vec!["a network card, changed by an earlier version: type `ethtool -L eth0 combined 4`".to_owned()]
-            )
         );
         assert_eq!(lines(&all)[1], "interrupt 2: left alone: another program has set CPU 0");
     }

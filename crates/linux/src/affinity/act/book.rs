@@ -50,8 +50,6 @@ const INTERVALS_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Book {
     pub(super) entries: Entries,
-    /// Changes of cards by an earlier version, each with the command that puts it back.
-    pub(super) cards: Vec<(Record, String)>,
     pub(super) files: BTreeMap<FileId, MovedFile>,
     /// The old mask that was read last: most threads had the same.
     old: Option<Mask>,
@@ -153,7 +151,6 @@ impl Book {
     pub(super) fn records(&self) -> impl Iterator<Item = Record> {
         let mut targets = self.latest_first();
         targets.reverse();
-        let cards = self.cards.iter().map(|(record, _)| record.clone());
         let of_targets = targets.into_iter().flat_map(|target| {
             let entry = &self.entries[&target];
             entry.set.iter().flat_map(move |given| {
@@ -165,28 +162,23 @@ impl Book {
             .files
             .iter()
             .map(|(file, moved)| of_file(*file, moved.to, moved.at));
-        cards.chain(of_targets).chain(of_files)
+        of_targets.chain(of_files)
     }
 
     /// Whether nothing has been changed.
     pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.cards.is_empty() && self.files.is_empty()
+        self.entries.is_empty() && self.files.is_empty()
     }
 
     /// Takes a line of a journal in; else what is wrong with it.
     pub(super) fn read(&mut self, record: &Record) -> Result<(), String> {
-        match record.place()? {
+        match record.place() {
             Place::Target(target) => {
                 let known = self.old.take().filter(|old| old.text() == record.old);
                 let old = known.map_or_else(|| Mask::parse(record.old.clone()), Ok);
                 let old = old.map_err(|error| error.to_string())?;
                 self.old = Some(old.clone());
                 self.note(target, record, old);
-                Ok(())
-            }
-            Place::Card(command) => {
-                self.cards.retain(|(known, _)| known.target != record.target);
-                self.cards.push((record.clone(), command));
                 Ok(())
             }
             Place::File(file) => {

@@ -13,8 +13,7 @@
 //! nothing to undo, and what a killed program wrote the kernel still has; the fsync is there so that a disk which cannot
 //! take the lines says so before the first action, and not when it writes them back.
 //!
-//! A file that a pool was asked to move is in it too, with `"stays":true`: it is not moved back. Earlier versions wrote down
-//! numbers of queues and tables of cards, which stay until a revert tells how to put them back.
+//! A file that a pool was asked to move is in it too, with `"stays":true`: it is not moved back.
 //!
 //! A journal of another boot tells of nothing that is still in force. Cost: one write and one fsync a plan; the file is
 //! written anew, without what has vanished, when it has twice the lines that were left then, and a thousand.
@@ -25,7 +24,6 @@ use super::record::{self, Broken, Record};
 use super::store::Store;
 use homenode_policy::NodeId;
 use homenode_policy::affinity::{FileId, Target};
-use std::mem;
 use std::path::Path;
 
 /// A journal is written anew when it has this many times the lines that it had afterwards last time,
@@ -125,15 +123,6 @@ impl<S: Store> Journal<S> {
         let files = self.files();
         self.book.files.clear();
         files
-    }
-
-    /// Takes out what an earlier version has changed of cards: the commands that put it back. [`Journal::retain`] writes that.
-    pub(super) fn take_cards(&mut self) -> Vec<String> {
-        let cards = mem::take(&mut self.book.cards).into_iter();
-        let mut commands: Vec<String> = cards.map(|(_, command)| command).collect();
-        // Numbers (`-L`) before tables (`-X`), which may name queues that come with the number.
-        commands.sort_unstable();
-        commands
     }
 
     /// Whether it has nothing.

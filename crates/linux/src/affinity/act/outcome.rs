@@ -153,8 +153,6 @@ pub struct Reverted {
     pub targets: Vec<(Target, Restore)>,
     /// Threads and processes that have inherited a mask of ours.
     pub inherited: Vec<(ThreadId, Restore)>,
-    /// Commands that put back what an earlier version has changed of cards. They are in no journal any more.
-    pub cards: Vec<String>,
     /// Files that were moved, with their nodes. They stay there, and are in no journal any more.
     pub files: Vec<(FileId, NodeId)>,
     /// At each look at all threads one ended before it was looked at itself: who it may have started meanwhile is not

@@ -35,7 +35,7 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// A target or a file as it is written down; a setting of a card only in journals of earlier versions.
+/// A target or a file as it is written down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Key {
@@ -43,16 +43,12 @@ pub(super) enum Key {
     Interrupt { number: u32 },
     Transmit { device: String, index: u32 },
     Receive { device: String, index: u32 },
-    Table { device: String },
-    Queues { device: String },
     File { major: u32, minor: u32, inode: u64 },
 }
 
 /// Object of a record.
 pub(super) enum Place {
     Target(Target),
-    /// A card that an earlier version has changed, with the command that puts its setting back.
-    Card(String),
     File(FileId),
 }
 
@@ -202,9 +198,9 @@ impl From<FileId> for Key {
 }
 
 impl Record {
-    /// Returns the object; else what is wrong with the record.
-    pub(super) fn place(&self) -> Result<Place, String> {
-        let target = match self.target.clone() {
+    /// Returns the object.
+    pub(super) fn place(&self) -> Place {
+        Place::Target(match self.target.clone() {
             Key::Thread {
                 process,
                 thread,
@@ -217,42 +213,10 @@ impl Record {
             Key::Interrupt { number } => Target::Interrupt(number),
             Key::Transmit { device, index } => Target::Transmit { device, index },
             Key::Receive { device, index } => Target::Receive { device, index },
-            Key::Table { device } => {
-                let options = weights(&numbers(&self.old)?);
-                return Ok(Place::Card(format!("ethtool -X {device} {options}")));
-            }
-            Key::Queues { device } => {
-                let kinds = ["combined", "rx", "tx"].into_iter().zip(numbers(&self.old)?);
-                let kinds = kinds.filter(|(_, queues)| *queues > 0);
-                let options: String = kinds.map(|(kind, queues)| format!(" {kind} {queues}")).collect();
-                return Ok(Place::Card(format!("ethtool -L {device}{options}")));
-            }
             Key::File { major, minor, inode } => {
                 let pool = (major, minor);
-                return Ok(Place::File(FileId { pool, inode }));
+                return Place::File(FileId { pool, inode });
             }
-        };
-        Ok(Place::Target(target))
+        })
     }
-}
-
-fn numbers(text: &str) -> Result<Vec<u16>, String> {
-    let numbers = text.split_ascii_whitespace().map(str::parse);
-    numbers
-        .collect::<Result<_, _>>()
-        .map_err(|error| format!("{text:?} are no numbers: {error}"))
-}
-
-/// Returns how often a table names each queue, as `ethtool -X` takes it; a table without entries is one that nobody had set.
-fn weights(table: &[u16]) -> String {
-    let Some(last) = table.iter().max() else {
-        return "default".to_owned();
-    };
-    let mut shares = vec![0; usize::from(*last) + 1];
-    for queue in table {
-        shares[usize::from(*queue)] += 1;
-    }
-    shares
-        .iter()
-        .fold("weight".to_owned(), |text, share| format!("{text} {share}"))
 }

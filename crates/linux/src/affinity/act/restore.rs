@@ -23,7 +23,6 @@ pub(super) fn revert<K: Kernel, S: Store>(kernel: &K, journal: &mut Journal<S>) 
     let machine = Machine::new(kernel)?;
     let mut reverted = Reverted {
         files: journal.take_files(),
-        cards: journal.take_cards(),
         ..Reverted::default()
     };
     let mut failed = BTreeSet::new();

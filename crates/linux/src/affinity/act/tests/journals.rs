@@ -1,7 +1,7 @@
 //! Journals that are cut, changed, or not ours; the file and its lock.
 
 use super::super::journal::Journal;
-use super::super::{Actor, Disk, Error, Store, record};
+use super::super::{Actor, Disk, Error, Store};
 use super::model::{ALL, Handle};
 use super::{action, plan, snapshot, some_plan};
 use homenode_policy::NodeId;
@@ -311,45 +311,4 @@ fn the_number_of_files_in_a_journal_is_bounded() {
     assert!(!actor.is_clean());
     let again = Actor::with_store(handle.clone(), handle.clone()).unwrap();
     assert_eq!(again.moved_files().len(), 1024);
-}
-
-#[test]
-fn revert_reports_the_commands_for_cards_changed_by_an_earlier_version() {
-    let queues = |device: &str, old: &str| {
-        format!(r#"{{"target":{{"queues":{{"device":"{device}"}}}},"identity":"4","old":"{old}","#)
-    };
-    let table = |device: &str, old: &str| queues(device, old).replace("queues", "table");
-    let end = r#""whole":false,"session":0,"to":[2,0,0],"at":9,"masks":[[{"receive":{"device":"eth0","index":3}},"c0"]],"made":[]}"#;
-    let first = [
-        queues("eth0", "3 0 0"),
-        queues("eth0", "4 0 0"),
-        queues("eth1", "0 2 3"),
-    ];
-    let then = [table("eth0", "2 0 1 0"), table("eth1", "")];
-    let line = |text: String| {
-        let text = text + end;
-        format!("{:08x} {text}\n", crc32c::crc32c(text.as_bytes()))
-    };
-    let lines: String = then.into_iter().chain(first).map(line).collect();
-    let file = record::header_line(&record::header_text(BOOT, NAMESPACES)) + &lines + "cut";
-    let handle = Handle::new(7);
-    handle.machine().busy = false;
-    handle.machine().file = Some(file.into_bytes());
-    let open = || Actor::with_store(handle.clone(), handle.clone()).unwrap();
-    let mut actor = open();
-    assert!(!actor.is_clean() && actor.changed().is_empty());
-    // The file is written anew, because its last line is cut.
-    let (plan, snapshot) = some_plan(&mut handle.machine());
-    assert!(actor.apply(&plan, &snapshot, &[]).unwrap().made() > 0);
-    let commands = [
-        "ethtool -L eth0 combined 4",
-        "ethtool -L eth1 rx 2 tx 3",
-        "ethtool -X eth0 weight 2 1 1",
-        "ethtool -X eth1 default",
-    ];
-    let mut actor = open();
-    assert_eq!(actor.cut(), None);
-    assert_eq!(actor.revert().unwrap().cards, commands);
-    assert!(actor.is_clean() && handle.machine().file.is_none());
-    assert_eq!(handle.machine().differences(), Vec::<String>::new());
 }

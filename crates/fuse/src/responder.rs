@@ -40,6 +40,15 @@ pub(crate) enum Answer {
 }
 
 impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
+    pub(crate) fn new(service: &Arc<Service<M, C, H>>, slot: Slot) -> Self {
+        Self {
+            service: Arc::clone(service),
+            slot,
+            counters: Arc::default(),
+            fetches: RefCell::default(),
+        }
+    }
+
     /// Carries out the request in `bytes`, read from the device, and writes the payload of its answer into `message`, behind the place of
     /// its header.
     pub(crate) fn answer(&self, bytes: &[u8], is_aside: bool, message: &mut [u8]) -> Answer {

@@ -18,7 +18,7 @@ use crate::device::Device;
 use crate::error::RingError;
 use crate::host::Host;
 use crate::options::Options;
-use crate::statistics::Counters;
+use crate::responder::Responder;
 use buffers::Buffers;
 use homenode_engine::pool::Pool;
 use homenode_engine::{Clock, CpuId, Memory};
@@ -176,12 +176,7 @@ impl Rings {
             let slot = service.fs.slots().claim().ok_or(crate::Error::Slots { thread: cpu })?;
             let cpu_id = cpu_id(cpu);
             let queue = || {
-                let responder = crate::responder::Responder {
-                    fetches: std::cell::RefCell::default(),
-                    service: Arc::clone(service),
-                    slot,
-                    counters: Arc::<Counters>::default(),
-                };
+                let responder = Responder::new(service, slot);
                 Queue::new(cpu_id, ring, buffers, Arc::clone(device), responder, options.spin, desk)
             };
             on_cpu(&*service.host, cpu_id, queue).map_err(failed)

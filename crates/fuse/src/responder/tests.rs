@@ -147,12 +147,7 @@ fn responder_with(nodes: u16, blocks: usize) -> TestResponder {
         (std::sync::Weak::new(), None),
         1,
     );
-    Responder {
-        fetches: std::cell::RefCell::default(),
-        service: Arc::new(service),
-        slot,
-        counters: Arc::default(),
-    }
+    Responder::new(&Arc::new(service), slot)
 }
 
 /// A request with its header.

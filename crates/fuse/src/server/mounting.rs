@@ -275,12 +275,7 @@ fn workers<M: Memory, C: Clock, H: Host>(
     devices.push(first);
     let worker = |(thread, device)| {
         let slot = service.fs.slots().claim().ok_or(Error::Slots { thread })?;
-        let responder = Responder {
-            fetches: std::cell::RefCell::default(),
-            service: Arc::clone(service),
-            slot,
-            counters: Arc::default(),
-        };
+        let responder = Responder::new(service, slot);
         Ok(Worker {
             device,
             responder,
@@ -300,12 +295,7 @@ fn start_lanes<E: Errand, M: Memory, C: Clock, H: Host>(
 ) -> Result<Vec<Arc<Counters>>, Error> {
     let start_one = |lane: &Arc<Lane<E>>| {
         let slot = service.fs.slots().claim().ok_or(Error::Slots { thread: number })?;
-        let responder = Responder {
-            fetches: std::cell::RefCell::default(),
-            service: Arc::clone(service),
-            slot,
-            counters: Arc::default(),
-        };
+        let responder = Responder::new(service, slot);
         let (lane, counters) = (Arc::clone(lane), Arc::clone(&responder.counters));
         start(format!("fuse-{}-{number}", lane.name), number, running, move || {
             lane.serve(&responder);

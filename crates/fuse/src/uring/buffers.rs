@@ -6,7 +6,8 @@
 
 use crate::wire::{RING_HEADER_BYTES, RingHeader};
 use homenode_engine::NodeId;
-use std::ptr::{self, NonNull};
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::{io, slice};
 
@@ -18,7 +19,9 @@ const _: () = assert!(HEADER_STRIDE_BYTES >= RING_HEADER_BYTES && HEADER_STRIDE_
 /// Header and payload of each entry of a ring.
 #[derive(Debug)]
 pub(super) struct Buffers {
-    mapping: Arc<Mapping>,
+    mapping: Arc<MmapRaw>,
+    /// The first header, where the mapping begins.
+    start: NonNull<u8>,
     /// The first payload, on a 2 MiB boundary.
     first: NonNull<u8>,
     payload_bytes: usize,
@@ -37,13 +40,6 @@ enum Holder {
     Other,
 }
 
-/// Memory that is unmapped when nobody has it any more.
-#[derive(Debug)]
-struct Mapping {
-    start: NonNull<u8>,
-    bytes: usize,
-}
-
 /// An entry's payload in the hands of another thread than the queue's.
 #[derive(Debug)]
 pub(super) struct Lent {
@@ -51,13 +47,9 @@ pub(super) struct Lent {
     payload: NonNull<u8>,
     bytes: usize,
     /// Keeps it mapped.
-    mapping: Arc<Mapping>,
+    mapping: Arc<MmapRaw>,
 }
 
-// SAFETY: what it points to is mapped for as long as the value lives, and is used by whoever has the value alone.
-unsafe impl Send for Mapping {}
-// SAFETY: a shared reference to it gives an address and a number, and nothing to do with them.
-unsafe impl Sync for Mapping {}
 // SAFETY: the payload is used through this value alone (`Buffers::lend`), and nothing depends on the thread.
 unsafe impl Send for Lent {}
 // SAFETY: the entries belong to this value alone, but for those lent, as do the vectors that point to them, and nothing depends on the thread.
@@ -77,25 +69,17 @@ impl Buffers {
     pub(super) fn new(depth: usize, payload_bytes: usize, node: NodeId) -> io::Result<Self> {
         let headers_bytes = depth * HEADER_STRIDE_BYTES;
         let mapping_bytes = headers_bytes + HUGE_PAGE_BYTES + depth * payload_bytes;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping where the kernel likes.
-        let mapping = unsafe { libc::mmap(ptr::null_mut(), mapping_bytes, protection, flags, -1, 0) };
-        if mapping == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let mapping = NonNull::new(mapping.cast::<u8>()).expect("mmap never returns address 0");
-        let whole = Arc::new(Mapping {
-            start: mapping,
-            bytes: mapping_bytes,
-        });
+        let mapping = MmapOptions::new().len(mapping_bytes).no_reserve_swap().map_anon()?;
+        let mapping = MmapRaw::from(mapping);
+        let start = NonNull::new(mapping.as_mut_ptr()).expect("mmap never returns address 0");
         // SAFETY: within the mapping.
-        let behind_headers = unsafe { mapping.add(headers_bytes) };
+        let behind_headers = unsafe { start.add(headers_bytes) };
         let skip = behind_headers.align_offset(HUGE_PAGE_BYTES);
         // SAFETY: less than 2 MiB, which the mapping has besides headers and payloads.
         let first = unsafe { behind_headers.add(skip) };
         let mut buffers = Self {
-            mapping: whole,
+            mapping: Arc::new(mapping),
+            start,
             first,
             payload_bytes,
             vectors: Vec::new(),
@@ -111,13 +95,14 @@ impl Buffers {
 
     /// Large pages for the payloads, and nothing of it in core dumps. Hints: a kernel without them costs speed only.
     fn advise(&self) {
-        let payloads = (self.first, self.depth() * self.payload_bytes);
-        let all = (self.mapping.start, self.mapping.bytes);
-        for (advice, (start, bytes)) in [(libc::MADV_HUGEPAGE, payloads), (libc::MADV_DONTDUMP, all)] {
-            // SAFETY: within our own mapping, and neither advice changes what its pages hold.
-            let taken = unsafe { libc::madvise(start.as_ptr().cast(), bytes, advice) };
-            if taken != 0 {
-                tracing::debug!(error = %io::Error::last_os_error(), advice, "advice for the buffers of a ring not taken");
+        let (payloads_at, payloads_bytes) = (
+            self.first.addr().get() - self.start.addr().get(),
+            self.depth() * self.payload_bytes,
+        );
+        let large = self.mapping.advise_range(Advice::HugePage, payloads_at, payloads_bytes);
+        for taken in [large, self.mapping.advise(Advice::DontDump)] {
+            if let Err(error) = taken {
+                tracing::debug!(%error, "advice for the buffers of a ring not taken");
             }
         }
     }
@@ -132,7 +117,7 @@ impl Buffers {
         *word = 1 << (usize::from(node.0) % WORD_BITS);
         // The kernel takes one bit less than it is told.
         let bits = nodes.len() * WORD_BITS + 1;
-        let (start, bytes, mode) = (self.mapping.start.as_ptr(), self.mapping.bytes, libc::MPOL_PREFERRED);
+        let (start, bytes, mode) = (self.start.as_ptr(), self.mapping.len(), libc::MPOL_PREFERRED);
         // SAFETY: says where pages of our own mapping come from; the mask is readable for its bits.
         let result = unsafe { libc::syscall(libc::SYS_mbind, start, bytes, mode, nodes.as_ptr(), bits, 0) };
         // A kernel without NUMA has nothing to choose from.
@@ -226,15 +211,7 @@ impl Buffers {
     fn header_at(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.depth());
         // SAFETY: the mapping starts with `depth` headers.
-        unsafe { self.mapping.start.add(index * HEADER_STRIDE_BYTES) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the whole of our own mapping: all that points into it keeps this value.
-        let unmapped = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
-        debug_assert_eq!(unmapped, 0, "munmap gets mmap's own range");
+        unsafe { self.start.add(index * HEADER_STRIDE_BYTES) }
     }
 }
 

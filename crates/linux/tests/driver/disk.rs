@@ -1,6 +1,6 @@
 //! Disks by io_uring: loop devices, which need root.
 
-use crate::file::{buffers, disk, keeps, make, skip};
+use crate::file::{Small, buffers, disk, keeps, make, skip};
 use crate::whole;
 use homenode_engine::blk::{Driver, Durability, Errno, Outcome, Request};
 use homenode_linux::driver::{OpenError, UringFile, UringOptions};
@@ -53,35 +53,10 @@ impl Drop for Loop {
     }
 }
 
-/// A tmpfs of 1 MiB.
-struct Small(TempDir);
-
-impl Small {
-    fn new() -> Option<Self> {
-        let small = Self(tempfile::tempdir().unwrap());
-        let mut command = Command::new("mount");
-        let mounted = command
-            .args(["-t", "tmpfs", "-o", "size=1M", "none"])
-            .arg(small.0.path())
-            .status();
-        if !mounted.is_ok_and(|status| status.success()) {
-            skip("needs permission to mount");
-            return None;
-        }
-        Some(small)
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 fn flushes_of_all_queues_fail_after_bytes_that_could_not_be_written() {
     let Some(small) = Small::new() else { return };
-    let Some(disk) = Loop::within(small.0.path().to_str().unwrap(), &[]) else {
+    let Some(disk) = Loop::within(small.path().to_str().unwrap(), &[]) else {
         return;
     };
     let file = open(&disk.path, false).unwrap();

@@ -3,7 +3,7 @@
 use crate::whole;
 use homenode_engine::blk::conformance::{Data, check};
 use homenode_engine::blk::{Delay, Distribution, Driver, Durability, Errno, Faults, Outcome, Rates, Request};
-use homenode_linux::driver::{Arena, EFAULT, OpenError, UringFile, UringOptions};
+use homenode_linux::driver::{Arena, OpenError, UringFile, UringOptions};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -111,25 +111,7 @@ fn durable_writes_and_discards_work() {
 
 #[test]
 fn a_bad_buffer_fails_only_its_request() {
-    each(MIB, |file, buffers, _| {
-        let block = file.limits().block_bytes;
-        buffers.write(0, &vec![5; block as usize]);
-        let end = buffers.bytes();
-        let requests = [
-            Request::write(0, block, 0),
-            Request::write(0, block, end),
-            Request::read(0, block, end - u64::from(block) + 1),
-            Request::read(0, block, u64::MAX),
-            Request::read(0, block, u64::MAX - u64::from(block) + 1),
-            Request::read(0, block, 65_536),
-        ];
-        let wrong: Outcome = Err(EFAULT);
-        let expected = [Ok(block), wrong, wrong, wrong, wrong, Ok(block)];
-        assert_eq!(whole::carry_out(file, &requests), expected);
-        let mut read = vec![0; block as usize];
-        buffers.read(65_536, &mut read);
-        assert!(read.iter().all(|byte| *byte == 5));
-    });
+    each(MIB, |file, buffers, _| whole::bad_buffers(file, buffers));
 }
 
 #[test]
@@ -150,32 +132,38 @@ fn a_shrunk_file_returns_errors() {
     });
 }
 
-/// A mount that ends with the test.
-struct Mount(PathBuf);
+/// A tmpfs of 1 MiB, which ends with the test.
+pub(crate) struct Small(TempDir);
 
-impl Mount {
-    fn tmpfs(at: &Path, size: &str) -> Option<Self> {
+impl Small {
+    pub(crate) fn new() -> Option<Self> {
+        let small = Self(tempfile::tempdir().unwrap());
         let mut command = Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", size, "homenode-test"]).arg(at);
-        let mounted = command.output().is_ok_and(|output| output.status.success());
-        mounted.then(|| Self(at.to_path_buf()))
+        command
+            .args(["-t", "tmpfs", "-o", "size=1M", "homenode-test"])
+            .arg(small.path());
+        if !command.output().is_ok_and(|output| output.status.success()) {
+            skip("needs permission to mount a small tmpfs");
+            return None;
+        }
+        Some(small)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
     }
 }
 
-impl Drop for Mount {
+impl Drop for Small {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+        let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
     }
 }
 
 #[test]
 fn a_full_disk_fails_its_request_and_others_continue() {
-    let directory = tempfile::tempdir().unwrap();
-    let Some(mount) = Mount::tmpfs(directory.path(), "size=1m") else {
-        skip("needs permission to mount a small tmpfs");
-        return;
-    };
-    let path = mount.0.join("device");
+    let Some(small) = Small::new() else { return };
+    let path = small.path().join("device");
     File::create_new(&path).unwrap().set_len(4 * MIB).unwrap();
     let buffers = buffers();
     buffers.write(0, &vec![3; 4 << 20]);

@@ -2,7 +2,7 @@
 
 use homenode_engine::NodeId;
 use homenode_engine::blk::{Core, Device, Driver, DriverQueue, Operation, Options, Outcome, Rates, Request};
-use homenode_linux::driver::Arena;
+use homenode_linux::driver::{Arena, EFAULT};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,27 @@ pub(crate) fn device<D: Driver>(driver: &D, cores: usize) -> Arc<Device<D::Queue
 pub(crate) fn carry_out<D: Driver>(driver: &D, requests: &[Request]) -> Vec<Outcome> {
     let mut core = device(driver, 1).join(0).unwrap();
     requests.iter().map(|request| one(&mut core, *request)).collect()
+}
+
+/// Requests whose buffers are not in the arena fail, and those beside them do not.
+pub(crate) fn bad_buffers(driver: &impl Driver, buffers: &Arena) {
+    let block = driver.limits().block_bytes;
+    buffers.write(0, &vec![5; block as usize]);
+    let end = buffers.bytes();
+    let requests = [
+        Request::write(0, block, 0),
+        Request::write(0, block, end),
+        Request::read(0, block, end - u64::from(block) + 1),
+        Request::read(0, block, u64::MAX),
+        Request::read(0, block, u64::MAX - u64::from(block) + 1),
+        Request::read(0, block, 65_536),
+    ];
+    let wrong: Outcome = Err(EFAULT);
+    let expected = [Ok(block), wrong, wrong, wrong, wrong, Ok(block)];
+    assert_eq!(carry_out(driver, &requests), expected);
+    let mut read = vec![0; block as usize];
+    buffers.read(65_536, &mut read);
+    assert!(read.iter().all(|byte| *byte == 5));
 }
 
 /// Carries one request out.

@@ -1,25 +1,20 @@
 //! Failures while everything is taken back, and journals that cannot be written.
 
-use super::super::{Actor, Error, Kernel, Restore};
+use super::super::{Error, Kernel, Restore};
 use super::model::{ALL, Handle, Listing, Set};
+use super::single::{ModelActor, open};
 use super::{action, plan, snapshot, some_plan};
 use homenode_policy::affinity::{Return, Target, ThreadId};
 use std::collections::BTreeMap;
 
-type ModelActor = Actor<Handle, Handle>;
-
 const SET: Set = 3;
-
-fn open(handle: &Handle) -> ModelActor {
-    Actor::with_store(handle.clone(), handle.clone()).unwrap()
-}
 
 /// A machine where nobody else is at work, and the first thread has been moved.
 fn moved() -> (Handle, ModelActor, Target) {
     let handle = Handle::new(1);
     handle.machine().busy = false;
     handle.machine().cpusets.fill(ALL);
-    let mut actor = open(&handle);
+    let mut actor = open(&handle).unwrap();
     let thread = Target::Thread(handle.machine().threads[&1].id);
     let told = snapshot(&handle.machine());
     let plan = plan(vec![action(thread.clone(), ALL, SET)]);
@@ -50,7 +45,7 @@ fn threads_started_faster_than_restored_are_reported_and_stay_in_the_journal() {
     assert!(late.len() == 1 && !reverted.is_complete(), "{reverted:?}");
     assert_eq!(handle.machine().has(&Target::Thread(late[0])), Some(SET));
     handle.machine().listing = Listing::Plain;
-    let mut actor = open(&handle);
+    let mut actor = open(&handle).unwrap();
     assert_eq!(actor.changed()[0].target, thread);
     let reverted = actor.revert().unwrap();
     assert_eq!(reverted.inherited, [(late[0], Restore::Restored)]);
@@ -81,7 +76,7 @@ fn one_unreadable_thread_keeps_no_other_from_getting_its_mask_back() {
     assert_eq!((reverted.unread, reverted.is_complete()), (Some(libc::EIO), false));
     assert_eq!((reverted.inherited.len(), reverted.is_unsure), (1, false));
     handle.machine().unreadable = None;
-    let reverted = open(&handle).revert().unwrap();
+    let reverted = open(&handle).unwrap().revert().unwrap();
     assert!(reverted.is_complete() && reverted.inherited.len() == 1, "{reverted:?}");
     assert_eq!(handle.machine().differences(), Vec::<String>::new());
 }
@@ -96,7 +91,7 @@ fn unlistable_threads_stay_in_the_journal() {
     assert_eq!(reverted.targets, [(thread, Restore::Restored)]);
     assert_eq!((reverted.unread, reverted.is_complete()), (Some(libc::EACCES), false));
     handle.machine().listing = Listing::Plain;
-    let reverted = open(&handle).revert().unwrap();
+    let reverted = open(&handle).unwrap().revert().unwrap();
     assert!(reverted.is_complete() && reverted.inherited.len() == 1, "{reverted:?}");
     assert_eq!(handle.machine().differences(), Vec::<String>::new());
 }
@@ -115,7 +110,7 @@ fn an_unremovable_journal_still_restores_all_values() {
     assert!(!stale.contains("nothing is changed") && reverted.is_complete());
     assert_eq!(handle.machine().differences(), Vec::<String>::new());
     handle.machine().is_read_only = false;
-    let reverted = open(&handle).revert().unwrap();
+    let reverted = open(&handle).unwrap().revert().unwrap();
     assert_eq!(
         (reverted.targets, reverted.stale),
         (vec![(thread, Restore::Same)], None)
@@ -131,7 +126,7 @@ fn a_full_disk_changes_and_loses_nothing() {
         for saves in 0..4 {
             let handle = Handle::new(seed);
             handle.machine().busy = false;
-            let mut actor = open(&handle);
+            let mut actor = open(&handle).unwrap();
             handle.machine().saves_left = Some(saves);
             let is_full = |error: &Error| {
                 error
@@ -148,7 +143,7 @@ fn a_full_disk_changes_and_loses_nothing() {
                 }
                 // Killed and started again, at times.
                 if (seed + round) % 3 == 0 {
-                    actor = open(&handle);
+                    actor = open(&handle).unwrap();
                 }
             }
             let reverted = actor.revert().unwrap();

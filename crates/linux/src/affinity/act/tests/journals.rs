@@ -13,34 +13,19 @@ use std::path::Path;
 const BOOT: &str = "5c4ba8f0-boot";
 const NAMESPACES: &str = "pid:[1],net:[2]";
 
-/// A journal in memory that may be read only.
-#[derive(Debug)]
-struct Memory(Vec<u8>);
-
-impl Store for Memory {
-    fn path(&self) -> &Path {
-        Path::new("/memory")
-    }
-
-    fn load(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        Ok(Some(self.0.clone()))
-    }
-
-    fn append(&mut self, _: &[u8]) -> Result<(), Error> {
-        panic!("nothing is to be written");
-    }
-
-    fn replace(&mut self, _: &[u8]) -> Result<(), Error> {
-        panic!("nothing is to be written");
-    }
-
-    fn remove(&mut self) -> Result<(), Error> {
-        panic!("nothing is to be removed");
-    }
+/// Opens a journal that may be read only.
+fn read(bytes: &[u8]) -> Result<Journal<Handle>, Error> {
+    read_in(bytes, NAMESPACES)
 }
 
-fn read(bytes: &[u8]) -> Result<Journal<Memory>, Error> {
-    Journal::open(Memory(bytes.to_vec()), BOOT, NAMESPACES)
+fn read_in(bytes: &[u8], namespaces: &str) -> Result<Journal<Handle>, Error> {
+    let handle = Handle::new(7);
+    {
+        let mut machine = handle.machine();
+        (machine.busy, machine.is_read_only) = (false, true);
+        machine.file = Some(bytes.to_vec());
+    }
+    Journal::open(handle, BOOT, namespaces)
 }
 
 /// A machine with plans carried out, and the journal of it.
@@ -148,7 +133,7 @@ fn foreign_files_are_refused_with_the_reason() {
     let told = |text: &str| read(text.as_bytes()).unwrap_err().to_string();
     assert_eq!(
         told("[Match]\nName=eth0\n"),
-        "/memory is no journal of this version: it does not begin with \"homenode-affinity\": name another file, or \
+        "/model/journal is no journal of this version: it does not begin with \"homenode-affinity\": name another file, or \
          revert with the version that wrote it"
     );
     assert!(told(&text.replacen(" 1 ", " 2 ", 1)).contains("its version is \"2\""));
@@ -156,7 +141,7 @@ fn foreign_files_are_refused_with_the_reason() {
     let third = text.lines().nth(2).unwrap();
     let error = told(&text.replacen(third, &third.replace("\"old\"", "\"new\""), 1));
     assert!(error.contains("line 3: its checksum is wrong"), "{error}");
-    let elsewhere = Journal::open(Memory(text.clone().into_bytes()), BOOT, "pid:[1],net:[9]").unwrap_err();
+    let elsewhere = read_in(text.as_bytes(), "pid:[1],net:[9]").unwrap_err();
     assert!(matches!(elsewhere, Error::Elsewhere { .. }), "{elsewhere}");
     // All of them: writes go to the /sys of the mounts.
     assert!(

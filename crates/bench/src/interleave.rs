@@ -49,13 +49,8 @@ impl Samples {
         assert!(!self.0.is_empty(), "a case that ran has at least one round");
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
-        #[expect(clippy::cast_precision_loss, reason = "a few dozen rounds are exact in an f64")]
         let rank = quantile * (sorted.len() - 1) as f64;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "the rank is not negative and below the number of rounds"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "the rank is not negative and below the number of rounds")]
         let below = rank.floor() as usize;
         let above = (below + 1).min(sorted.len() - 1);
         sorted[below] + (sorted[above] - sorted[below]) * rank.fract()

@@ -116,16 +116,11 @@ impl Row {
     /// Row of an idle server: the clock ticks and ns of CPU time used without requests.
     pub(crate) fn idle(case: String, ticks: u64, cpu_ns: u64) -> Self {
         let mut sample = Samples::default();
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "some seconds of CPU time are far below 2^52 ns"
-        )]
-        let (ticks, cpu_ns) = (ticks as f64, cpu_ns as f64);
-        sample.push(ticks);
+        sample.push(ticks as f64);
         Self {
             // The quotient of the median, which should be 0, means nothing.
             spread: 0.0,
-            server_cpu_ns: Some(cpu_ns),
+            server_cpu_ns: Some(cpu_ns as f64),
             ..Self::new(case, "ticks", &sample, &[])
         }
     }

@@ -87,9 +87,7 @@ impl DemoArgs {
 
     fn seconds_per_round(&self) -> f64 {
         let seconds = self.seconds.unwrap_or(if self.quick { 0.1 } else { 1.2 });
-        #[expect(clippy::cast_precision_loss, reason = "there are few rounds")]
-        let rounds = self.rounds() as f64;
-        seconds / rounds
+        seconds / self.rounds() as f64
     }
 }
 

@@ -11,10 +11,6 @@ use std::sync::Arc;
 
 /// How [`Pool::open`] opens a file; the flags mean what they mean in [`std::fs::OpenOptions`].
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "the flags of open(2), as the standard library has them"
-)]
 pub struct OpenOptions {
     read: bool,
     write: bool,

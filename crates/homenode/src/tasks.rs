@@ -261,7 +261,6 @@ impl Ledger {
 /// A rate is far below 2^53.
 #[expect(
     clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
     reason = "a rate of bytes, which is cut at the ends"
 )]
 fn whole(rate: f64) -> u64 {

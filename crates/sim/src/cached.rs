@@ -222,11 +222,7 @@ impl<'a> Run<'a> {
                 Ok(core) => core,
                 Err(again) => return Some(again),
             };
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a whole number from 1 to the blocks"
-            )]
+            #[expect(clippy::cast_possible_truncation, reason = "a whole number from 1 to the blocks")]
             let block = match zipf {
                 Some(zipf) => zipf.sample(random) as u64 - 1,
                 None => random.random_range(0..load.file_blocks),

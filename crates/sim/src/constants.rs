@@ -141,7 +141,7 @@ impl Costs<f64> {
 #[must_use]
 pub(crate) fn ps(ns: f64) -> u64 {
     // Times of a run are far below 2^53 ps, and never negative.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "see above")]
+    #[expect(clippy::cast_possible_truncation, reason = "see above")]
     let ps = (ns * PS_PER_NS as f64).round() as u64;
     ps
 }

@@ -92,11 +92,7 @@ impl Figure {
         for series in &self.series {
             for point in &series.points {
                 // Categories are few, and numbered.
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_sign_loss,
-                    reason = "a small whole number"
-                )]
+                #[expect(clippy::cast_possible_truncation, reason = "a small whole number")]
                 let x = self
                     .categories
                     .get(point.x as usize)

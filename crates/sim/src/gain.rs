@@ -83,11 +83,7 @@ fn changed(snapshot: &Snapshot, seed: u64) -> Snapshot {
     let mut random = random_of(Stream::Load, 0, seed);
     for thread in &mut changed.threads {
         let by = random.random_range(1.0 - CHANGE..1.0 + CHANGE);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a count times a number about 1"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "a count times a number about 1")]
         let change = |count: &mut u64| *count = (*count as f64 * by) as u64;
         thread
             .disk

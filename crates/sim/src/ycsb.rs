@@ -88,11 +88,7 @@ impl Ycsb {
         Agenda::new(cores).run(u64::MAX, |now, core| {
             left = left.checked_sub(1)?;
             // Numbers of YCSB are scattered over the records.
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a whole number from 1 to `records`"
-            )]
+            #[expect(clippy::cast_possible_truncation, reason = "a whole number from 1 to `records`")]
             let rank = zipf.sample(&mut random) as u64;
             let record = rank.wrapping_mul(0x9E37_79B9_7F4A_7C15) % self.records;
             let home = files.home(0, (record / of_block).min(files.blocks() - 1)).unwrap_or(0);

@@ -115,9 +115,9 @@ impl Machine {
         let percent = |part: f64, all: f64| (all > 0.0).then(|| 100.0 * part / all);
         Shares {
             seconds: to.at.duration_since(from.at).as_secs_f64(),
-            received_bytes: float(received),
-            received_right_percent: percent(float(received_right), float(received)),
-            written_bytes: float(to.written_bytes - from.written_bytes),
+            received_bytes: received as f64,
+            received_right_percent: percent(received_right as f64, received as f64),
+            written_bytes: (to.written_bytes - from.written_bytes) as f64,
             completions: all,
             completions_right_percent: percent(right, all),
             completions_home_percent: percent(home, all),
@@ -127,7 +127,7 @@ impl Machine {
     fn by_node(&self, counts: impl IntoIterator<Item = (usize, u64)>) -> Vec<f64> {
         let mut sums = vec![0.0; self.nodes()];
         for (cpu, count) in counts {
-            sums[self.cpu_nodes[cpu]] += float(count);
+            sums[self.cpu_nodes[cpu]] += count as f64;
         }
         sums
     }
@@ -182,11 +182,6 @@ fn cpus_since(from: &BTreeMap<usize, u64>, to: &BTreeMap<usize, u64>) -> Vec<(us
     to.iter()
         .map(|(cpu, count)| (*cpu, count.saturating_sub(before(cpu))))
         .collect()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts of minutes are far below 2^52")]
-fn float(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

@@ -73,7 +73,6 @@ fn share(cpu: usize, scheduling: Scheduling, requests: u64) -> Result<f64, Error
                     done[stream] += 1;
                 });
             }
-            #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
             Ok(done[1] as f64 * 100.0 / done.iter().sum::<u64>() as f64)
         });
         thread.join().expect("the thread does not panic")

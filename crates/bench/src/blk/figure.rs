@@ -44,7 +44,6 @@ fn draw(lines: &[(&str, &str, Vec<f64>)]) -> String {
         .copied()
         .fold(1.0, f64::max);
     let cores = lines.iter().map(|(.., values)| values.len()).max().unwrap_or(1);
-    #[expect(clippy::cast_precision_loss, reason = "a few cores")]
     let x = |core: usize| MARGIN + (core as f64 + 0.5) / cores as f64 * (WIDTH - 2.0 * MARGIN);
     let y = |value: f64| HEIGHT - MARGIN - value / most * (HEIGHT - 2.0 * MARGIN);
     let mut svg = format!(

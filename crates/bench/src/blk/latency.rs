@@ -36,7 +36,6 @@ pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec
                 Target::Volume(volume) => measure(volume, case, cpus[0], requests)?,
             };
             for ((_, quantile), samples) in QUANTILES.iter().zip(&mut samples).filter(|_| round > 0) {
-                #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
                 samples.push(latencies.quantile_ns(*quantile).unwrap_or(0) as f64);
             }
         }

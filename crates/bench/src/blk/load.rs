@@ -114,6 +114,5 @@ where
     let begin = results.iter().map(|(begin, ..)| *begin).min().unwrap_or(0);
     let end = results.iter().map(|(_, end, _)| *end).max().unwrap_or(1);
     let done: u64 = results.iter().map(|(.., done)| *done).sum();
-    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     Ok(done as f64 * 1e3 / (end - begin) as f64)
 }

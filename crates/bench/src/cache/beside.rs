@@ -84,6 +84,5 @@ fn pass(read: &Open, written: &Open, stage: &Stage, count: usize, round: u64) ->
         done
     })?;
     let times = times.into_inner().expect("no thread panics");
-    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     Ok([count / 2, count * 99 / 100, count * 999 / 1000].map(|at| times[at] as f64))
 }

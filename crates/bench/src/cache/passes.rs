@@ -63,7 +63,6 @@ pub(super) fn wrong() -> Error {
 }
 
 /// Mean time of an operation in ns.
-#[expect(clippy::cast_precision_loss, reason = "counts of operations are far below 2^52")]
 pub(super) fn each(elapsed: Duration, operations: usize) -> f64 {
     elapsed.as_secs_f64() * 1e9 / operations as f64
 }

@@ -107,9 +107,7 @@ fn hashed(extent: u64) -> usize {
 }
 
 fn percent(count: u64, of: usize) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "requests of a trace are far below 2^52")]
-    let (count, of) = (count as f64, of as f64);
-    100.0 * count / of
+    100.0 * count as f64 / of as f64
 }
 
 /// A row of values that are the same in every run.

@@ -133,7 +133,6 @@ fn failed(error: MemoryError) -> Error {
     Error::system("the cache", std::io::Error::other(error))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of blocks are far below 2^52")]
 fn each(start: Instant, count: u64) -> f64 {
     start.elapsed().as_secs_f64() * 1e9 / count as f64
 }

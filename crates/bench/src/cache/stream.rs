@@ -82,6 +82,5 @@ fn read(file: &Open, part: usize, part_bytes: usize, bytes: usize) -> Result<f64
         }
         if is_wrong { Err(wrong()) } else { Ok(()) }
     })?;
-    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     Ok((part_bytes / MEBIBYTE) as f64 / elapsed.as_secs_f64())
 }

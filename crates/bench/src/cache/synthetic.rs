@@ -37,7 +37,6 @@ pub(super) fn zipf_and_scan() -> Trace {
 
 fn draws() -> impl FnMut() -> u64 {
     let mut sum = 0.0;
-    #[expect(clippy::cast_precision_loss, reason = "ranks are far below 2^52")]
     let sums: Vec<f64> = (1..=BLOCKS)
         .map(|rank| {
             sum += (rank as f64).powf(-0.9);
@@ -48,7 +47,6 @@ fn draws() -> impl FnMut() -> u64 {
     let places = permutation(BLOCKS, 1);
     let mut random = Random::new(2);
     move || {
-        #[expect(clippy::cast_precision_loss, reason = "a draw of 53 bits is exact")]
         let drawn = (random.next() >> 11) as f64 / (1u64 << 53) as f64 * sum;
         let rank = sums.partition_point(|below| *below <= drawn);
         u64::from(places[rank.min(BLOCKS - 1)])

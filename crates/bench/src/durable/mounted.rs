@@ -50,7 +50,6 @@ pub(super) fn read_beside(directory: &Path, beside: Option<&Path>, count: usize)
         let times = reading.join().expect("the thread does not panic");
         is_over.store(true, Ordering::Relaxed);
         syncing.join().expect("the thread does not panic")?;
-        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         times.map(|time| time as f64)
     })
 }

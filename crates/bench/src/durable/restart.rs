@@ -82,7 +82,6 @@ fn row(case: String, unit: &'static str, values: &[f64]) -> Row {
 }
 
 /// The rows, of members in `directory`.
-#[expect(clippy::cast_precision_loss, reason = "sizes here are far below 2^52")]
 pub(super) fn measure(directory: &Path, files: usize, logged_files: usize, rounds: usize) -> Result<Vec<Row>, Error> {
     let path = directory.join("restart");
     let _gone = Gone(path.clone());

@@ -62,7 +62,6 @@ impl Work {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of operations are far below 2^52")]
 fn per_operation(start: Instant, count: usize) -> f64 {
     start.elapsed().as_secs_f64() * 1e9 / count as f64
 }

@@ -7,7 +7,6 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// Time in ns of one of `count` transactions of SQLite, each of which adds a row with `bytes` bytes: write-ahead log, and each commit durable.
-#[expect(clippy::cast_precision_loss, reason = "counts of operations are far below 2^52")]
 pub(super) fn sqlite(directory: &Path, bytes: usize, count: usize) -> Result<f64, Error> {
     let database = directory.join("sqlite");
     let system = |error| Error::system("running sqlite3", error);
@@ -39,7 +38,6 @@ pub(super) fn sqlite(directory: &Path, bytes: usize, count: usize) -> Result<f64
 }
 
 /// Time in ns of one of `count` transactions of redb, each of which adds a value of `bytes` bytes.
-#[expect(clippy::cast_precision_loss, reason = "counts of operations are far below 2^52")]
 pub(super) fn redb(directory: &Path, bytes: usize, count: usize) -> Result<f64, Error> {
     const TABLE: redb::TableDefinition<'_, u64, &[u8]> = redb::TableDefinition::new("t");
     let path = directory.join("redb");

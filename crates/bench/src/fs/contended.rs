@@ -154,7 +154,6 @@ impl Contended {
             let changes_ns = self
                 .round(case, file)
                 .map_err(|error| Error::system(format!("{name} on {contestant}"), error))?;
-            #[expect(clippy::cast_precision_loss, reason = "seconds of a round in ns are below 2^52")]
             let mean_ns = changes_ns.iter().sum::<u64>() as f64 / changes_ns.len() as f64;
             if round > 0 {
                 all_ns[turn].extend(changes_ns);

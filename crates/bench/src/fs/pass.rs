@@ -63,9 +63,7 @@ pub(super) fn time<L: Lane>(lanes: Vec<L>, pass: &Pass<'_>, contestant: &'static
         };
         handles.into_iter().map(join).collect::<Result<Vec<f64>, Error>>()
     })?;
-    #[expect(clippy::cast_precision_loss, reason = "counts of operations are far below 2^52")]
-    let operations = operations as f64;
-    Ok(elapsed_ns.into_iter().fold(0.0, f64::max) / operations)
+    Ok(elapsed_ns.into_iter().fold(0.0, f64::max) / operations as f64)
 }
 
 /// Work of one thread in a pass.

@@ -80,7 +80,6 @@ impl Running {
     pub(super) fn bytes(&self) -> Vec<f64> {
         // Relaxed: a recent value is enough.
         let bytes = |moved: &Arc<Moved>| moved.0.load(Ordering::Relaxed);
-        #[expect(clippy::cast_precision_loss, reason = "far below 2^52 bytes")]
         self.moved.iter().map(|moved| bytes(moved) as f64).collect()
     }
 

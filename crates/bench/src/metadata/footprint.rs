@@ -23,7 +23,6 @@ pub(super) fn measure(files: usize) -> Result<Row, Error> {
     let [names, _] = names(files, "/");
     let name_bytes = names[0].len() - 1;
     let per_file = |grown_bytes: u64| {
-        #[expect(clippy::cast_precision_loss, reason = "bytes of memory are far below 2^52")]
         let bytes = grown_bytes as f64 / files as f64 - name_bytes as f64;
         let mut samples = Samples::default();
         samples.push(bytes);

@@ -35,7 +35,6 @@ pub(super) fn rows(contestants: &[Contestant], bench: Bench) -> Result<Vec<Row>,
     let mut samples = interleave(1, served.len(), bench.rounds, |round, _, turn| {
         interrupt::check()?;
         let reads_ns = bench.round(served[turn])?;
-        #[expect(clippy::cast_precision_loss, reason = "ns of a round are below 2^52")]
         let mean_ns = reads_ns.iter().sum::<u64>() as f64 / reads_ns.len() as f64;
         // The runner drops the first round too.
         if round > 0 {

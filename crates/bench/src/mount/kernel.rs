@@ -233,7 +233,6 @@ pub(super) fn run(bench: &Bench<'_>, mut each: impl FnMut(Row)) -> Result<(), Er
             interrupt::check()?;
             let contestant = &contestants[turn];
             let pass = Pass::new(bench, case, round);
-            #[expect(clippy::cast_precision_loss, reason = "ns of a pass are below 2^52")]
             let mean_ns = |ns: u128| ns as f64 / pass.order.len() as f64;
             pass.run(contestant, None)
                 .map(mean_ns)

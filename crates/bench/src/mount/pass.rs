@@ -61,10 +61,6 @@ pub(super) fn time(contestant: &mut Contestant, pass: &Pass<'_>) -> Result<Outco
             operations: all_operations,
         });
     }
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "counts and times of a pass are far below 2^52"
-    )]
     Ok(Outcome {
         ns: elapsed_ns / pass.operations as f64,
         server_cpu_ns: cpu_ns.map(|ns| ns as f64 / all_operations as f64),

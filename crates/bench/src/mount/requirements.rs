@@ -96,7 +96,6 @@ fn findings(report: &Report) -> Vec<Finding> {
     }
     let share = value(READ).zip(value(WRITE)).map(|(read, write)| read / write);
     push(format!("{WRITE} against read"), share, Bound::AtLeast(WRITE_SHARE_MIN));
-    #[expect(clippy::cast_precision_loss, reason = "ns of a read are below 2^52")]
     let worst = |row: &Row| Some(row.tails.as_ref()?.get(HOMENODE)?.worst_ns as f64);
     let worst = report.row(beside::CASE).and_then(worst);
     push(

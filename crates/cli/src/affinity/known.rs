@@ -114,7 +114,6 @@ fn of_cut(journal: &Path, cut: &str) -> String {
     )
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn failure(error: Error) -> Failure {
     Failure::new(chain(&error))
 }

@@ -102,7 +102,6 @@ pub(crate) fn of_recording<T>(
     read(directory).map_err(failure)
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn failure(error: Error) -> Failure {
     Failure::new(chain(&error))
 }

@@ -208,7 +208,6 @@ impl Case {
     pub(super) fn rate(&self, operations: f64, seconds: f64) -> f64 {
         match self.unit() {
             Unit::Kiops => operations / seconds / 1e3,
-            #[expect(clippy::cast_precision_loss, reason = "blocks are small numbers")]
             Unit::MegabytesPerSecond => operations * self.block_bytes as f64 / seconds / 1e6,
         }
     }

@@ -39,9 +39,7 @@ impl<'a> Ratios<'a> {
 
     /// The mean of factors: the root of their product.
     pub(super) fn mean(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "there are a few dozen rows")]
-        let count = self.0.len() as f64;
-        (self.0.iter().map(|(ratio, _)| ratio.ln()).sum::<f64>() / count).exp()
+        (self.0.iter().map(|(ratio, _)| ratio.ln()).sum::<f64>() / self.0.len() as f64).exp()
     }
 
     /// `0.42× to 3.1×`.

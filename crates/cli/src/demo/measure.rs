@@ -176,10 +176,6 @@ fn remove(directory: &Path) -> Result<()> {
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "bytes of memory are exact in an f64 up to 9 PB"
-)]
 fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }

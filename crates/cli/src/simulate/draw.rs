@@ -58,11 +58,7 @@ where
             .x_label_area_size(42)
             .y_label_area_size(66)
             .build_cartesian_2d(x, y)?;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a category is a small whole number"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "a category is a small whole number")]
         let label = |x: &f64| match figure.categories.get(x.round().max(0.0) as usize) {
             Some(name) if (x - x.round()).abs() < 0.01 => name.clone(),
             _ if figure.categories.is_empty() => x.to_string(),

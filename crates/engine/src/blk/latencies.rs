@@ -56,14 +56,11 @@ impl Latencies {
     #[must_use]
     pub fn quantile_ns(&self, part: f64) -> Option<u64> {
         assert!((0.0..=1.0).contains(&part), "the part {part} is not within 0 to 1");
-        #[expect(clippy::cast_precision_loss, reason = "far below 2^52 requests")]
         let wanted = (self.requests() as f64 * part).ceil().max(1.0);
         let mut seen = 0;
         let found = self.counts.iter().position(|count| {
             seen += count;
-            #[expect(clippy::cast_precision_loss, reason = "far below 2^52 requests")]
-            let seen = seen as f64;
-            seen >= wanted
+            seen as f64 >= wanted
         });
         found.map(longest)
     }

@@ -257,7 +257,6 @@ impl Put<'_> {
         self
     }
 
-    #[expect(clippy::unused_self, reason = "ends a chain of calls in the arm of a match")]
     fn end(&mut self) {}
 }
 

@@ -64,10 +64,8 @@ impl Outcome {
         device.software_counts().into_iter().for_each(|core| counts += core);
         let of_operation = |operation: Operation| {
             let of_it = counts.operations[operation as usize];
-            #[expect(clippy::cast_precision_loss, reason = "a mean of microseconds")]
             let mean_us = of_it.time_ns as f64 / 1e3 / of_it.requests.max(1) as f64;
             let latencies = device.latencies(operation);
-            #[expect(clippy::cast_precision_loss, reason = "18 minutes at most")]
             let quantile_us = |part| latencies.quantile_ns(part).unwrap_or(0) as f64 / 1e3;
             OfOperation {
                 operation: name(operation),

@@ -30,7 +30,6 @@ pub(super) struct Record {
     pub(super) stays: bool,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
 fn is_false(flag: &bool) -> bool {
     !flag
 }

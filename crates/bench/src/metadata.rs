@@ -1,4 +1,4 @@
-//! `homenode-bench metadata`: names instead of bytes. The library against tmpfs, and a mount if there is one.
+//! `homenode-bench metadata`: names instead of bytes. The library against tmpfs and a mount.
 //!
 //! All contestants work in one directory, one thread, the same names in the same orders: created and listed in order;
 //! examined, renamed and removed at random. tmpfs and the mount are called with paths relative to an open directory, the
@@ -7,11 +7,11 @@
 
 mod directory;
 mod footprint;
-mod mount;
 mod namespace;
 
 use crate::error::Error;
 use crate::interleave::interleave;
+use crate::mount::served::{Served, Variant};
 use crate::output::Output;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Report, Row, Table};
@@ -20,7 +20,6 @@ use crate::shuffle::permutation;
 use crate::{cpus, interrupt};
 use directory::Directory;
 use indicatif::{ProgressBar, ProgressStyle};
-use mount::Mount;
 use namespace::{Library, Namespace};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -34,12 +33,6 @@ pub(crate) struct Arguments {
     /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Also measure this mounted homenode filesystem. Default: as root, a temporary mount.
-    #[arg(long, value_name = "DIR", conflicts_with = "no_mount")]
-    mount: Option<PathBuf>,
-    /// Do not measure a mounted filesystem.
-    #[arg(long)]
-    no_mount: bool,
     /// Number of measured rounds.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -52,6 +45,8 @@ pub(crate) struct Arguments {
 const RATIO_MIN: f64 = 1.5;
 /// Most memory that an empty file may take besides its name.
 const FILE_BYTES_MAX: f64 = 512.0;
+/// Bytes of the mounted pool on each node.
+const MOUNT_BYTES: u64 = 512 << 20;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
@@ -68,13 +63,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     // Before anything else has used the heap.
     let footprint = footprint::measure(footprint_files)?;
     // Everything that starts threads or processes comes before the pinning, which they would inherit.
-    let mount = match &arguments.mount {
-        Some(directory) => Some(Mount::given(directory)),
-        None if arguments.no_mount => None,
-        None => mount::bring_up()
-            .map_err(|reason| println!("SKIPPED: a mount: {reason}"))
-            .ok(),
-    };
+    let mount = Served::start(Variant::Auto, MOUNT_BYTES, None)
+        .map_err(|error| println!("SKIPPED: a mount: {error}"))
+        .ok();
     let mut contestants: Vec<Box<dyn Namespace>> = vec![Box::new(Library::new(files)?)];
     let has_tmpfs = match private_tmpfs::mount(Pages::Default, 1 << 30) {
         Ok(root) => {

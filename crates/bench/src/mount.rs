@@ -283,7 +283,7 @@ fn start(variant: Variant, file_bytes: usize, cpus: &[usize]) -> Result<Contesta
     };
     let requests = pass::time(&mut contestant, &pass)?.requests.unwrap_or(0);
     let is_in_effect = match variant {
-        Variant::Uring | Variant::Classic | Variant::Kernel => true,
+        Variant::Uring | Variant::Classic | Variant::Kernel | Variant::Auto => true,
         // The kernel asks once before each write.
         Variant::NoKillPrivileges => requests >= 2 * TRIED_WRITES as u64,
     };

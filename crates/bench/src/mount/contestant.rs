@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::private_tmpfs::{self, Pages};
 use memmap2::MmapMut;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, fdatasync, mkdirat, open, openat, syncfs};
+use rustix::fs::{Mode, OFlags, fdatasync, mkdirat, openat, syncfs};
 use std::ffi::CString;
 
 /// Files to read and write: one for each client.
@@ -44,10 +44,7 @@ impl Contestant {
     /// A mounted pool of the node.
     pub(super) fn served(variant: Variant, file_bytes: usize, node: u16) -> Result<Self, Error> {
         let served = Served::start(variant, pool_bytes(file_bytes), Some(node))?;
-        let what = format!("opening {}", served.directory().display());
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = open(served.directory(), flags, Mode::empty()).map_err(|error| Error::system(what, error))?;
-        Self::fill(variant.name(), root, Some(served), file_bytes)
+        Self::fill(variant.name(), served.open()?, Some(served), file_bytes)
     }
 
     /// Makes all files. Those to be read and written are written from start to end.

@@ -5,6 +5,8 @@
 
 use crate::cpu_time::CpuTime;
 use crate::error::Error;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -24,6 +26,8 @@ pub(crate) enum Variant {
     Classic,
     /// Rings, and files of the kernel hold the bytes. Not among [`Variant::ALL`]: it has cases of its own.
     Kernel,
+    /// Everything as `homenode up` has it. Not among [`Variant::ALL`] either: only names are measured on it.
+    Auto,
     /// Rings, and the kernel takes set-uid bits and capabilities from written files, for which it has to ask each time.
     NoKillPrivileges,
 }
@@ -38,6 +42,7 @@ impl Variant {
             Self::Uring => "uring",
             Self::Classic => "classic",
             Self::Kernel => "kernel",
+            Self::Auto => "auto",
             Self::NoKillPrivileges => "no-killpriv",
         }
     }
@@ -55,6 +60,7 @@ impl Variant {
             Self::Uring => &["--transport=uring"],
             Self::Classic => &["--transport=classic"],
             Self::Kernel => &["--transport=uring", "--data=kernel"],
+            Self::Auto => &["--transport=auto", "--data=auto"],
             Self::NoKillPrivileges => &["--transport=uring", "--no-killpriv"],
         }
     }
@@ -125,6 +131,13 @@ impl Served {
     /// Where it is mounted.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Opens its root.
+    pub(crate) fn open(&self) -> Result<OwnedFd, Error> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        open(&self.directory, flags, Mode::empty())
+            .map_err(|error| Error::system(format!("opening {}", self.directory.display()), error))
     }
 
     /// CPU time of the process so far.

@@ -117,7 +117,7 @@ impl Case {
     pub(super) fn concerns(&self, variant: Variant) -> bool {
         match variant {
             Variant::Uring | Variant::Classic => true,
-            Variant::Kernel => false,
+            Variant::Kernel | Variant::Auto => false,
             Variant::NoKillPrivileges => self.work == random(KIB_4, false, true),
         }
     }

@@ -25,7 +25,7 @@ use crate::interrupt;
 use crate::lab::Lab;
 use crate::output::Output;
 use crate::report::{Report, Row, Table};
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::run::progress;
 use job::{Done, Policy, Shares};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -229,8 +229,7 @@ impl Bench {
     fn measure(&self, lab: &Lab, rate: u64, delay_ns: u32) -> Result<Vec<Done>, Error> {
         interrupt::check()?;
         let all = self.policies.len() * self.connections.len() * self.rounds as usize;
-        let progress = ProgressBar::new(all as u64);
-        progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
+        let progress = progress(all);
         progress.set_message("uploads");
         let mut options: Vec<String> = DEVICES.map(str::to_owned).into();
         options.extend(["--source".to_owned(), format!("--kernel={}", self.kernel)]);

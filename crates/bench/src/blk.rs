@@ -19,13 +19,13 @@ mod uring;
 
 use crate::arguments::is_wanted;
 use crate::error::Error;
-use crate::interleave::{Samples, interleave};
+use crate::interleave::take_turns;
 use crate::output::Output;
 use crate::report::{Report, Row, Table};
 use crate::required;
+use crate::run::progress;
 use crate::{cpus, interrupt};
 use contestants::{CASES, Case, Peer};
-use indicatif::{ProgressBar, ProgressStyle};
 use memcpy::Memcpy;
 use std::path::PathBuf;
 
@@ -140,11 +140,9 @@ fn measure(case: &Case, cpus: &[usize], scale: Scale) -> Result<Row, Error> {
         .contains(&Peer::Memcpy)
         .then(|| Memcpy::new(case))
         .transpose()?;
-    let progress = ProgressBar::new(((scale.rounds + 1) * (1 + peers.len())) as u64);
-    progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
+    let progress = progress((scale.rounds + 1) * (1 + peers.len()));
     progress.set_message(case.name());
-    let samples = interleave(1, 1 + peers.len(), scale.rounds, |_, _, contestant| {
-        interrupt::check()?;
+    let samples = take_turns(1 + peers.len(), scale.rounds, |_, contestant| {
         let value = match contestant.checked_sub(1).map(|peer| peers[peer]) {
             None => case.run(&target, cpus, scale.divisor)?,
             Some(Peer::Clock) => clock::run(case, cpus, scale.divisor)?,
@@ -155,10 +153,9 @@ fn measure(case: &Case, cpus: &[usize], scale: Scale) -> Result<Row, Error> {
             }
         };
         progress.inc(1);
-        Ok::<_, Error>(value)
+        Ok(value)
     })?;
     progress.finish_and_clear();
-    let samples: &[Samples] = &samples[0];
     let named: Vec<_> = peers
         .iter()
         .zip(&samples[1..])

@@ -18,44 +18,42 @@ mod synthetic;
 mod trace;
 mod yardstick;
 
-use crate::arguments::is_wanted;
+use crate::arguments;
 use crate::error::Error;
-use crate::interleave::{Samples, interleave};
 use crate::interrupt;
 use crate::output::Output;
-use crate::report::{Report, Row, Table};
-use crate::required::{self, Bound, Finding};
+use crate::report::Table;
+use crate::required;
+use crate::run::Run;
 use stage::{Kind, Sizes, Stage};
 use std::path::PathBuf;
 
+/// Wide enough for the longest name of a case.
+const CASE_WIDTH: usize = 40;
+
 /// Arguments of `homenode-bench cache`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("smoke", |smoke| smoke.help(
+    "Use generated traces, small disks and few operations, to check that the bench works. The requirements of replays are still checked"
+)))]
+#[command(mut_arg("case", |case| case.help(
+    "Run only measured cases with this name or these parts of a name, such as hit/fast; may be given several times"
+)))]
 pub(crate) struct Arguments {
-    /// Use generated traces, small disks and few operations, to check that the bench works. The requirements of replays are still
-    /// checked.
-    #[arg(long, conflicts_with_all = ["check", "trace"])]
-    smoke: bool,
-    /// Write the rows to FILE as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    common: arguments::Arguments,
     /// Run only this part; may be given several times.
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
-    /// Run only measured cases with this name or these parts of a name, such as hit/fast; may be given several times.
-    #[arg(long, value_name = "NAME")]
-    case: Vec<String>,
     /// Use only disks of this kind; may be given several times.
     #[arg(long, value_name = "KIND")]
     disk: Vec<Kind>,
-    /// Number of measured rounds.
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
     /// Directory on the machine's own disk; the bench needs 5 GiB there.
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
     /// Also replay these traces: .bin in libCacheSim's oracleGeneral format, .lis in the format of the ARC paper, or a block number on
     /// each line.
-    #[arg(long, value_name = "FILE", num_args = 1..)]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "smoke")]
     trace: Vec<PathBuf>,
     /// Number of frames in replays, in percent of the blocks in the trace.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -63,9 +61,6 @@ pub(crate) struct Arguments {
     /// Number of slices in replays.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..=64))]
     slices: u32,
-    /// Exit with 1 if a required number is missed.
-    #[arg(long)]
-    check: bool,
 }
 
 /// Part of the bench that can be run alone.
@@ -92,144 +87,65 @@ impl Part {
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let json = Output::open(arguments.json.as_deref())?;
+    let common = &arguments.common;
+    let json = Output::open(common.json.as_deref())?;
     interrupt::watch()?;
     let is_wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
-    let mut bench = Bench {
-        arguments,
-        report: Report::new("cache"),
-        table: Table::new(&replay::PEERS).with_case_width(40).with_decimals(2),
-        findings: Vec::new(),
-    };
+    let mut run = Run::new("cache", common);
     if is_wanted(Part::Replay) {
-        bench.table.print_head();
-        let required = replay::rows(arguments, &mut |row| bench.show(row))?;
-        required::judge(&required, arguments.check || arguments.smoke)?;
+        run.begin(Table::new(&replay::PEERS).with_case_width(CASE_WIDTH).with_decimals(2));
+        let required = replay::rows(arguments, &mut |row| run.show(row))?;
+        required::judge(&required, common.check || common.smoke)?;
     }
     if is_wanted(Part::Space) {
-        bench.begin(&["64m"]);
-        space::rows(&mut bench)?;
+        begin(&mut run, &["64m"]);
+        space::rows(&mut run)?;
     }
-    bench.on_disks(&is_wanted)?;
-    bench.report.write_json(json)?;
-    if arguments.smoke {
+    on_disks(&mut run, arguments, &is_wanted)?;
+    run.report.write_json(json)?;
+    if common.smoke {
         Ok(())
     } else {
-        required::judge(&bench.findings, arguments.check)
+        required::judge(&run.findings, common.check)
     }
 }
 
-/// A run of the bench.
-struct Bench<'a> {
-    arguments: &'a Arguments,
-    report: Report,
-    table: Table,
-    findings: Vec<Finding>,
+fn on_disks(run: &mut Run<'_>, arguments: &Arguments, is_wanted: &dyn Fn(Part) -> bool) -> Result<(), Error> {
+    if !Part::ON_DISKS.into_iter().any(is_wanted) {
+        return Ok(());
+    }
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED: cases on disks: only root may make them");
+        return Ok(());
+    }
+    let sizes = if run.arguments.smoke { Sizes::SMOKE } else { Sizes::FULL };
+    for kind in Kind::ALL {
+        if !arguments.disk.is_empty() && !arguments.disk.contains(&kind) {
+            continue;
+        }
+        let stage = Stage::new(kind, sizes, &arguments.directory)?;
+        let names: Vec<&'static str> = stage.peers.iter().map(|(name, _)| *name).collect();
+        if is_wanted(Part::Hit) {
+            begin(run, &[&["volatile"], &*names, &["one-thread"]].concat());
+            hit::rows(run, &stage)?;
+        }
+        if is_wanted(Part::Miss) {
+            begin(run, &[&["bare", "io_uring"], &*names].concat());
+            miss::rows(run, &stage)?;
+        }
+        if is_wanted(Part::Stream) {
+            begin(run, &names);
+            stream::rows(run, &stage)?;
+        }
+        if is_wanted(Part::Beside) {
+            begin(run, &names);
+            beside::rows(run, &stage)?;
+        }
+    }
+    Ok(())
 }
 
-impl Bench<'_> {
-    fn on_disks(&mut self, is_wanted: &dyn Fn(Part) -> bool) -> Result<(), Error> {
-        if !Part::ON_DISKS.into_iter().any(is_wanted) {
-            return Ok(());
-        }
-        if !rustix::process::geteuid().is_root() {
-            println!("SKIPPED: cases on disks: only root may make them");
-            return Ok(());
-        }
-        let sizes = if self.is_smoke() { Sizes::SMOKE } else { Sizes::FULL };
-        for kind in Kind::ALL {
-            if !self.arguments.disk.is_empty() && !self.arguments.disk.contains(&kind) {
-                continue;
-            }
-            let stage = Stage::new(kind, sizes, &self.arguments.directory)?;
-            let names: Vec<&'static str> = stage.peers.iter().map(|(name, _)| *name).collect();
-            if is_wanted(Part::Hit) {
-                self.begin(&[&["volatile"], &*names, &["one-thread"]].concat());
-                hit::rows(self, &stage)?;
-            }
-            if is_wanted(Part::Miss) {
-                self.begin(&[&["bare", "io_uring"], &*names].concat());
-                miss::rows(self, &stage)?;
-            }
-            if is_wanted(Part::Stream) {
-                self.begin(&names);
-                stream::rows(self, &stage)?;
-            }
-            if is_wanted(Part::Beside) {
-                self.begin(&names);
-                beside::rows(self, &stage)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn is_smoke(&self) -> bool {
-        self.arguments.smoke
-    }
-
-    fn wants(&self, case: &str) -> bool {
-        is_wanted(&self.arguments.case, case)
-    }
-
-    /// Fewer operations where only that they work is to be seen.
-    fn few(&self, count: usize) -> usize {
-        if self.is_smoke() {
-            count.div_ceil(50).max(8)
-        } else {
-            count
-        }
-    }
-
-    /// Begins a table with columns for these peers.
-    fn begin(&mut self, peers: &[&'static str]) {
-        self.table = Table::new(peers).with_case_width(40);
-        self.table.print_head();
-    }
-
-    fn show(&mut self, row: Row) {
-        self.table.print_row(&row);
-        self.report.rows.push(row);
-    }
-
-    /// Samples of contestants that take turns.
-    fn take_turns(
-        &self,
-        contestants: usize,
-        mut pass: impl FnMut(u64, usize) -> Result<f64, Error>,
-    ) -> Result<Vec<Samples>, Error> {
-        let rounds = if self.is_smoke() {
-            1
-        } else {
-            self.arguments.rounds as usize
-        };
-        let mut samples = interleave(1, contestants, rounds, |round, _, contestant| {
-            interrupt::check()?;
-            pass(round as u64, contestant)
-        })?;
-        Ok(samples.remove(0))
-    }
-
-    /// Requires this ratio to a peer, of a case that was shown.
-    fn require_ratio(&mut self, case: &str, peer: &'static str, least: f64) {
-        self.require(case, peer, &format!("against {peer}"), Bound::AtLeast(least), |ratio| {
-            ratio
-        });
-    }
-
-    /// Requires something of what `value` makes of the ratio to a peer.
-    fn require(&mut self, case: &str, peer: &'static str, what: &str, bound: Bound, value: impl Fn(f64) -> f64) {
-        let ratio = self.report.row(case).and_then(|row| row.ratio.get(peer));
-        if let Some(ratio) = ratio {
-            let found = value(*ratio);
-            self.require_value(case, what, found, bound);
-        }
-    }
-
-    fn require_value(&mut self, case: &str, what: &str, found: f64, bound: Bound) {
-        self.findings.push(Finding {
-            what: format!("{case} {what}"),
-            found,
-            bound,
-        });
-    }
+/// Begins a table with columns for these peers.
+fn begin(run: &mut Run<'_>, peers: &[&'static str]) {
+    run.begin(Table::new(peers).with_case_width(CASE_WIDTH));
 }

@@ -11,14 +11,14 @@ pub(crate) mod restart;
 pub(crate) mod work;
 mod yardstick;
 
-use crate::arguments::{Arguments, is_wanted};
+use crate::arguments::Arguments;
 use crate::error::Error;
-use crate::interleave::{Samples, interleave};
 use crate::interrupt;
 use crate::output::Output;
 use crate::private_tmpfs::{self, Pages};
-use crate::report::{Report, Row, Table};
-use crate::required::{self, Bound, Finding};
+use crate::report::{Row, Table};
+use crate::required;
+use crate::run::Run;
 use disk::Disk;
 use homenode::{Pool, PoolOptions, Size};
 use place::Place;
@@ -59,9 +59,8 @@ const ON_MEMORY: [(Work, usize, Option<f64>); 4] = [
     (Work::Replace, 5000, None),
     (Work::Group, 40_000, None),
 ];
-/// Overwrites in one pass, and the least ratio to a volatile pool by kind of member.
+/// Overwrites in one pass.
 const OVERWRITES: usize = 1_000_000;
-const OVERWRITE_RATIOS: [(&str, f64); 2] = [("pmem", 1.0 / 1.1), ("file", 1.0 / 1.3)];
 /// SQLite on the mounted pool, and its least ratio.
 const SQLITE: &str = "file/sqlite-wal-full";
 const SQLITE_RATIO: f64 = 1.0;
@@ -83,28 +82,23 @@ pub(crate) fn run(arguments: &DurableArguments) -> Result<(), Error> {
     let DurableArguments { common, directory } = arguments;
     let json = Output::open(common.json.as_deref())?;
     interrupt::watch()?;
-    let mut bench = Bench {
-        report: Report::new("durable"),
-        table: Table::new(&["ext4", "xfs", "redb", "sqlite", "volatile", "alone"]).with_range_of("ext4"),
-        common,
-    };
-    bench.table.print_head();
+    let mut run = Run::new("durable", common);
+    run.begin(Table::new(&["ext4", "xfs", "redb", "sqlite", "volatile", "alone"]).with_range_of("ext4"));
     let stage = Stage::new(directory, if common.smoke { DISK_BYTES / 2 } else { DISK_BYTES })?;
-    bench.on_disk(&stage)?;
-    bench.on_memory(&stage)?;
-    bench.overwrites(&stage)?;
-    bench.on_mount(&stage)?;
+    on_disk(&mut run, &stage)?;
+    on_memory(&mut run, &stage)?;
+    overwrites(&mut run, &stage)?;
+    on_mount(&mut run, &stage)?;
     drop(stage);
-    bench.restarts(directory)?;
-    let report = bench.report;
-    if report.rows.is_empty() {
+    restarts(&mut run, directory)?;
+    if run.report.rows.is_empty() {
         return Err(Error::NoCase(common.case.join(", ")));
     }
-    report.write_json(json)?;
+    run.report.write_json(json)?;
     if common.smoke {
         Ok(())
     } else {
-        required::judge(&findings(&report), common.check)
+        required::judge(&run.findings, common.check)
     }
 }
 
@@ -146,192 +140,122 @@ impl Stage {
     }
 }
 
-/// A run of the bench.
-struct Bench<'a> {
-    report: Report,
-    table: Table,
-    common: &'a Arguments,
+fn on_disk(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
+    for (work, count, ratios) in ON_DISK {
+        let case = format!("file/{}", work.name());
+        if !run.wants(&case) {
+            continue;
+        }
+        let count = run.few(count);
+        let yardsticks = if work == Work::Append { 2 } else { 0 };
+        let samples = run.take_turns(3 + yardsticks, |round, contestant| match contestant {
+            0 => work.pass(&stage.on_file, count, round),
+            1 => work.pass(&stage.on_ext4, count, round),
+            2 => work.pass(&stage.on_xfs, count, round),
+            3 => yardstick::redb(stage.ext4.root(), 4096, count),
+            _ => yardstick::sqlite(stage.ext4.root(), 4096, count),
+        })?;
+        let names = ["ext4", "xfs", "redb", "sqlite"];
+        let peers: Vec<_> = names.into_iter().zip(&samples[1..]).collect();
+        run.show(Row::new(case.clone(), "ns/op", &samples[0], &peers));
+        for (peer, least) in ratios {
+            run.require_ratio(&case, peer, *least);
+        }
+    }
+    Ok(())
 }
 
-impl Bench<'_> {
-    fn wants(&self, case: &str) -> bool {
-        is_wanted(&self.common.case, case)
-    }
-
-    /// Fewer operations where only that they work is to be seen.
-    fn few(&self, count: usize) -> usize {
-        if self.common.smoke {
-            count.div_ceil(50).max(8)
-        } else {
-            count
-        }
-    }
-
-    fn show(&mut self, row: Row) {
-        self.table.print_row(&row);
-        self.report.rows.push(row);
-    }
-
-    /// Samples of contestants that take turns.
-    fn take_turns(
-        &self,
-        contestants: usize,
-        mut pass: impl FnMut(u64, usize) -> Result<f64, Error>,
-    ) -> Result<Vec<Samples>, Error> {
-        let rounds = if self.common.smoke {
-            1
-        } else {
-            self.common.rounds as usize
-        };
-        let mut samples = interleave(1, contestants, rounds, |round, _, contestant| {
-            interrupt::check()?;
-            pass(round as u64, contestant)
-        })?;
-        Ok(samples.remove(0))
-    }
-
-    fn on_disk(&mut self, stage: &Stage) -> Result<(), Error> {
-        for (work, count, _) in ON_DISK {
-            let case = format!("file/{}", work.name());
-            if !self.wants(&case) {
-                continue;
-            }
-            let count = self.few(count);
-            let yardsticks = if work == Work::Append { 2 } else { 0 };
-            let samples = self.take_turns(3 + yardsticks, |round, contestant| match contestant {
-                0 => work.pass(&stage.on_file, count, round),
-                1 => work.pass(&stage.on_ext4, count, round),
-                2 => work.pass(&stage.on_xfs, count, round),
-                3 => yardstick::redb(stage.ext4.root(), 4096, count),
-                _ => yardstick::sqlite(stage.ext4.root(), 4096, count),
-            })?;
-            let names = ["ext4", "xfs", "redb", "sqlite"];
-            let peers: Vec<_> = names.into_iter().zip(&samples[1..]).collect();
-            self.show(Row::new(case, "ns/op", &samples[0], &peers));
-        }
-        Ok(())
-    }
-
-    fn on_memory(&mut self, stage: &Stage) -> Result<(), Error> {
-        for (work, count, _) in ON_MEMORY {
-            let case = format!("pmem/{}", work.name());
-            if self.wants(&case) {
-                let count = self.few(count);
-                let samples = self.take_turns(1, |round, _| work.pass(&stage.on_memory, count, round))?;
-                self.show(Row::new(case, "ns/op", &samples[0], &[]));
+fn on_memory(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
+    for (work, count, most_ns) in ON_MEMORY {
+        let case = format!("pmem/{}", work.name());
+        if run.wants(&case) {
+            let count = run.few(count);
+            let samples = run.take_turns(1, |round, _| work.pass(&stage.on_memory, count, round))?;
+            run.show(Row::new(case.clone(), "ns/op", &samples[0], &[]));
+            if let Some(most_ns) = most_ns {
+                run.require_most(&case, "ns", most_ns);
             }
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    fn overwrites(&mut self, stage: &Stage) -> Result<(), Error> {
-        for (kind, place) in [("pmem", &stage.on_memory), ("file", &stage.on_file)] {
-            let case = format!("{kind}/{}", Work::Overwrite.name());
-            if self.wants(&case) {
-                let (places, count) = ([place, &stage.volatile], self.few(OVERWRITES));
-                let pass = |round, contestant: usize| Work::Overwrite.pass(places[contestant], count, round);
-                let samples = self.take_turns(2, pass)?;
-                self.show(Row::new(case, "ns/op", &samples[0], &[("volatile", &samples[1])]));
-            }
+fn overwrites(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
+    for (kind, place, least) in [("pmem", &stage.on_memory, 1.0 / 1.1), ("file", &stage.on_file, 1.0 / 1.3)] {
+        let case = format!("{kind}/{}", Work::Overwrite.name());
+        if run.wants(&case) {
+            let (places, count) = ([place, &stage.volatile], run.few(OVERWRITES));
+            let pass = |round, contestant: usize| Work::Overwrite.pass(places[contestant], count, round);
+            let samples = run.take_turns(2, pass)?;
+            run.show(Row::new(case.clone(), "ns/op", &samples[0], &[("volatile", &samples[1])]));
+            run.require_ratio(&case, "volatile", least);
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Rows that come through the mount. The library does not touch the pool meanwhile.
-    fn on_mount(&mut self, stage: &Stage) -> Result<(), Error> {
-        let Place::Pool(pool) = &stage.on_file else {
-            return Ok(());
-        };
-        let works = ON_MOUNT.map(|(work, count)| (format!("file/mount-{}", work.name()), work, count));
-        let cases = works.iter().map(|(case, ..)| &**case).chain([SQLITE, READ_BESIDE]);
-        if !cases.into_iter().any(|case| self.wants(case)) {
-            return Ok(());
-        }
-        let directory = tempfile::tempdir().map_err(|error| Error::system("making a directory", error))?;
-        let mount = pool
-            .mount(directory.path())
-            .map_err(Error::library("mounting a pool"))?;
-        let roots = [directory.path(), stage.ext4.root(), stage.xfs.root()];
-        let on_mount = Place::Directory(directory.path().to_owned());
-        for (case, work, count) in works {
-            if self.wants(&case) {
-                let (places, count) = ([&on_mount, &stage.on_ext4, &stage.on_xfs], self.few(count));
-                let samples = self.take_turns(3, |round, contestant| work.pass(places[contestant], count, round))?;
-                let peers = [("ext4", &samples[1]), ("xfs", &samples[2])];
-                self.show(Row::new(case, "ns/op", &samples[0], &peers));
-            }
-        }
-        if self.wants(SQLITE) {
-            let count = self.few(1000);
-            let samples = self.take_turns(3, |_, contestant| yardstick::sqlite(roots[contestant], 400, count))?;
+/// Rows that come through the mount. The library does not touch the pool meanwhile.
+fn on_mount(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
+    let Place::Pool(pool) = &stage.on_file else {
+        return Ok(());
+    };
+    let works = ON_MOUNT.map(|(work, count)| (format!("file/mount-{}", work.name()), work, count));
+    let cases = works.iter().map(|(case, ..)| &**case).chain([SQLITE, READ_BESIDE]);
+    if !cases.into_iter().any(|case| run.wants(case)) {
+        return Ok(());
+    }
+    let directory = tempfile::tempdir().map_err(|error| Error::system("making a directory", error))?;
+    let mount = pool
+        .mount(directory.path())
+        .map_err(Error::library("mounting a pool"))?;
+    let roots = [directory.path(), stage.ext4.root(), stage.xfs.root()];
+    let on_mount = Place::Directory(directory.path().to_owned());
+    for (case, work, count) in works {
+        if run.wants(&case) {
+            let (places, count) = ([&on_mount, &stage.on_ext4, &stage.on_xfs], run.few(count));
+            let samples = run.take_turns(3, |round, contestant| work.pass(places[contestant], count, round))?;
             let peers = [("ext4", &samples[1]), ("xfs", &samples[2])];
-            self.show(Row::new(SQLITE.to_owned(), "ns/op", &samples[0], &peers));
+            run.show(Row::new(case, "ns/op", &samples[0], &peers));
         }
-        if self.wants(READ_BESIDE) {
-            let (beside, count) = ([Some(roots[0]), Some(roots[1]), None], self.few(READS));
-            let samples = self.take_turns(3, |_, contestant| {
-                mounted::read_beside(roots[0], beside[contestant], count)
-            })?;
-            let peers = [("ext4", &samples[1]), ("alone", &samples[2])];
-            self.show(Row::new(READ_BESIDE.to_owned(), "ns", &samples[0], &peers));
-        }
-        mount.unmount(false).map_err(Error::library("unmounting a pool"))
     }
+    if run.wants(SQLITE) {
+        let count = run.few(1000);
+        let samples = run.take_turns(3, |_, contestant| yardstick::sqlite(roots[contestant], 400, count))?;
+        let peers = [("ext4", &samples[1]), ("xfs", &samples[2])];
+        run.show(Row::new(SQLITE.to_owned(), "ns/op", &samples[0], &peers));
+        for (peer, _) in peers {
+            run.require_ratio(SQLITE, peer, SQLITE_RATIO);
+        }
+    }
+    if run.wants(READ_BESIDE) {
+        let (beside, count) = ([Some(roots[0]), Some(roots[1]), None], run.few(READS));
+        let samples = run.take_turns(3, |_, contestant| {
+            mounted::read_beside(roots[0], beside[contestant], count)
+        })?;
+        let peers = [("ext4", &samples[1]), ("alone", &samples[2])];
+        run.show(Row::new(READ_BESIDE.to_owned(), "ns", &samples[0], &peers));
+    }
+    mount.unmount(false).map_err(Error::library("unmounting a pool"))
+}
 
-    fn restarts(&mut self, directory: &Path) -> Result<(), Error> {
-        if !self.wants("mount") {
-            return Ok(());
-        }
-        let smoke = self.common.smoke;
-        let (files, logged_files, times) = if smoke {
-            (2000, 2000, 1)
-        } else {
-            (FILES, LOGGED_FILES, RESTARTS)
-        };
-        let rows = restart::measure(directory, files, logged_files, times)?;
-        rows.into_iter().for_each(|row| self.show(row));
-        Ok(())
+fn restarts(run: &mut Run<'_>, directory: &Path) -> Result<(), Error> {
+    if !run.wants("mount") {
+        return Ok(());
     }
+    let (files, logged_files, times) = if run.arguments.smoke {
+        (2000, 2000, 1)
+    } else {
+        (FILES, LOGGED_FILES, RESTARTS)
+    };
+    let rows = restart::measure(directory, files, logged_files, times)?;
+    rows.into_iter().for_each(|row| run.show(row));
+    run.require_most(&format!("mount/{FILES}-files"), "s", MOUNT_SECONDS_MAX);
+    run.require_most("mount/after-kill", "s", AFTER_KILL_SECONDS_MAX);
+    Ok(())
 }
 
 /// A durable pool with one member.
 fn new_pool(member: &Path, bytes: u64) -> Result<Pool, Error> {
     disk::member(member, bytes)?;
     Pool::create_on(&[member.to_owned()], &PoolOptions::new()).map_err(Error::library("making a durable pool"))
-}
-
-/// Promises, and the numbers found.
-fn findings(report: &Report) -> Vec<Finding> {
-    let ratio = |case: String, peer: &str, least: f64| {
-        Some(Finding {
-            found: *report.row(&case)?.ratio.get(peer)?,
-            what: format!("{case} against {peer}"),
-            bound: Bound::AtLeast(least),
-        })
-    };
-    let value = |case: &str, most: f64| {
-        Some(Finding {
-            found: report.row(case)?.homenode,
-            what: case.to_owned(),
-            bound: Bound::AtMost(most),
-        })
-    };
-    let mut findings = Vec::new();
-    for (work, _, peers) in ON_DISK {
-        findings.extend(
-            peers
-                .iter()
-                .map(|(peer, least)| ratio(format!("file/{}", work.name()), peer, *least)),
-        );
-    }
-    for (work, _, most) in ON_MEMORY {
-        findings.push(most.and_then(|most| value(&format!("pmem/{}", work.name()), most)));
-    }
-    for (kind, least) in OVERWRITE_RATIOS {
-        findings.push(ratio(format!("{kind}/{}", Work::Overwrite.name()), "volatile", least));
-    }
-    findings.extend(["ext4", "xfs"].map(|peer| ratio(SQLITE.to_owned(), peer, SQLITE_RATIO)));
-    findings.push(value(&format!("mount/{FILES}-files"), MOUNT_SECONDS_MAX));
-    findings.push(value("mount/after-kill", AFTER_KILL_SECONDS_MAX));
-    findings.into_iter().flatten().collect()
 }

@@ -24,8 +24,8 @@ use crate::interrupt;
 use crate::output::Output;
 use crate::private_tmpfs::Pages;
 use crate::report::{Report, Row, Table};
+use crate::run::progress;
 use contestant::{Contestant, FILES, Memcpy, Tmpfs};
-use indicatif::{ProgressBar, ProgressStyle};
 use pass::Pass;
 use std::time::Instant;
 use workloads::{Layout, Operation, SIZES};
@@ -40,8 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     if groups.is_empty() && contended.is_empty() {
         return Err(Error::NoCase(arguments.case.join(" or ")));
     }
-    let progress = ProgressBar::new((groups.len() + contended.len()) as u64);
-    progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
+    let progress = progress(groups.len() + contended.len());
     let table = Table::new(&bench.peers());
     table.print_head();
     let mut report = Report::new("fs");
@@ -185,7 +184,6 @@ impl Bench {
             ..
         } = self;
         let samples = interleave(names.len(), contestants.len(), *rounds, |round, case, contestant| {
-            interrupt::check()?;
             let pass = Pass {
                 case: &names[case],
                 operation: group.operation,

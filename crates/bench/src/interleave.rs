@@ -4,6 +4,9 @@
 //! rotates from round to round, so that nobody always inherits the caches of the same predecessor. The first round
 //! warms up and is dropped.
 
+use crate::error::Error;
+use crate::interrupt;
+
 /// The values one contestant showed in one case, a value per round.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(Vec<f64>);
@@ -57,19 +60,33 @@ impl Samples {
     }
 }
 
+/// Runs `pass(round, contestant)` of one case, as [`interleave`] does. Gives the samples by contestant.
+pub(crate) fn take_turns(
+    contestants: usize,
+    rounds: usize,
+    mut pass: impl FnMut(u64, usize) -> Result<f64, Error>,
+) -> Result<Vec<Samples>, Error> {
+    let mut samples = interleave(1, contestants, rounds, |round, _, contestant| pass(round as u64, contestant))?;
+    Ok(samples.remove(0))
+}
+
 /// Runs `pass(round, case, contestant)` for each in turn. Gives the samples by case, then by contestant.
 ///
 /// Within a round the cases follow each other in order, so a later case may rest on what an earlier one left behind.
-pub(crate) fn interleave<E>(
+///
+/// # Errors
+/// Those of `pass`, and [`Error::Interrupted`].
+pub(crate) fn interleave(
     cases: usize,
     contestants: usize,
     rounds: usize,
-    mut pass: impl FnMut(usize, usize, usize) -> Result<f64, E>,
-) -> Result<Vec<Vec<Samples>>, E> {
+    mut pass: impl FnMut(usize, usize, usize) -> Result<f64, Error>,
+) -> Result<Vec<Vec<Samples>>, Error> {
     let mut samples = vec![vec![Samples::default(); contestants]; cases];
     for round in 0..=rounds {
         for (case, samples) in samples.iter_mut().enumerate() {
             for turn in 0..contestants {
+                interrupt::check()?;
                 let contestant = (turn + round) % contestants;
                 let value = pass(round, case, contestant)?;
                 if round > 0 {
@@ -84,16 +101,15 @@ pub(crate) fn interleave<E>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::convert::Infallible;
 
     #[test]
     fn every_contestant_runs_in_every_round_and_the_first_round_is_dropped() {
         let mut log = Vec::new();
         let samples = interleave(2, 3, 2, |round, case, contestant| {
             log.push((round, case, contestant));
-            Ok::<_, Infallible>(round as f64)
-        });
-        let samples = samples.unwrap_or_else(|never| match never {});
+            Ok(round as f64)
+        })
+        .expect("every pass succeeds");
         assert_eq!(log.len(), 18);
         assert_eq!(&log[..4], &[(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0)]);
         assert_eq!(log[6], (1, 0, 1), "the second round starts with the second contestant");

@@ -28,7 +28,7 @@ use crate::interrupt;
 use crate::lab::Lab;
 use crate::output::Output;
 use crate::report::{Report, Row, Table};
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::run::progress;
 use job::{Contestant, SIZES, Size};
 use lab::{Counts, Homes, Interval};
 use std::path::PathBuf;
@@ -201,8 +201,7 @@ impl Bench {
     fn measure(&self, nodes: u32, sizes: &[Size], delay_ns: u32) -> Result<Vec<Interval>, Error> {
         interrupt::check()?;
         let all = Contestant::ALL.len() * sizes.len() * 2 * self.rounds as usize;
-        let progress = ProgressBar::new(all as u64);
-        progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
+        let progress = progress(all);
         progress.set_message(format!("{nodes} nodes"));
         let measured = lab::measure(
             &self.lab,

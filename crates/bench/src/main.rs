@@ -38,6 +38,7 @@ mod preload;
 mod private_tmpfs;
 mod report;
 mod required;
+mod run;
 mod shuffle;
 
 use arguments::Arguments;

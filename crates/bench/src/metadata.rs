@@ -16,10 +16,10 @@ use crate::output::Output;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Report, Row, Table};
 use crate::required::{self, Bound, Finding};
+use crate::run::progress;
 use crate::shuffle::permutation;
 use crate::{cpus, interrupt};
 use directory::Directory;
-use indicatif::{ProgressBar, ProgressStyle};
 use namespace::{Library, Namespace};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -141,14 +141,12 @@ fn measure(
     files: usize,
     rounds: usize,
 ) -> Result<Vec<Vec<crate::interleave::Samples>>, Error> {
-    let progress = ProgressBar::new(((rounds + 1) * Operation::ALL.len() * contestants.len()) as u64);
-    progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
+    let progress = progress((rounds + 1) * Operation::ALL.len() * contestants.len());
     let samples = interleave(
         Operation::ALL.len(),
         contestants.len(),
         rounds,
         |round, case, contestant| {
-            interrupt::check()?;
             let operation = Operation::ALL[case];
             let contestant = &mut contestants[contestant];
             progress.set_message(format!("{} on {}", operation.name(), contestant.name()));

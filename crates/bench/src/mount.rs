@@ -23,13 +23,13 @@ mod transfer;
 use crate::arguments::{self, Arguments};
 use crate::cpu_time::CpuTime;
 use crate::error::Error;
-use crate::interleave::{Samples, interleave};
+use crate::interleave::{Samples, take_turns};
 use crate::output::Output;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Report, Row, Table};
+use crate::run::progress;
 use crate::{cpus, interrupt};
 use contestant::Contestant;
-use indicatif::{ProgressBar, ProgressStyle};
 use pass::Pass;
 use served::Variant;
 use std::fs::OpenOptions;
@@ -75,8 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     if !cases.is_empty() {
         table.print_head();
     }
-    let progress = ProgressBar::new(cases.len() as u64);
-    progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
+    let progress = progress(cases.len());
     let mut report = Report::new("mount");
     for case in &cases {
         progress.set_message(case.name());
@@ -181,24 +180,22 @@ impl Bench {
             .filter(|contestant| contestant.variant().is_none_or(|variant| case.concerns(variant)))
             .collect();
         let mut cpu_ns = vec![Samples::default(); contestants.len()];
-        let mut samples = interleave(1, contestants.len(), self.rounds, |round, _, contestant| {
-            interrupt::check()?;
+        let samples = take_turns(contestants.len(), self.rounds, |round, contestant| {
             let pass = Pass {
                 case,
                 name: &name,
                 file_bytes: self.file_bytes,
                 operations: case.work.operations(self.file_bytes, self.smoke),
                 cpus: &self.cpus,
-                seed: round as u64 * 1000,
+                seed: round * 1000,
             };
             let outcome = pass::time(contestants[contestant], &pass)?;
             // The runner drops the first round too.
             if let Some(ns) = outcome.server_cpu_ns.filter(|_| round > 0) {
                 cpu_ns[contestant].push(ns);
             }
-            Ok::<_, Error>(outcome.ns)
+            Ok(outcome.ns)
         })?;
-        let samples = samples.remove(0);
         let rows = contestants.iter().enumerate().filter_map(|(index, contestant)| {
             let variant = contestant.variant()?;
             // The variant that the case is about is compared with everyone, the others with tmpfs.

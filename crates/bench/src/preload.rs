@@ -6,7 +6,7 @@ mod loops;
 
 use crate::arguments::{Arguments, is_wanted};
 use crate::error::Error;
-use crate::interleave::interleave;
+use crate::interleave::take_turns;
 use crate::interrupt;
 use crate::mount::served::{Served, Variant};
 use crate::output::Output;
@@ -180,13 +180,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     }
     for case in cases {
         let mut tails = BTreeMap::new();
-        let mut samples = interleave(1, contestants.len(), rounds, |_, _, turn| {
-            interrupt::check()?;
+        let samples = take_turns(contestants.len(), rounds, |_, turn| {
             let (ns, tail) = measure(case, &contestants[turn], &library, time)?;
             tails.extend(tail.map(|tail| ([HOMENODE, PEERS[0], PEERS[1], PEERS[2]][turn], tail)));
-            Ok::<_, Error>(ns)
+            Ok(ns)
         })?;
-        let samples = samples.remove(0);
         let peers: Vec<_> = PEERS.into_iter().zip(&samples[1..]).collect();
         let row = Row::new(case.name(), "ns/op", &samples[0], &peers).with_tails(tails);
         table.print_row(&row);

@@ -5,8 +5,7 @@ use super::load::{NOOP_BYTES, Places};
 use super::{Scale, Wants};
 use crate::cpus;
 use crate::error::Error;
-use crate::interleave::interleave;
-use crate::interrupt;
+use crate::interleave::take_turns;
 use crate::report::Row;
 use homenode::NodeId;
 use homenode::blk::{Delay, Distribution, Limits, Null, Options, Request, Scheduling, Shares, StampClock, Stream};
@@ -23,16 +22,15 @@ pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec
         return Ok(Vec::new());
     }
     let requests = (20_000 / scale.divisor).max(200);
-    let samples = interleave(1, 2, scale.rounds.min(3), |_, _, contestant| {
-        interrupt::check()?;
+    let samples = take_turns(2, scale.rounds.min(3), |_, contestant| {
         let scheduling = match contestant {
             0 => Scheduling::Fair(vec![Stream::default(); 2], Shares::new()),
             _ => Scheduling::None,
         };
         share(cpus[0], scheduling, requests)
     })?;
-    let [fair, none] = [&samples[0][0], &samples[0][1]];
-    Ok(vec![Row::more_is_better(CASE.into(), "%", fair, &[("none", none)])])
+    let none = [("none", &samples[1])];
+    Ok(vec![Row::more_is_better(CASE.into(), "%", &samples[0], &none)])
 }
 
 fn share(cpu: usize, scheduling: Scheduling, requests: u64) -> Result<f64, Error> {

@@ -4,8 +4,7 @@ use super::contestants::device;
 use super::load::{Load, null, play, together};
 use super::{Scale, Wants};
 use crate::error::Error;
-use crate::interleave::interleave;
-use crate::interrupt;
+use crate::interleave::take_turns;
 use crate::report::Row;
 use homenode::blk::{Options, Scheduling, Shares, Stream};
 
@@ -30,8 +29,7 @@ pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec
         depth: 128,
         requests: (3_000_000 / scale.divisor).max(1),
     };
-    let samples = interleave(1, NAMES.len(), scale.rounds, |_, _, index| {
-        interrupt::check()?;
+    let samples = take_turns(NAMES.len(), scale.rounds, |_, index| {
         let options = Options {
             scheduling: scheduling(index),
             ..Options::default()
@@ -41,8 +39,8 @@ pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec
             let mut core = device.join(index).expect("the core joins once");
             move |clock| play(&mut core, clock, &load, 0)
         })?;
-        Ok::<_, Error>(1e3 / rate)
+        Ok(1e3 / rate)
     })?;
     let row = |(name, samples): (&&str, _)| Row::new(case(name), "ns", samples, &[]);
-    Ok(NAMES.iter().zip(&samples[0]).map(row).collect())
+    Ok(NAMES.iter().zip(&samples).map(row).collect())
 }

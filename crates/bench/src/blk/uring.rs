@@ -9,7 +9,6 @@ use super::load::{Load, play, together};
 use super::{Scale, Wants};
 use crate::error::Error;
 use crate::interleave::interleave;
-use crate::interrupt;
 use crate::report::Row;
 use homenode::blk::{Arena, Options, UringFile, UringOptions};
 use serde_json::Value;
@@ -70,12 +69,9 @@ pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale, directory: &P
     let file = tempfile::Builder::new().prefix("homenode-bench").tempfile_in(directory);
     let mut file = file.map_err(|error| Error::system(format!("making a file in {}", directory.display()), error))?;
     fill(file.as_file_mut()).map_err(|error| Error::system(format!("filling {}", file.path().display()), error))?;
-    let pass = |_, case: usize, contestant| {
-        interrupt::check()?;
-        match contestant {
-            0 => homenode(&cases[case], file.path(), cpus[0], scale.divisor).map(|millions| millions * 1e3),
-            _ => fio(&cases[case], file.path(), cpus[0], scale.divisor),
-        }
+    let pass = |_, case: usize, contestant| match contestant {
+        0 => homenode(&cases[case], file.path(), cpus[0], scale.divisor).map(|millions| millions * 1e3),
+        _ => fio(&cases[case], file.path(), cpus[0], scale.divisor),
     };
     let samples = interleave(cases.len(), 2, scale.rounds, pass)?;
     let row = |(case, samples): (&Case, &Vec<_>)| {

@@ -1,6 +1,5 @@
 //! Reads beside a writer: how long single reads of 4 KiB take while another thread overwrites more than the cache holds.
 
-use super::Bench;
 use super::passes::together;
 use super::stage::{BLOCK, CHANGED, STAMPED, Stage};
 use crate::cpus;
@@ -8,6 +7,7 @@ use crate::durable::place::{Open, Place};
 use crate::error::Error;
 use crate::interleave::Samples;
 use crate::report::Row;
+use crate::run::Run;
 use crate::shuffle::Random;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +18,9 @@ const READS: usize = 200_000;
 const HOT_SHARE: usize = 4;
 
 /// The rows of a kind of disk.
-pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
+pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
     let cases = ["p50", "p99", "p99.9"].map(|rank| format!("beside/{}/read-4k-{rank}", stage.kind.name()));
-    if !cases.iter().any(|case| bench.wants(case)) {
+    if !cases.iter().any(|case| run.wants(case)) {
         return Ok(());
     }
     let pool = stage.pool(stage.sizes.medium_cache)?;
@@ -35,9 +35,9 @@ pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
             .collect::<Result<Vec<Open>, _>>()
     };
     let (read, written) = (open(STAMPED)?, open(CHANGED)?);
-    let count = bench.few(READS);
+    let count = run.few(READS);
     let ranks: RefCell<Vec<[Samples; 3]>> = RefCell::new(vec![Default::default(); places.len()]);
-    bench.take_turns(places.len(), |round, contestant| {
+    run.take_turns(places.len(), |round, contestant| {
         let found = pass(&read[contestant], &written[contestant], stage, count, round)?;
         if round > 0 {
             for (samples, rank) in ranks.borrow_mut()[contestant].iter_mut().zip(found) {
@@ -50,7 +50,7 @@ pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
     for (at, case) in cases.into_iter().enumerate() {
         let peers = stage.peers.iter().zip(&ranks[1..]);
         let peers: Vec<_> = peers.map(|((name, _), ranks)| (*name, &ranks[at])).collect();
-        bench.show(Row::new(case, "ns", &ranks[0][at], &peers));
+        run.show(Row::new(case, "ns", &ranks[0][at], &peers));
     }
     stage.close(pool)
 }

@@ -1,6 +1,6 @@
 //! Hits: random accesses of 4 KiB to what is in the cache, beside warm page caches and a pool of memory.
 
-use super::Bench;
+use crate::run::Run;
 use super::passes::{each, read_blocks, together, write_blocks};
 use super::stage::{BLOCK, CHANGED, STAMPED, Stage};
 use crate::cpus;
@@ -32,7 +32,7 @@ impl Access {
 }
 
 /// The rows of a kind of disk.
-pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
+pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
     let pool = stage.pool(stage.sizes.large_cache)?;
     let volatile = stage.volatile()?;
     let peers = stage.peers.iter().map(|(name, place)| (*name, place));
@@ -45,7 +45,7 @@ pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
         (Access::Overwrite, "overwrite-4k", OVERWRITE_RATIO),
     ] {
         let case = |threads| format!("hit/{}/{name}/{threads}t", stage.kind.name());
-        if !bench.wants(&case(1)) && !bench.wants(&case(2)) {
+        if !run.wants(&case(1)) && !run.wants(&case(2)) {
             continue;
         }
         let files: Vec<Open> = places
@@ -57,11 +57,11 @@ pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
             move |round, contestant: usize| pass(&files[contestant], access, threads, stage.sizes.hot / BLOCK, round)
         };
         let names: Vec<&'static str> = places.iter().map(|(name, _)| *name).collect();
-        let one = bench.take_turns(files.len(), pass(1))?;
+        let one = run.take_turns(files.len(), pass(1))?;
         let peers: Vec<_> = names.iter().copied().zip(&one).skip(1).collect();
-        bench.show(Row::new(case(1), "ns/op", &one[0], &peers));
-        bench.require_ratio(&case(1), names[2], least);
-        bench.require(
+        run.show(Row::new(case(1), "ns/op", &one[0], &peers));
+        run.require_ratio(&case(1), names[2], least);
+        run.require(
             &case(1),
             "volatile",
             "time of a pool of memory",
@@ -73,7 +73,7 @@ pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
             continue;
         }
         // One thread of the same rounds again, of each.
-        let both = bench.take_turns(2 * files.len(), |round, turn| {
+        let both = run.take_turns(2 * files.len(), |round, turn| {
             let (contestant, threads) = (turn / 2, turn % 2 + 1);
             pass(threads)(round, contestant)
         })?;
@@ -83,14 +83,14 @@ pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
             } else {
                 format!("{} of {name}", case(2))
             };
-            bench.show(Row::new(
+            run.show(Row::new(
                 case,
                 "ns/op",
                 &both[2 * at + 1],
                 &[("one-thread", &both[2 * at])],
             ));
         }
-        bench.require_ratio(&case(2), "one-thread", SECOND_THREAD);
+        run.require_ratio(&case(2), "one-thread", SECOND_THREAD);
     }
     stage.close(pool)
 }

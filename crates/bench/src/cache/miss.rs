@@ -2,7 +2,8 @@
 
 use super::passes::{each, read_blocks, together, wrong};
 use super::stage::{BLOCK, STAMPED, Stage, make_cold, stamp};
-use super::{Bench, Kind};
+use super::Kind;
+use crate::run::Run;
 use crate::blk::contestants::device;
 use crate::blk::load;
 use crate::cpus;
@@ -59,22 +60,22 @@ impl Walk {
 }
 
 /// The rows of a kind of disk.
-pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
+pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
     let pool = stage.pool(stage.sizes.small_cache)?;
     // All reads of the pool follow on each other, so that none finds what another one has brought.
     let walk = Walk {
         order: permutation(stage.sizes.stamped / BLOCK, 7),
         at: Cell::new(0),
     };
-    at_depth_1(bench, stage, &pool, &walk)?;
-    at_depth_32(bench, stage, &pool, &walk)?;
-    by_rings(bench, stage, &pool, &walk)?;
+    at_depth_1(run, stage, &pool, &walk)?;
+    at_depth_32(run, stage, &pool, &walk)?;
+    by_rings(run, stage, &pool, &walk)?;
     stage.close(pool)
 }
 
-fn at_depth_1(bench: &mut Bench<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Result<(), Error> {
+fn at_depth_1(run: &mut Run<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Result<(), Error> {
     let case = format!("miss/{}/read-4k-qd1", stage.kind.name());
-    if !bench.wants(&case) {
+    if !run.wants(&case) {
         return Ok(());
     }
     let bare = direct(&stage.bare)?;
@@ -84,8 +85,8 @@ fn at_depth_1(bench: &mut Bench<'_>, stage: &Stage, pool: &Place, walk: &Walk) -
         .chain(peers)
         .map(|place| place.open(STAMPED))
         .collect::<Result<_, _>>()?;
-    let count = bench.few(reads(stage.kind));
-    let samples = bench.take_turns(files.len() + 1, |round, contestant| match contestant {
+    let count = run.few(reads(stage.kind));
+    let samples = run.take_turns(files.len() + 1, |round, contestant| match contestant {
         0 => read_missing(&files[0], &walk.next(count)),
         1 => read_bare(&bare, stage.sizes.bare, count, round),
         _ => {
@@ -97,8 +98,8 @@ fn at_depth_1(bench: &mut Bench<'_>, stage: &Stage, pool: &Place, walk: &Walk) -
     })?;
     let names = ["bare"].into_iter().chain(stage.peers.iter().map(|(name, _)| *name));
     let peers: Vec<_> = names.zip(&samples[1..]).collect();
-    bench.show(Row::new(case.clone(), "ns/op", &samples[0], &peers));
-    bench.require(
+    run.show(Row::new(case.clone(), "ns/op", &samples[0], &peers));
+    run.require(
         &case,
         "bare",
         "time of a bare read",
@@ -108,33 +109,33 @@ fn at_depth_1(bench: &mut Bench<'_>, stage: &Stage, pool: &Place, walk: &Walk) -
     Ok(())
 }
 
-fn at_depth_32(bench: &mut Bench<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Result<(), Error> {
+fn at_depth_32(run: &mut Run<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Result<(), Error> {
     let case = format!("miss/{}/read-4k-qd32", stage.kind.name());
-    if !bench.wants(&case) {
+    if !run.wants(&case) {
         return Ok(());
     }
     let file = pool.open(STAMPED)?;
-    let count = bench.few(4 * reads(stage.kind)).next_multiple_of(DEPTH);
-    let samples = bench.take_turns(2, |_, contestant| {
+    let count = run.few(4 * reads(stage.kind)).next_multiple_of(DEPTH);
+    let samples = run.take_turns(2, |_, contestant| {
         if contestant == 1 {
             return uring(&stage.bare, count);
         }
         read_many(&file, &walk.next(count)).map(|elapsed| 1e6 / each(elapsed, count))
     })?;
-    bench.show(Row::more_is_better(
+    run.show(Row::more_is_better(
         case.clone(),
         "k IOPS",
         &samples[0],
         &[("io_uring", &samples[1])],
     ));
-    bench.require_ratio(&case, "io_uring", URING_RATIO);
+    run.require_ratio(&case, "io_uring", URING_RATIO);
     Ok(())
 }
 
-fn by_rings(bench: &mut Bench<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Result<(), Error> {
+fn by_rings(run: &mut Run<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Result<(), Error> {
     let case = format!("miss/{}/mount-read-4k-qd1", stage.kind.name());
     let Place::Pool(pool) = pool else { return Ok(()) };
-    if !bench.wants(&case) {
+    if !run.wants(&case) {
         return Ok(());
     }
     let directory = tempfile::tempdir().map_err(|error| Error::system("making a directory", error))?;
@@ -152,8 +153,8 @@ fn by_rings(bench: &mut Bench<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> 
             direct(&stage.bare)?,
             Open::Directory(direct(&directory.path().join(STAMPED))?),
         );
-        let count = bench.few(reads(stage.kind));
-        bench.take_turns(2, |round, contestant| match contestant {
+        let count = run.few(reads(stage.kind));
+        run.take_turns(2, |round, contestant| match contestant {
             1 => read_bare(&bare, stage.sizes.bare, count, round),
             _ => read_missing(&file, &walk.next(count)),
         })
@@ -161,9 +162,9 @@ fn by_rings(bench: &mut Bench<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> 
     let samples = measured();
     mount.unmount(false).map_err(Error::library("unmounting a pool"))?;
     let samples = samples?;
-    bench.show(Row::new(case.clone(), "ns/op", &samples[0], &[("bare", &samples[1])]));
+    run.show(Row::new(case.clone(), "ns/op", &samples[0], &[("bare", &samples[1])]));
     let more = samples[0].median() - samples[1].median();
-    bench.require_value(&case, "ns more than a bare read", more, Bound::AtMost(RINGS_NS));
+    run.require_value(&case, "ns more than a bare read", more, Bound::AtMost(RINGS_NS));
     Ok(())
 }
 

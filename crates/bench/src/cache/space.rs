@@ -1,7 +1,7 @@
 //! Space: what it takes the cache to evict a block, and to have one written back, by how many frames there are. The disk does nothing, and there are
 //! no bytes: all that is measured is the cache's own.
 
-use super::Bench;
+use crate::run::Run;
 use super::stage::{BLOCK, MEBIBYTE};
 use crate::error::Error;
 use crate::report::Row;
@@ -138,27 +138,27 @@ fn each(start: Instant, count: u64) -> f64 {
 }
 
 /// The rows.
-pub(super) fn rows(bench: &mut Bench<'_>) -> Result<(), Error> {
-    let sizes = if bench.is_smoke() { &SIZES[..1] } else { &SIZES };
+pub(super) fn rows(run: &mut Run<'_>) -> Result<(), Error> {
+    let sizes = if run.arguments.smoke { &SIZES[..1] } else { &SIZES };
     for name in ["evict", "write-back"] {
         let case = |size: &str| format!("space/{name}/{size}");
-        if !sizes.iter().any(|(size, _)| bench.wants(&case(size))) {
+        if !sizes.iter().any(|(size, _)| run.wants(&case(size))) {
             continue;
         }
         let mut caches: Vec<Full> = sizes
             .iter()
             .map(|(_, bytes)| Full::new(*bytes))
             .collect::<Result<_, _>>()?;
-        let count = bench.few(EVICTIONS);
-        let samples = bench.take_turns(sizes.len(), |_, cache| match name {
+        let count = run.few(EVICTIONS);
+        let samples = run.take_turns(sizes.len(), |_, cache| match name {
             "evict" => caches[cache].evict(count),
             _ => caches[cache].write_back(),
         })?;
         for ((size, _), times) in sizes.iter().zip(&samples) {
-            bench.show(Row::new(case(size), "ns/block", times, &[("64m", &samples[0])]));
+            run.show(Row::new(case(size), "ns/block", times, &[("64m", &samples[0])]));
         }
         for (size, _) in &sizes[1..] {
-            bench.require(&case(size), "64m", "time of 64 MiB", Bound::AtMost(TIME_MAX), |ratio| {
+            run.require(&case(size), "64m", "time of 64 MiB", Bound::AtMost(TIME_MAX), |ratio| {
                 1.0 / ratio
             });
         }

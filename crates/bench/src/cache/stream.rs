@@ -1,6 +1,5 @@
 //! Streams: a file read from one end to the other with cold caches, and appends that are made durable.
 
-use super::Bench;
 use super::passes::{together, wrong};
 use super::stage::{BLOCK, MEBIBYTE, STAMPED, Stage, make_cold, stamp};
 use crate::cpus;
@@ -8,6 +7,7 @@ use crate::durable::place::{Open, Place};
 use crate::durable::work::Work;
 use crate::error::Error;
 use crate::report::Row;
+use crate::run::Run;
 use std::cell::Cell;
 
 /// Least ratios to ext4, or what the disk has instead.
@@ -21,7 +21,7 @@ const READS: [(&str, usize); 3] = [("read-4k", BLOCK), ("read-128k", 128 << 10),
 const WRITES: [(Work, usize, Option<f64>); 2] = [(Work::Mebibyte, 50, Some(MEBIBYTE_RATIO)), (Work::Append, 200, None)];
 
 /// The rows of a kind of disk.
-pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
+pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
     let pool = stage.pool(stage.sizes.small_cache)?;
     let peers: Vec<&'static str> = stage.peers.iter().map(|(name, _)| *name).collect();
     let places: Vec<&Place> = [&pool]
@@ -30,7 +30,7 @@ pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
         .collect();
     for (name, bytes) in READS {
         let case = format!("stream/{}/{name}", stage.kind.name());
-        if !bench.wants(&case) {
+        if !run.wants(&case) {
             continue;
         }
         let files: Vec<Open> = places
@@ -38,7 +38,7 @@ pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
             .map(|place| place.open(STAMPED))
             .collect::<Result<_, _>>()?;
         let parts: Vec<Cell<usize>> = files.iter().map(|_| Cell::new(0)).collect();
-        let samples = bench.take_turns(files.len(), |_, contestant| {
+        let samples = run.take_turns(files.len(), |_, contestant| {
             let part = parts[contestant].get();
             parts[contestant].set((part + 1) % PASSES);
             make_cold(&files[contestant], false)?;
@@ -50,22 +50,22 @@ pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
             )
         })?;
         let peers: Vec<_> = peers.iter().copied().zip(&samples[1..]).collect();
-        bench.show(Row::more_is_better(case.clone(), "MiB/s", &samples[0], &peers));
-        bench.require_ratio(&case, peers[0].0, READ_RATIO);
+        run.show(Row::more_is_better(case.clone(), "MiB/s", &samples[0], &peers));
+        run.require_ratio(&case, peers[0].0, READ_RATIO);
     }
     for (work, count, least) in WRITES {
         let case = format!("stream/{}/{}-fsync", stage.kind.name(), work.name());
-        if !bench.wants(&case) {
+        if !run.wants(&case) {
             continue;
         }
-        let count = bench.few(count);
-        let samples = bench.take_turns(places.len(), |round, contestant| {
+        let count = run.few(count);
+        let samples = run.take_turns(places.len(), |round, contestant| {
             work.pass(places[contestant], count, round)
         })?;
         let peers: Vec<_> = peers.iter().copied().zip(&samples[1..]).collect();
-        bench.show(Row::new(case.clone(), "ns/op", &samples[0], &peers));
+        run.show(Row::new(case.clone(), "ns/op", &samples[0], &peers));
         if let Some(least) = least {
-            bench.require_ratio(&case, peers[0].0, least);
+            run.require_ratio(&case, peers[0].0, least);
         }
     }
     stage.close(pool)

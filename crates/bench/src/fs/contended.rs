@@ -7,8 +7,7 @@
 
 use crate::cpus;
 use crate::error::Error;
-use crate::interleave::{Samples, interleave};
-use crate::interrupt;
+use crate::interleave::{Samples, take_turns};
 use crate::populated;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{HOMENODE, Row, Tail};
@@ -148,8 +147,7 @@ impl Contended {
         let mut contestants: Vec<(&'static str, &dyn Shared)> = vec![(HOMENODE, &self.library)];
         contestants.extend(self.tmpfs.as_ref().map(|file| (TMPFS, file as &dyn Shared)));
         let mut all_ns = vec![Vec::new(); contestants.len()];
-        let samples = interleave(1, contestants.len(), self.rounds, |round, _, turn| {
-            interrupt::check()?;
+        let samples = take_turns(contestants.len(), self.rounds, |round, turn| {
             let (contestant, file) = contestants[turn];
             let changes_ns = self
                 .round(case, file)
@@ -158,9 +156,8 @@ impl Contended {
             if round > 0 {
                 all_ns[turn].extend(changes_ns);
             }
-            Ok::<_, Error>(mean_ns)
-        })?
-        .remove(0);
+            Ok(mean_ns)
+        })?;
         let named = || contestants.iter().map(|(name, _)| *name);
         let peers: Vec<(&'static str, &Samples)> = named().zip(&samples).skip(1).collect();
         let tails = named()

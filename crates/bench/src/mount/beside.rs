@@ -7,8 +7,7 @@ use super::contestant::Contestant;
 use super::served::Variant;
 use crate::cpus;
 use crate::error::Error;
-use crate::interleave::{Samples, interleave};
-use crate::interrupt;
+use crate::interleave::{Samples, take_turns};
 use crate::report::{HOMENODE, Row, Tail};
 use memmap2::MmapMut;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -32,17 +31,15 @@ pub(super) fn rows(contestants: &[Contestant], bench: Bench) -> Result<Vec<Row>,
         |contestant: &&Contestant| matches!(contestant.variant(), Some(Variant::Uring | Variant::Classic));
     let served: Vec<&Contestant> = contestants.iter().filter(is_standard).collect();
     let mut all_ns = vec![Vec::new(); served.len()];
-    let mut samples = interleave(1, served.len(), bench.rounds, |round, _, turn| {
-        interrupt::check()?;
+    let samples = take_turns(served.len(), bench.rounds, |round, turn| {
         let reads_ns = bench.round(served[turn])?;
         let mean_ns = reads_ns.iter().sum::<u64>() as f64 / reads_ns.len() as f64;
         // The runner drops the first round too.
         if round > 0 {
             all_ns[turn].extend(reads_ns);
         }
-        Ok::<_, Error>(mean_ns)
+        Ok(mean_ns)
     })?;
-    let samples: Vec<Samples> = samples.remove(0);
     let row = |((contestant, samples), all_ns): ((&&Contestant, &Samples), &mut Vec<u64>)| {
         let name = contestant.variant()?.case(CASE);
         let tails = [(HOMENODE, Tail::of(all_ns))].into();

@@ -8,7 +8,7 @@ use super::served::{Served, Variant};
 use crate::arguments;
 use crate::cpus;
 use crate::error::Error;
-use crate::interleave::{Samples, interleave};
+use crate::interleave::take_turns;
 use crate::interrupt;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{HOMENODE, Row, Tail};
@@ -229,8 +229,7 @@ pub(super) fn run(bench: &Bench<'_>, mut each: impl FnMut(Row)) -> Result<(), Er
             continue;
         }
         let system = |contestant: &Contestant, error| Error::system(format!("{name} on {}", contestant.name), error);
-        let mut samples = interleave(1, contestants.len(), bench.rounds, |round, _, turn| {
-            interrupt::check()?;
+        let samples = take_turns(contestants.len(), bench.rounds, |round, turn| {
             let contestant = &contestants[turn];
             let pass = Pass::new(bench, case, round);
             let mean_ns = |ns: u128| ns as f64 / pass.order.len() as f64;
@@ -238,7 +237,6 @@ pub(super) fn run(bench: &Bench<'_>, mut each: impl FnMut(Row)) -> Result<(), Er
                 .map(mean_ns)
                 .map_err(|error| system(contestant, error))
         })?;
-        let samples: Vec<Samples> = samples.remove(0);
         let mut tails = std::collections::BTreeMap::new();
         for contestant in contestants.iter().filter(|_| case.work != Work::OverTwo) {
             interrupt::check()?;
@@ -270,11 +268,11 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(bench: &Bench<'a>, case: Case, round: usize) -> Self {
+    fn new(bench: &Bench<'a>, case: Case, seed: u64) -> Self {
         let blocks = bench.file_bytes / case.block_bytes;
         let is_random = matches!(case.work, Work::Over | Work::OverTwo | Work::Read | Work::WriteStat);
         let mut order = if is_random {
-            permutation(blocks, round as u64)
+            permutation(blocks, seed)
         } else {
             (0..u32::try_from(blocks).expect("files have fewer than 2^32 blocks")).collect()
         };

@@ -3,8 +3,7 @@
 
 use super::told;
 use crate::error::Error;
-use crate::interleave::{Samples, interleave};
-use crate::interrupt;
+use crate::interleave::{Samples, take_turns};
 use crate::report::Row;
 use std::fs::File;
 use std::io;
@@ -174,7 +173,6 @@ impl Alone {
     pub(super) fn row(self, file: &Path, library: &Path, rounds: usize, time: Duration) -> Result<Row, Error> {
         let sample = |command: Command, library: Option<&Path>| -> Result<f64, Error> {
             let mut command = command;
-            interrupt::check()?;
             let text = told(&mut command, library, || self.name().to_owned())?;
             let number = text.trim().parse();
             number.map_err(|_| Error::system(self.name(), io::Error::other(format!("it tells nothing: {text}"))))
@@ -183,14 +181,14 @@ impl Alone {
             Self::Threads { writes } => {
                 let copies = if writes { Work::Store } else { Work::Load };
                 let turns = [(Work::of(writes), 1), (Work::of(writes), 2), (copies, 1), (copies, 2)];
-                interleave(1, turns.len(), rounds, |_, _, turn| {
+                take_turns(turns.len(), rounds, |_, turn| {
                     let (work, threads) = turns[turn];
                     sample(command(file, BLOCK_BYTES, work, threads, time)?, Some(library))
                 })?
             }
             Self::Other => {
                 let others = Others::build()?;
-                interleave(1, 2, rounds, |_, _, turn| {
+                take_turns(2, rounds, |_, turn| {
                     let list = match turn {
                         0 => format!("{}:{}", library.display(), others.next.display()),
                         _ => others.next.display().to_string(),
@@ -198,8 +196,7 @@ impl Alone {
                     sample(Command::new(&others.program), Some(Path::new(&list)))
                 })?
             }
-            Self::Start => interleave(1, 2, rounds, |_, _, turn| {
-                interrupt::check()?;
+            Self::Start => take_turns(2, rounds, |_, turn| {
                 let start = Instant::now();
                 for _ in 0..STARTS {
                     let mut command = match turn {
@@ -212,10 +209,9 @@ impl Alone {
                     let what = command.get_program().display().to_string();
                     told(&mut command, None, || format!("running {what}"))?;
                 }
-                Ok::<_, Error>(start.elapsed().as_nanos() as f64 / f64::from(STARTS))
+                Ok(start.elapsed().as_nanos() as f64 / f64::from(STARTS))
             })?,
-        }
-        .remove(0);
+        };
         let name = self.name().to_owned();
         Ok(match &samples[..] {
             [own_1, own_2, memcpy_1, memcpy_2] => Row::new(

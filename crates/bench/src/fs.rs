@@ -25,6 +25,7 @@ use crate::output::Output;
 use crate::private_tmpfs::Pages;
 use crate::report::{Report, Row, Table};
 use crate::run::progress;
+pub(crate) use contestant::whole;
 use contestant::{Contestant, FILES, Memcpy, Tmpfs};
 use pass::Pass;
 use std::time::Instant;

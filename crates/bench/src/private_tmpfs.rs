@@ -19,22 +19,33 @@ pub(crate) enum Pages {
     WithinSize,
 }
 
+impl Pages {
+    /// Name in tables and JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Default => "tmpfs",
+            Self::Huge => "tmpfs-huge",
+            Self::WithinSize => "tmpfs-within-size",
+        }
+    }
+
+    /// Value of the mount's option `huge`.
+    fn huge_option(self) -> Option<&'static str> {
+        match self {
+            Self::Default => None,
+            Self::Huge => Some("always"),
+            Self::WithinSize => Some("within_size"),
+        }
+    }
+}
+
 /// Mounts a tmpfs of at most `bytes` bytes and gives its root directory.
 pub(crate) fn mount(pages: Pages, bytes: u64) -> Result<OwnedFd, Error> {
-    let what = || match pages {
-        Pages::Default => "mounting a private tmpfs (this needs root)".to_string(),
-        Pages::Huge => "mounting a private tmpfs with huge=always (this needs root)".to_string(),
-        Pages::WithinSize => "mounting a private tmpfs with huge=within_size (this needs root)".to_string(),
-    };
+    let what = || format!("mounting a private {} (this needs root)", pages.name());
     let system = |error: rustix::io::Errno| Error::system(what(), error);
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(system)?;
     fsconfig_set_string(&context, "size", bytes.to_string()).map_err(system)?;
-    let huge = match pages {
-        Pages::Default => None,
-        Pages::Huge => Some("always"),
-        Pages::WithinSize => Some("within_size"),
-    };
-    if let Some(huge) = huge {
+    if let Some(huge) = pages.huge_option() {
         fsconfig_set_string(&context, "huge", huge).map_err(system)?;
     }
     fsconfig_create(&context).map_err(system)?;

@@ -5,6 +5,7 @@
 //! end, each the next block. A round's value is the mean time of a change; the distribution is that of all changes of all
 //! rounds. No thread is pinned.
 
+use super::contestant::whole;
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::{Samples, take_turns};
@@ -271,10 +272,10 @@ impl Shared for File {
         Ok(self.set_len(0)?)
     }
     fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
-        super::contestant::whole(self.read_at(to, at)?, to.len())
+        whole(self.read_at(to, at)?, to.len())
     }
     fn write(&self, from: &[u8], at: u64) -> io::Result<()> {
-        super::contestant::whole(self.write_at(from, at)?, from.len())
+        whole(self.write_at(from, at)?, from.len())
     }
     fn punch_first_block(&self) -> io::Result<()> {
         Ok(self.allocate(Allocate::PunchHole, 0, BLOCK_BYTES)?)
@@ -287,10 +288,10 @@ impl Shared for OwnedFd {
     }
     fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
         let wanted = to.len();
-        super::contestant::whole(rustix::io::pread(self, to, at)?, wanted)
+        whole(rustix::io::pread(self, to, at)?, wanted)
     }
     fn write(&self, from: &[u8], at: u64) -> io::Result<()> {
-        super::contestant::whole(rustix::io::pwrite(self, from, at)?, from.len())
+        whole(rustix::io::pwrite(self, from, at)?, from.len())
     }
     fn punch_first_block(&self) -> io::Result<()> {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -70,11 +70,7 @@ pub(super) struct Tmpfs {
 impl Tmpfs {
     /// Mounts it and makes its files.
     pub(super) fn new(pages: Pages, file_bytes: usize) -> Result<Self, Error> {
-        let name = match pages {
-            Pages::Default => "tmpfs",
-            Pages::Huge => "tmpfs-huge",
-            Pages::WithinSize => "tmpfs-within-size",
-        };
+        let name = pages.name();
         let root = private_tmpfs::mount(pages, 2 * (FILES * file_bytes) as u64)?;
         let open = |file: usize| {
             openat(
@@ -140,7 +136,7 @@ impl Lane for DescriptorLane<'_> {
 
 /// A transfer that stopped early would make the next figure look good.
 #[inline]
-pub(super) fn whole(done: usize, wanted: usize) -> io::Result<()> {
+pub(crate) fn whole(done: usize, wanted: usize) -> io::Result<()> {
     if done == wanted {
         Ok(())
     } else {

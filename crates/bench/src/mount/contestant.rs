@@ -32,13 +32,8 @@ pub(super) struct Contestant {
 impl Contestant {
     /// A private tmpfs.
     pub(super) fn tmpfs(pages: Pages, file_bytes: usize) -> Result<Self, Error> {
-        let name = match pages {
-            Pages::Default => "tmpfs",
-            Pages::Huge => "tmpfs-huge",
-            Pages::WithinSize => "tmpfs-within-size",
-        };
         let root = private_tmpfs::mount(pages, pool_bytes(file_bytes))?;
-        Self::fill(name, root, None, file_bytes)
+        Self::fill(pages.name(), root, None, file_bytes)
     }
 
     /// A mounted pool of the node.
@@ -107,6 +102,11 @@ impl Contestant {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | direct;
         openat(&self.root, client.to_string(), flags, Mode::empty())
             .map_err(|error| Error::system(format!("opening file {client} on {}", self.name), error))
+    }
+
+    /// The directory with the files to read and write.
+    pub(super) fn directory(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
     }
 
     /// The directory with the files to find by name.

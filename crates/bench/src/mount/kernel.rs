@@ -4,19 +4,21 @@
 //! Every pass works on a file that all contestants have, or makes one and removes it; the client is pinned. The mean of a pass is
 //! measured without a clock inside; tails come from passes of their own, in which each operation is timed.
 
-use super::served::{Served, Variant};
+use super::contestant::Contestant;
+use super::served::Variant;
 use crate::arguments;
 use crate::cpus;
 use crate::error::Error;
+use crate::fs::whole;
 use crate::interleave::take_turns;
 use crate::interrupt;
-use crate::private_tmpfs::{self, Pages};
+use crate::private_tmpfs::Pages;
 use crate::report::{HOMENODE, Row, Tail};
 use crate::shuffle::permutation;
 use homenode_linux::mapped::MappedFile;
 use memmap2::MmapMut;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, fstat, ftruncate, open, openat, unlinkat};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, ftruncate, openat, unlinkat};
 use rustix::io::{pread, pwrite, write};
 use std::io;
 use std::thread;
@@ -134,71 +136,28 @@ pub(super) fn is_wanted(wanted: &[String]) -> bool {
     CASES.iter().any(|case| arguments::is_wanted(wanted, &case.name()))
 }
 
-/// A directory with a file of the bench.
-struct Contestant {
+/// A contestant by its name in these cases, and the file that it has open. Fields drop in order: what is open before what serves it.
+struct Subject {
     name: &'static str,
-    directory: OwnedFd,
     file: OwnedFd,
-    /// Last: what is open goes before what serves it.
-    _served: Option<Served>,
+    contestant: Contestant,
 }
 
-const FILE: &str = "file";
+/// Names: of the file that a subject has open, of one among the names that nobody has open, and of one that is not there.
+const FILE: &str = "0";
+const CLOSED: &str = "f0000000";
 const NEW: &str = "new";
-const CLOSED: &str = "closed";
 
-impl Contestant {
-    fn new(name: &'static str, directory: OwnedFd, served: Option<Served>, file_bytes: usize) -> Result<Self, Error> {
-        let system = |error: io::Error| Error::system(format!("making a file on {name}"), error);
-        let file = create(&directory, FILE, OFlags::empty()).map_err(system)?;
-        ftruncate(&file, file_bytes as u64).map_err(|error| system(error.into()))?;
-        let block = vec![7; MIB_1];
-        for at in (0..file_bytes).step_by(MIB_1) {
-            let done = pwrite(&file, &block, at as u64).map_err(|error| system(error.into()))?;
-            whole(done, MIB_1).map_err(system)?;
-        }
-        create(&directory, CLOSED, OFlags::empty()).map_err(system)?;
-        Ok(Self {
-            name,
-            directory,
-            file,
-            _served: served,
-        })
-    }
-
-    fn tmpfs(name: &'static str, pages: Pages, file_bytes: usize) -> Result<Self, Error> {
-        Self::new(name, private_tmpfs::mount(pages, room(file_bytes))?, None, file_bytes)
-    }
-
-    fn served(name: &'static str, variant: Variant, file_bytes: usize, node: u16) -> Result<Self, Error> {
-        let served = Served::start(variant, room(file_bytes), Some(node))?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = open(served.directory(), flags, Mode::empty())
-            .map_err(|error| Error::system(format!("opening the {name} mount"), error))?;
-        Self::new(name, directory, Some(served), file_bytes)
+impl Subject {
+    fn new(name: &'static str, contestant: Contestant) -> Result<Self, Error> {
+        let file = contestant.open(0, false)?;
+        Ok(Self { name, file, contestant })
     }
 }
 
-/// Room for the file and two more.
-fn room(file_bytes: usize) -> u64 {
-    4 * file_bytes as u64
-}
-
-fn create(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
+fn create(directory: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC | flags;
-    Ok(openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?)
-}
-
-/// Fails unless all bytes were transferred.
-fn whole(done: usize, bytes: usize) -> io::Result<()> {
-    if done == bytes {
-        Ok(())
-    } else {
-        // A transfer that stopped early would make the figure look good.
-        Err(io::Error::other(format!(
-            "only {done} of {bytes} bytes were transferred"
-        )))
-    }
+    Ok(openat(directory, NEW, flags, Mode::RUSR | Mode::WUSR)?)
 }
 
 /// How a bench of these cases runs.
@@ -216,37 +175,38 @@ pub(super) struct Bench<'a> {
 /// [`Error::Unavailable`] when the kernel passes nothing through, or has no rings.
 pub(super) fn run(bench: &Bench<'_>, mut each: impl FnMut(Row)) -> Result<(), Error> {
     let (bytes, node) = (bench.file_bytes, cpus::node(bench.cpus[0]));
-    let contestants = [
-        Contestant::served(HOMENODE, Variant::Kernel, bytes, node)?,
-        Contestant::tmpfs("tmpfs", Pages::Default, bytes)?,
-        Contestant::tmpfs("tmpfs-huge", Pages::Huge, bytes)?,
-        Contestant::tmpfs("tmpfs-within-size", Pages::WithinSize, bytes)?,
-        Contestant::served("pool", Variant::Uring, bytes, node)?,
+    let tmpfs = |pages: Pages| Subject::new(pages.name(), Contestant::tmpfs(pages, bytes)?);
+    let subjects = [
+        Subject::new(HOMENODE, Contestant::served(Variant::Kernel, bytes, node)?)?,
+        tmpfs(Pages::Default)?,
+        tmpfs(Pages::Huge)?,
+        tmpfs(Pages::WithinSize)?,
+        Subject::new("pool", Contestant::served(Variant::Uring, bytes, node)?)?,
     ];
     for case in CASES {
         let name = case.name();
         if !arguments::is_wanted(bench.wanted, &name) || case.work == Work::OverTwo && bench.cpus.len() < 2 {
             continue;
         }
-        let system = |contestant: &Contestant, error| Error::system(format!("{name} on {}", contestant.name), error);
-        let samples = take_turns(contestants.len(), bench.rounds, |round, turn| {
-            let contestant = &contestants[turn];
+        let system = |subject: &Subject, error| Error::system(format!("{name} on {}", subject.name), error);
+        let samples = take_turns(subjects.len(), bench.rounds, |round, turn| {
+            let subject = &subjects[turn];
             let pass = Pass::new(bench, case, round);
             let mean_ns = |ns: u128| ns as f64 / pass.order.len() as f64;
-            pass.run(contestant, None)
+            pass.run(subject, None)
                 .map(mean_ns)
-                .map_err(|error| system(contestant, error))
+                .map_err(|error| system(subject, error))
         })?;
         let mut tails = std::collections::BTreeMap::new();
-        for contestant in contestants.iter().filter(|_| case.work != Work::OverTwo) {
+        for subject in subjects.iter().filter(|_| case.work != Work::OverTwo) {
             interrupt::check()?;
             let mut all_ns = Vec::new();
             let pass = Pass::new(bench, case, 0);
-            pass.run(contestant, Some(&mut all_ns))
-                .map_err(|error| system(contestant, error))?;
-            tails.insert(contestant.name, Tail::of(&mut all_ns));
+            pass.run(subject, Some(&mut all_ns))
+                .map_err(|error| system(subject, error))?;
+            tails.insert(subject.name, Tail::of(&mut all_ns));
         }
-        let peers: Vec<_> = contestants
+        let peers: Vec<_> = subjects
             .iter()
             .zip(&samples)
             .skip(1)
@@ -286,13 +246,13 @@ impl<'a> Pass<'a> {
     }
 
     /// Ns of all operations; those of each go to `all_ns`, if it is there.
-    fn run(&self, contestant: &Contestant, all_ns: Option<&mut Vec<u64>>) -> io::Result<u128> {
+    fn run(&self, subject: &Subject, all_ns: Option<&mut Vec<u64>>) -> io::Result<u128> {
         let on_cpu = |cpu: usize| cpus::pin(self.cpus[cpu]).map_err(io::Error::other);
         if self.case.work == Work::OverTwo {
             let halves = self.order.split_at(self.order.len() / 2);
             let half = |cpu: usize, order: &[u32]| {
                 on_cpu(cpu)?;
-                self.time(contestant, &contestant.file, order, None)
+                self.time(subject, &subject.file, order, None)
             };
             return thread::scope(|scope| {
                 let other = scope.spawn(|| half(1, halves.1));
@@ -307,30 +267,31 @@ impl<'a> Pass<'a> {
         thread::scope(|scope| {
             let pass = scope.spawn(|| {
                 on_cpu(0)?;
-                self.alone(contestant, all_ns)
+                self.alone(subject, all_ns)
             });
             pass.join().expect("a pass does not panic")
         })
     }
 
-    fn alone(&self, contestant: &Contestant, all_ns: Option<&mut Vec<u64>>) -> io::Result<u128> {
-        let new = |flags| create(&contestant.directory, NEW, flags);
-        let remove = || unlinkat(&contestant.directory, NEW, AtFlags::empty());
+    fn alone(&self, subject: &Subject, all_ns: Option<&mut Vec<u64>>) -> io::Result<u128> {
+        let directory = subject.contestant.directory();
+        let new = |flags| create(directory, flags);
+        let remove = || unlinkat(directory, NEW, AtFlags::empty());
         let ns = match self.case.work {
             Work::First | Work::MapFirst => {
                 let file = new(OFlags::empty())?;
                 ftruncate(&file, self.file_bytes as u64)?;
-                let ns = self.time(contestant, &file, &self.order, all_ns)?;
+                let ns = self.time(subject, &file, &self.order, all_ns)?;
                 remove()?;
                 ns
             }
             Work::Append => {
                 let file = new(OFlags::APPEND)?;
-                let ns = self.time(contestant, &file, &self.order, all_ns)?;
+                let ns = self.time(subject, &file, &self.order, all_ns)?;
                 remove()?;
                 ns
             }
-            _ => self.time(contestant, &contestant.file, &self.order, all_ns)?,
+            _ => self.time(subject, &subject.file, &self.order, all_ns)?,
         };
         Ok(ns)
     }
@@ -338,7 +299,7 @@ impl<'a> Pass<'a> {
     /// Times operations on `file`, one for each of `order`.
     fn time(
         &self,
-        contestant: &Contestant,
+        subject: &Subject,
         file: &OwnedFd,
         order: &[u32],
         all_ns: Option<&mut Vec<u64>>,
@@ -350,6 +311,8 @@ impl<'a> Pass<'a> {
             Work::MapFirst | Work::MapOver => Some(MappedFile::new(file.as_fd(), self.file_bytes)?),
             _ => None,
         };
+        let (directory, names) = (subject.contestant.directory(), subject.contestant.names());
+        let read_only = OFlags::RDONLY | OFlags::CLOEXEC;
         let mut operate = |block: u32| -> io::Result<()> {
             let at = block as usize * bytes;
             match self.case.work {
@@ -360,21 +323,13 @@ impl<'a> Pass<'a> {
                     map.as_mut().expect("cases with stores map the file").store(at, 1);
                     Ok(())
                 }
-                Work::OpenClose | Work::OpenCloseWritten => {
-                    let name = if self.case.work == Work::OpenClose {
-                        CLOSED
-                    } else {
-                        FILE
-                    };
-                    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-                    drop(openat(&contestant.directory, name, flags, Mode::empty())?);
-                    Ok(())
-                }
+                Work::OpenClose => Ok(openat(names, CLOSED, read_only, Mode::empty()).map(drop)?),
+                Work::OpenCloseWritten => Ok(openat(directory, FILE, read_only, Mode::empty()).map(drop)?),
                 Work::CreateWriteUnlink => {
-                    let file = create(&contestant.directory, NEW, OFlags::empty())?;
+                    let file = create(directory, OFlags::empty())?;
                     whole(pwrite(&file, &buffer, 0)?, bytes)?;
                     drop(file);
-                    Ok(unlinkat(&contestant.directory, NEW, AtFlags::empty())?)
+                    Ok(unlinkat(directory, NEW, AtFlags::empty())?)
                 }
                 Work::WriteStat => {
                     whole(pwrite(file, &buffer, at as u64)?, bytes)?;

@@ -25,6 +25,7 @@ use crate::interrupt;
 use crate::lab::Lab;
 use crate::output::Output;
 use crate::report::{Report, Row, Table};
+use crate::required;
 use crate::run::progress;
 use job::{Done, Policy, Shares};
 use std::path::PathBuf;
@@ -149,7 +150,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     if arguments.smoke {
         return Ok(());
     }
-    requirements::judge(&bench.report, arguments.check)
+    required::judge(&requirements::findings(&bench.report), arguments.check)
 }
 
 struct Bench {
@@ -206,13 +207,10 @@ impl Bench {
         for &connections in &self.connections.clone() {
             for (end, unit, value) in columns {
                 let of = |policy: Policy| {
-                    let mut samples = Samples::default();
                     let its = done
                         .iter()
                         .filter(|done| (done.work.connections, done.work.policy) == (connections, policy));
-                    its.filter_map(|done| value(&done.shares))
-                        .for_each(|value| samples.push(value));
-                    samples
+                    its.filter_map(|done| value(&done.shares)).collect::<Samples>()
                 };
                 let off = of(Policy::Off);
                 for policy in self.policies.clone() {

@@ -11,6 +11,19 @@ use crate::interrupt;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(Vec<f64>);
 
+impl From<f64> for Samples {
+    /// Samples of a single round.
+    fn from(value: f64) -> Self {
+        Self(vec![value])
+    }
+}
+
+impl FromIterator<f64> for Samples {
+    fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
+        Self(values.into_iter().collect())
+    }
+}
+
 impl Samples {
     /// Adds the value of one round.
     pub(crate) fn push(&mut self, value: f64) {
@@ -53,7 +66,10 @@ impl Samples {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         let rank = quantile * (sorted.len() - 1) as f64;
-        #[expect(clippy::cast_possible_truncation, reason = "the rank is not negative and below the number of rounds")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the rank is not negative and below the number of rounds"
+        )]
         let below = rank.floor() as usize;
         let above = (below + 1).min(sorted.len() - 1);
         sorted[below] + (sorted[above] - sorted[below]) * rank.fract()
@@ -66,7 +82,9 @@ pub(crate) fn take_turns(
     rounds: usize,
     mut pass: impl FnMut(u64, usize) -> Result<f64, Error>,
 ) -> Result<Vec<Samples>, Error> {
-    let mut samples = interleave(1, contestants, rounds, |round, _, contestant| pass(round as u64, contestant))?;
+    let mut samples = interleave(1, contestants, rounds, |round, _, contestant| {
+        pass(round as u64, contestant)
+    })?;
     Ok(samples.remove(0))
 }
 

@@ -28,6 +28,7 @@ use crate::interrupt;
 use crate::lab::Lab;
 use crate::output::Output;
 use crate::report::{Report, Row, Table};
+use crate::required;
 use crate::run::progress;
 use job::{Contestant, SIZES, Size};
 use lab::{Counts, Homes, Interval};
@@ -125,7 +126,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     if arguments.smoke {
         return Ok(());
     }
-    requirements::judge(&bench.report, arguments.check)
+    required::judge(&requirements::findings(&bench.report), arguments.check)
 }
 
 struct Bench {
@@ -247,15 +248,14 @@ fn is_counted(contestant: &Contestant) -> bool {
 /// [`Contestant::ALL`].
 fn samples(intervals: &[Interval], size: Size, rounds: u32, value: impl Fn(&[&Interval]) -> f64) -> Vec<Samples> {
     let of = |contestant: Contestant| {
-        let mut samples = Samples::default();
-        for round in 0..rounds {
+        let of_round = |round| {
             let is_its = |interval: &&Interval| {
                 let work = &interval.work;
                 (work.round, work.contestant, work.block_bytes) == (round, contestant, size.bytes)
             };
-            samples.push(value(&intervals.iter().filter(is_its).collect::<Vec<_>>()));
-        }
-        samples
+            value(&intervals.iter().filter(is_its).collect::<Vec<_>>())
+        };
+        (0..rounds).map(of_round).collect()
     };
     Contestant::ALL.map(of).into()
 }

@@ -182,17 +182,8 @@ fn time(contestant: &mut dyn Namespace, operation: Operation, files: usize, seed
 
 /// Returns each promised bound beside the number found.
 fn findings(report: &Report) -> Vec<Finding> {
-    let ratio = |operation: Operation| {
-        Some(Finding {
-            what: format!("{} against tmpfs", operation.name()),
-            found: *report.row(operation.name())?.ratio.get("tmpfs")?,
-            bound: Bound::AtLeast(RATIO_MIN),
-        })
-    };
-    let footprint = report.row(footprint::CASE).map(|row| Finding {
-        what: "bytes of an empty file".to_owned(),
-        found: row.homenode,
-        bound: Bound::AtMost(FILE_BYTES_MAX),
-    });
+    let ratio = |operation: Operation| Finding::ratio(report, operation.name(), "tmpfs", RATIO_MIN);
+    let bytes = report.value(footprint::CASE);
+    let footprint = Finding::of("bytes of an empty file", bytes, Bound::AtMost(FILE_BYTES_MAX));
     Operation::ALL.into_iter().filter_map(ratio).chain(footprint).collect()
 }

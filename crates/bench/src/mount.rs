@@ -27,6 +27,7 @@ use crate::interleave::{Samples, take_turns};
 use crate::output::Output;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Report, Row, Table};
+use crate::required;
 use crate::run::progress;
 use crate::{cpus, interrupt};
 use contestant::Contestant;
@@ -102,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     if arguments.smoke {
         return Ok(());
     }
-    let judged = requirements::judge(&report, arguments.check);
+    let judged = required::judge(&requirements::findings(&report), arguments.check);
     // Who could not take part is a number not reached.
     match bench.left_out.pop() {
         Some(error) if arguments.check => Err(error),

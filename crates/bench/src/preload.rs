@@ -209,13 +209,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
 }
 
 fn findings(report: &Report) -> Vec<Finding> {
-    let found = RATIOS_MIN.iter().filter_map(|(case, peer, least)| {
-        Some(Finding {
-            what: format!("{case} against {peer}"),
-            found: *report.row(case)?.ratio.get(peer)?,
-            bound: Bound::AtLeast(*least),
-        })
-    });
+    let found = RATIOS_MIN
+        .iter()
+        .filter_map(|(case, peer, least)| Finding::ratio(report, case, peer, *least));
     let alone = report.rows.iter().filter_map(|row| {
         let scaling = row
             .ratio

@@ -115,13 +115,11 @@ impl Row {
 
     /// Row of an idle server: the clock ticks and ns of CPU time used without requests.
     pub(crate) fn idle(case: String, ticks: u64, cpu_ns: u64) -> Self {
-        let mut sample = Samples::default();
-        sample.push(ticks as f64);
         Self {
             // The quotient of the median, which should be 0, means nothing.
             spread: 0.0,
             server_cpu_ns: Some(cpu_ns as f64),
-            ..Self::new(case, "ticks", &sample, &[])
+            ..Self::new(case, "ticks", &(ticks as f64).into(), &[])
         }
     }
 
@@ -168,6 +166,16 @@ impl Report {
     /// The row of that case, if it ran.
     pub(crate) fn row(&self, case: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.case == case)
+    }
+
+    /// Homenode's value in that case, if it ran.
+    pub(crate) fn value(&self, case: &str) -> Option<f64> {
+        Some(self.row(case)?.homenode)
+    }
+
+    /// The ratio to that peer in that case, if both ran.
+    pub(crate) fn ratio(&self, case: &str, peer: &str) -> Option<f64> {
+        self.row(case)?.ratio.get(peer).copied()
     }
 }
 
@@ -297,9 +305,7 @@ mod tests {
     use super::*;
 
     fn samples(values: &[f64]) -> Samples {
-        let mut samples = Samples::default();
-        values.iter().for_each(|&value| samples.push(value));
-        samples
+        values.iter().copied().collect()
     }
 
     #[test]

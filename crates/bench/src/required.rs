@@ -1,6 +1,7 @@
 //! Promised numbers, and whether what was found keeps them.
 
 use crate::error::Error;
+use crate::report::Report;
 use std::fmt;
 
 /// A bound and on which side of it the found number has to be.
@@ -34,6 +35,20 @@ pub(crate) struct Finding {
     pub(crate) what: String,
     pub(crate) found: f64,
     pub(crate) bound: Bound,
+}
+
+impl Finding {
+    /// Bound of a number, if it was found.
+    pub(crate) fn of(what: impl Into<String>, found: Option<f64>, bound: Bound) -> Option<Self> {
+        let what = what.into();
+        found.map(|found| Self { what, found, bound })
+    }
+
+    /// Least ratio to a peer in a case, if both ran.
+    pub(crate) fn ratio(report: &Report, case: &str, peer: &str, least: f64) -> Option<Self> {
+        let what = format!("{case} against {peer}");
+        Self::of(what, report.ratio(case, peer), Bound::AtLeast(least))
+    }
 }
 
 /// Prints what each promise found; with `check`, fails if one was missed.

@@ -70,40 +70,18 @@ impl<'a> Run<'a> {
 
     /// Requires this ratio to a peer, if the case was shown.
     pub(crate) fn require_ratio(&mut self, case: &str, peer: &'static str, least: f64) {
-        self.require(case, peer, &format!("against {peer}"), Bound::AtLeast(least), |ratio| {
-            ratio
-        });
+        self.findings.extend(Finding::ratio(&self.report, case, peer, least));
     }
 
-    /// Requires something of what `value` makes of the ratio to a peer.
-    pub(crate) fn require(
-        &mut self,
-        case: &str,
-        peer: &'static str,
-        what: &str,
-        bound: Bound,
-        value: impl Fn(f64) -> f64,
-    ) {
-        let ratio = self.report.row(case).and_then(|row| row.ratio.get(peer));
-        if let Some(ratio) = ratio {
-            let found = value(*ratio);
-            self.require_value(case, what, found, bound);
-        }
+    /// Requires at most this share of a peer's time, if the case was shown.
+    pub(crate) fn require_time(&mut self, case: &str, peer: &'static str, what: &str, most: f64) {
+        let found = self.report.ratio(case, peer).map(|ratio| 1.0 / ratio);
+        self.findings.extend(Finding::of(format!("{case} {what}"), found, Bound::AtMost(most)));
     }
 
     /// Requires at most this value, if the case was shown.
     pub(crate) fn require_most(&mut self, case: &str, what: &str, most: f64) {
-        if let Some(found) = self.report.row(case).map(|row| row.homenode) {
-            self.require_value(case, what, found, Bound::AtMost(most));
-        }
-    }
-
-    /// Requires something of a number that was found.
-    pub(crate) fn require_value(&mut self, case: &str, what: &str, found: f64, bound: Bound) {
-        self.findings.push(Finding {
-            what: format!("{case} {what}"),
-            found,
-            bound,
-        });
+        let found = self.report.value(case);
+        self.findings.extend(Finding::of(format!("{case} {what}"), found, Bound::AtMost(most)));
     }
 }

@@ -1,21 +1,16 @@
 //! Promises of the project about core affinity, and the check whether a report keeps them.
 
 use super::{BYTES, COMPLETIONS, DAEMON};
-use crate::error::Error;
 use crate::report::Report;
-use crate::required::{self, Bound, Finding};
+use crate::required::{Bound, Finding};
 
 /// Least shares under policy local, in percent.
 const RIGHT_PERCENT_MIN: [(&str, f64); 2] = [(BYTES, 90.0), (COMPLETIONS, 95.0)];
 /// Most of a CPU that the daemon takes beside 1,000 threads, in percent.
 const DAEMON_PERCENT_MAX: f64 = 1.0;
 
-/// Prints what each promise found; with `check`, fails if one was missed.
-pub(super) fn judge(report: &Report, check: bool) -> Result<(), Error> {
-    required::judge(&findings(report), check)
-}
-
-fn findings(report: &Report) -> Vec<Finding> {
+/// Returns the value and bound of each promise whose cases ran.
+pub(super) fn findings(report: &Report) -> Vec<Finding> {
     let mut findings = Vec::new();
     for row in &report.rows {
         let promised = RIGHT_PERCENT_MIN
@@ -38,8 +33,9 @@ fn findings(report: &Report) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interleave::Samples;
+    use crate::error::Error;
     use crate::report::Row;
+    use crate::required;
 
     #[test]
     fn only_rows_with_a_promise_are_judged() {
@@ -52,12 +48,10 @@ mod tests {
             ("4n/upload/spread/4c/bytes", 1.0),
             ("daemon/1000-threads/idle", 1.5),
         ] {
-            let mut samples = Samples::default();
-            samples.push(value);
-            let row = Row::more_is_better(case.into(), "%", &samples, &[]);
+            let row = Row::more_is_better(case.into(), "%", &value.into(), &[]);
             report.rows.push(row);
         }
-        let judged = judge(&report, true);
+        let judged = required::judge(&findings(&report), true);
         assert!(
             matches!(judged, Err(Error::Missed { missed: 2, checked: 3 })),
             "{judged:?}"

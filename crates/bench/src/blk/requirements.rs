@@ -27,12 +27,10 @@ const CROSSING_MAX: f64 = 1.0;
 const SHARE_MIN: f64 = 45.0;
 
 pub(super) fn findings(report: &Report) -> Vec<Finding> {
-    let finding = |what: String, found: Option<f64>, bound: Bound| found.map(|found| Finding { what, found, bound });
-    let value = |case: &str| report.row(case).map(|row| row.homenode);
-    let ratio = |case: &str, peer: &str| report.row(case)?.ratio.get(peer).copied();
+    let value = |case: &str| report.value(case);
     let rates = RATES
         .iter()
-        .map(|(case, least)| finding(format!("{case}, M IOPS"), value(case), Bound::AtLeast(*least)));
+        .map(|(case, least)| Finding::of(format!("{case}, M IOPS"), value(case), Bound::AtLeast(*least)));
     let scaling = [
         "noop-512/plug32/qd128",
         "noop-512/plug1/qd128",
@@ -42,39 +40,26 @@ pub(super) fn findings(report: &Report) -> Vec<Finding> {
     let scaling = scaling.iter().map(|case| {
         let of = |cores: u8| value(&format!("{case}/{cores}c"));
         let found = of(1).zip(of(2)).map(|(one, two)| two / one);
-        finding(format!("{case}, two cores to one"), found, Bound::AtLeast(SCALING_MIN))
+        Finding::of(format!("{case}, two cores to one"), found, Bound::AtLeast(SCALING_MIN))
     });
-    let memcpy = MEMCPY_MIN.iter().map(|(case, least)| {
-        let found = ratio(case, "memcpy");
-        finding(format!("{case} to memcpy"), found, Bound::AtLeast(*least))
-    });
-    let single_lock = "noop-512/plug32/qd128/2c";
+    let memcpy = MEMCPY_MIN
+        .iter()
+        .map(|(case, least)| Finding::ratio(report, case, "memcpy", *least));
+    let (crossing, share) = ("crossing/noop-512/qd1", "fairness/modest-share");
     let rest = [
-        finding(
-            format!("{single_lock} to single-lock"),
-            ratio(single_lock, "single-lock"),
-            Bound::AtLeast(SINGLE_LOCK_MIN),
-        ),
-        finding(
-            "crossing/noop-512/qd1, us".into(),
-            value("crossing/noop-512/qd1"),
-            Bound::AtMost(CROSSING_MAX),
-        ),
-        finding(
-            "fairness/modest-share, %".into(),
-            value("fairness/modest-share"),
-            Bound::AtLeast(SHARE_MIN),
-        ),
+        Finding::ratio(report, "noop-512/plug32/qd128/2c", "single-lock", SINGLE_LOCK_MIN),
+        Finding::of(format!("{crossing}, us"), value(crossing), Bound::AtMost(CROSSING_MAX)),
+        Finding::of(format!("{share}, %"), value(share), Bound::AtLeast(SHARE_MIN)),
     ];
-    let of_fio = report.rows.iter().filter_map(|row| {
-        let found = row.ratio.get("fio").copied()?;
-        finding(format!("{} to fio", row.case), Some(found), Bound::AtLeast(FIO_MIN))
-    });
+    let fio = report
+        .rows
+        .iter()
+        .map(|row| Finding::ratio(report, &row.case, "fio", FIO_MIN));
     rates
         .chain(scaling)
         .chain(memcpy)
         .chain(rest)
-        .chain(of_fio.map(Some))
+        .chain(fio)
         .flatten()
         .collect()
 }

@@ -1,13 +1,12 @@
 //! Hits: random accesses of 4 KiB to what is in the cache, beside warm page caches and a pool of memory.
 
-use crate::run::Run;
 use super::passes::{each, read_blocks, together, write_blocks};
 use super::stage::{BLOCK, CHANGED, STAMPED, Stage};
 use crate::cpus;
 use crate::durable::place::{Open, Place};
 use crate::error::Error;
 use crate::report::Row;
-use crate::required::Bound;
+use crate::run::Run;
 use crate::shuffle::permutation;
 
 /// Least ratio to ext4 or what the disk has instead; most of a pool of memory's time; least gain by a second thread.
@@ -61,13 +60,7 @@ pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
         let peers: Vec<_> = names.iter().copied().zip(&one).skip(1).collect();
         run.show(Row::new(case(1), "ns/op", &one[0], &peers));
         run.require_ratio(&case(1), names[2], least);
-        run.require(
-            &case(1),
-            "volatile",
-            "time of a pool of memory",
-            Bound::AtMost(VOLATILE_TIME),
-            |ratio| 1.0 / ratio,
-        );
+        run.require_time(&case(1), "volatile", "time of a pool of memory", VOLATILE_TIME);
         if cpus::choose()?.len() < 2 {
             println!("SKIPPED: {}: there is one CPU", case(2));
             continue;

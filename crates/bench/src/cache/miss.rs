@@ -1,9 +1,8 @@
 //! Misses: random reads of 4 KiB that are not in the cache, beside bare reads of the same kind of disk past the page cache.
 
+use super::Kind;
 use super::passes::{each, read_blocks, together, wrong};
 use super::stage::{BLOCK, STAMPED, Stage, make_cold, stamp};
-use super::Kind;
-use crate::run::Run;
 use crate::blk::contestants::device;
 use crate::blk::load;
 use crate::cpus;
@@ -11,7 +10,8 @@ use crate::durable::place::{Open, Place};
 use crate::error::Error;
 use crate::interleave::Samples;
 use crate::report::Row;
-use crate::required::Bound;
+use crate::required::{Bound, Finding};
+use crate::run::Run;
 use crate::shuffle::{Random, permutation};
 use homenode::blk::{Arena, Options, UringFile, UringOptions};
 use homenode::{MountError, MountOptions, ReadAt, Transport};
@@ -99,13 +99,7 @@ fn at_depth_1(run: &mut Run<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Re
     let names = ["bare"].into_iter().chain(stage.peers.iter().map(|(name, _)| *name));
     let peers: Vec<_> = names.zip(&samples[1..]).collect();
     run.show(Row::new(case.clone(), "ns/op", &samples[0], &peers));
-    run.require(
-        &case,
-        "bare",
-        "time of a bare read",
-        Bound::AtMost(BARE_TIME),
-        |ratio| 1.0 / ratio,
-    );
+    run.require_time(&case, "bare", "time of a bare read", BARE_TIME);
     Ok(())
 }
 
@@ -164,7 +158,9 @@ fn by_rings(run: &mut Run<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Resu
     let samples = samples?;
     run.show(Row::new(case.clone(), "ns/op", &samples[0], &[("bare", &samples[1])]));
     let more = samples[0].median() - samples[1].median();
-    run.require_value(&case, "ns more than a bare read", more, Bound::AtMost(RINGS_NS));
+    let what = format!("{case} ns more than a bare read");
+    run.findings
+        .extend(Finding::of(what, Some(more), Bound::AtMost(RINGS_NS)));
     Ok(())
 }
 

@@ -112,16 +112,11 @@ fn percent(count: u64, of: usize) -> f64 {
 
 /// A row of values that are the same in every run.
 fn row(case: String, unit: &'static str, value: f64, peers: &[(&'static str, f64)]) -> Row {
-    let samples = |value: f64| {
-        let mut samples = Samples::default();
-        samples.push(value);
-        samples
-    };
-    let peers: Vec<_> = peers.iter().map(|(name, value)| (*name, samples(*value))).collect();
+    let peers: Vec<_> = peers.iter().map(|(name, value)| (*name, Samples::from(*value))).collect();
     let peers: Vec<_> = peers.iter().map(|(name, samples)| (*name, samples)).collect();
     Row {
         // Of a value that may be 0.
         spread: 0.0,
-        ..Row::more_is_better(case, unit, &samples(value), &peers)
+        ..Row::more_is_better(case, unit, &value.into(), &peers)
     }
 }

@@ -2,7 +2,6 @@
 
 use super::disk;
 use crate::error::Error;
-use crate::interleave::Samples;
 use crate::report::Row;
 use homenode::{Pool, PoolOptions, Size};
 use std::io::Write;
@@ -76,9 +75,7 @@ fn log_bytes(pool: &Pool) -> u64 {
 }
 
 fn row(case: String, unit: &'static str, values: &[f64]) -> Row {
-    let mut samples = Samples::default();
-    values.iter().for_each(|value| samples.push(*value));
-    Row::new(case, unit, &samples, &[])
+    Row::new(case, unit, &values.iter().copied().collect(), &[])
 }
 
 /// The rows, of members in `directory`.

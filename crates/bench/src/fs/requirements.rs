@@ -125,15 +125,7 @@ fn scaling_shares(report: &Report) -> Vec<Finding> {
 }
 
 fn contended_ratios(report: &Report) -> Vec<Finding> {
-    let finding = |case: contended::Case| {
-        let name = case.name();
-        let found = *report.row(&name)?.ratio.get(contended::TMPFS)?;
-        Some(Finding {
-            what: format!("{name} against {}", contended::TMPFS),
-            found,
-            bound: Bound::AtLeast(case.ratio_min),
-        })
-    };
+    let finding = |case: contended::Case| Finding::ratio(report, &case.name(), contended::TMPFS, case.ratio_min);
     contended::cases(|_| true).into_iter().filter_map(finding).collect()
 }
 
@@ -148,14 +140,8 @@ fn ratios(report: &Report) -> Vec<Finding> {
             .get(peer)
             .zip(row.peers.get("memcpy"))
             .is_none_or(|(peer, memcpy)| peer / memcpy >= wanted);
-        if let Some(&found) = row.ratio.get(peer)
-            && (memcpy_reaches || peer == "memcpy")
-        {
-            findings.push(Finding {
-                what: format!("{name} against {peer}"),
-                found,
-                bound: Bound::AtLeast(wanted),
-            });
+        if memcpy_reaches || peer == "memcpy" {
+            findings.extend(Finding::ratio(report, &name, peer, wanted));
         }
     };
     for (size, wanted) in HUGE_RATIOS_MIN {
@@ -179,12 +165,6 @@ mod tests {
     use super::*;
     use crate::interleave::Samples;
 
-    fn samples(value: f64) -> Samples {
-        let mut samples = Samples::default();
-        samples.push(value);
-        samples
-    }
-
     fn report(two_threads_ns: f64) -> Report {
         let mut report = Report::new("fs");
         for (case, homenode, memcpy) in [
@@ -192,11 +172,11 @@ mod tests {
             ("4k/read/1t/same", 100.0, 50.0),
             ("4k/read/2t/same", two_threads_ns, 50.0),
         ] {
-            let (tmpfs, huge, memcpy) = (samples(600.0), samples(219.0), samples(memcpy));
+            let (tmpfs, huge, memcpy) = (Samples::from(600.0), Samples::from(219.0), Samples::from(memcpy));
             let peers = [("tmpfs", &tmpfs), ("tmpfs-huge", &huge), ("memcpy", &memcpy)];
             report
                 .rows
-                .push(Row::new(case.into(), "ns/op", &samples(homenode), &peers));
+                .push(Row::new(case.into(), "ns/op", &homenode.into(), &peers));
         }
         report
     }
@@ -214,11 +194,11 @@ mod tests {
     #[test]
     fn tmpfs_ratio_beyond_memcpy_itself_is_not_judged() {
         let mut report = Report::new("fs");
-        let (huge, memcpy) = (samples(190.0), samples(100.0));
+        let (huge, memcpy) = (Samples::from(190.0), Samples::from(100.0));
         let peers = [("tmpfs-huge", &huge), ("memcpy", &memcpy)];
         report
             .rows
-            .push(Row::new("4k/read/1t/separate".into(), "ns/op", &samples(101.0), &peers));
+            .push(Row::new("4k/read/1t/separate".into(), "ns/op", &101.0.into(), &peers));
         let names: Vec<String> = ratios(&report).into_iter().map(|finding| finding.what).collect();
         assert_eq!(names, ["4k/read/1t/separate against memcpy"]);
     }

@@ -1,9 +1,8 @@
 //! Promises of the project about locality, and the check whether a report keeps them.
 
 use super::job::{Contestant, SIZES};
-use crate::error::Error;
 use crate::report::{Report, Row};
-use crate::required::{self, Bound, Finding};
+use crate::required::{Bound, Finding};
 
 /// Least share of local accesses behind the filter, in percent.
 const LOCAL_PERCENT_MIN: [(Contestant, f64); 5] = [
@@ -14,12 +13,8 @@ const LOCAL_PERCENT_MIN: [(Contestant, f64); 5] = [
     (Contestant::Run, 95.0),
 ];
 
-/// Prints what each promise found; with `check`, fails if one was missed.
-pub(super) fn judge(report: &Report, check: bool) -> Result<(), Error> {
-    required::judge(&findings(report), check)
-}
-
-fn findings(report: &Report) -> Vec<Finding> {
+/// Returns the value and bound of each promise whose cases ran.
+pub(super) fn findings(report: &Report) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (contestant, least) in LOCAL_PERCENT_MIN {
         for size in SIZES {
@@ -43,7 +38,8 @@ fn findings(report: &Report) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interleave::Samples;
+    use crate::error::Error;
+    use crate::required;
 
     #[test]
     fn only_rows_of_shares_are_judged() {
@@ -59,12 +55,10 @@ mod tests {
             ("4n/4k/run/direct-mapped", 91.0),
             ("4n/4k/mount-classic", 50.0),
         ] {
-            let mut samples = Samples::default();
-            samples.push(percent);
-            let row = Row::more_is_better(case.into(), "% local", &samples, &[]);
+            let row = Row::more_is_better(case.into(), "% local", &percent.into(), &[]);
             report.rows.push(row);
         }
-        let judged = judge(&report, true);
+        let judged = required::judge(&findings(&report), true);
         assert!(
             matches!(judged, Err(Error::Missed { missed: 1, checked: 3 })),
             "{judged:?}"

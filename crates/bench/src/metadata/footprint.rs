@@ -22,12 +22,7 @@ pub(super) fn measure(files: usize) -> Result<Row, Error> {
     // One list with the prefix of the library's paths: it is there before the first reading.
     let [names, _] = names(files, "/");
     let name_bytes = names[0].len() - 1;
-    let per_file = |grown_bytes: u64| {
-        let bytes = grown_bytes as f64 / files as f64 - name_bytes as f64;
-        let mut samples = Samples::default();
-        samples.push(bytes);
-        samples
-    };
+    let per_file = |grown_bytes: u64| Samples::from(grown_bytes as f64 / files as f64 - name_bytes as f64);
     let homenode = per_file(grow_library(&names)?);
     let tmpfs = match private_tmpfs::mount(Pages::Default, 1 << 30) {
         Ok(root) => Some(per_file(grow_tmpfs(&root, &names)?)),

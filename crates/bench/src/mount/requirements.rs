@@ -2,9 +2,8 @@
 
 use super::served::Variant;
 use super::{IDLE_CASE, beside};
-use crate::error::Error;
 use crate::report::{HOMENODE, Report, Row};
-use crate::required::{self, Bound, Finding};
+use crate::required::{Bound, Finding};
 
 /// Least ratios of rings to another variant.
 const RATIOS_MIN: [(&str, Variant, f64); 8] = [
@@ -53,32 +52,14 @@ const BESIDE_NS_MAX: f64 = 20_000_000.0;
 /// Least throughput of 4k direct writes as a share of that of reads.
 const WRITE_SHARE_MIN: f64 = 0.6;
 
-/// Prints what each promise found; with `check`, fails if one was missed.
-pub(super) fn judge(report: &Report, check: bool) -> Result<(), Error> {
-    required::judge(&findings(report), check)
-}
-
 /// Returns the value and bound of each promise whose cases ran.
-fn findings(report: &Report) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let mut push = |what: String, found: Option<f64>, bound| {
-        findings.extend(found.map(|found| Finding { what, found, bound }));
-    };
-    let ratio = |case: &str, peer: &str| report.row(case)?.ratio.get(peer).copied();
-    for (case, peer, least) in RATIOS_MIN {
-        push(
-            format!("{case} against {}", peer.name()),
-            ratio(case, peer.name()),
-            Bound::AtLeast(least),
-        );
-    }
-    for (case, peer, least) in KERNEL_RATIOS_MIN {
-        push(
-            format!("{case} against {peer}"),
-            ratio(case, peer),
-            Bound::AtLeast(least),
-        );
-    }
+pub(super) fn findings(report: &Report) -> Vec<Finding> {
+    let of_mount = RATIOS_MIN.map(|(case, peer, least)| (case, peer.name(), least));
+    let ratios = of_mount.into_iter().chain(KERNEL_RATIOS_MIN);
+    let mut findings: Vec<Finding> = ratios
+        .filter_map(|(case, peer, least)| Finding::ratio(report, case, peer, least))
+        .collect();
+    let mut push = |what: String, found: Option<f64>, bound| findings.extend(Finding::of(what, found, bound));
     let scaling = |of: &dyn Fn(&Row) -> Option<f64>| {
         Some(of(report.row("kernel/4k/over")?)? / of(report.row("kernel/4k/over-2c")?)?)
     };
@@ -90,7 +71,7 @@ fn findings(report: &Report) -> Vec<Finding> {
         share,
         Bound::AtLeast(KERNEL_SCALING_MIN),
     );
-    let value = |case: &str| report.row(case).map(|row: &Row| row.homenode);
+    let value = |case: &str| report.value(case);
     for case in [READ, WRITE] {
         push(format!("{case}, ns"), value(case), Bound::AtMost(DIRECT_NS_MAX));
     }
@@ -111,22 +92,23 @@ fn findings(report: &Report) -> Vec<Finding> {
 mod tests {
     use super::super::subjects;
     use super::*;
+    use crate::error::Error;
     use crate::interleave::Samples;
+    use crate::required;
 
     fn report(write_ns: f64, idle_ticks: u64) -> Report {
-        let samples = |value: f64| {
-            let mut samples = Samples::default();
-            samples.push(value);
-            samples
-        };
         let mut report = Report::new("mount");
         for (case, ns) in [(READ, 10_000.0), (WRITE, write_ns)] {
-            let classic = samples(20_000.0);
+            let classic = Samples::from(20_000.0);
             let peers = [("classic", &classic)];
-            report.rows.push(Row::new(case.into(), "ns/op", &samples(ns), &peers));
+            report.rows.push(Row::new(case.into(), "ns/op", &ns.into(), &peers));
         }
         report.rows.push(Row::idle(IDLE_CASE.into(), idle_ticks, 0));
         report
+    }
+
+    fn judge(write_ns: f64, idle_ticks: u64, check: bool) -> Result<(), Error> {
+        required::judge(&findings(&report(write_ns, idle_ticks)), check)
     }
 
     #[test]
@@ -140,16 +122,16 @@ mod tests {
     #[test]
     fn numbers_that_reach_the_promise_pass() {
         assert_eq!(findings(&report(11_000.0, 0)).len(), 6);
-        assert!(judge(&report(11_000.0, 0), true).is_ok());
+        assert!(judge(11_000.0, 0, true).is_ok());
     }
 
     #[test]
     fn numbers_that_miss_the_promise_fail() {
         // A ratio of 1.18, 17 us instead of 12, and 59 % of the reads' throughput.
-        let slow = judge(&report(17_000.0, 0), true);
+        let slow = judge(17_000.0, 0, true);
         assert!(matches!(slow, Err(Error::Missed { missed: 3, checked: 6 })), "{slow:?}");
-        let busy = judge(&report(11_000.0, 1), true);
+        let busy = judge(11_000.0, 1, true);
         assert!(matches!(busy, Err(Error::Missed { missed: 1, .. })), "{busy:?}");
-        assert!(judge(&report(17_000.0, 1), false).is_ok());
+        assert!(judge(17_000.0, 1, false).is_ok());
     }
 }

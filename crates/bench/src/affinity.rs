@@ -19,13 +19,12 @@ mod requirements;
 mod upload;
 mod witness;
 
+use crate::arguments::GuestArguments;
 use crate::error::Error;
 use crate::interleave::Samples;
 use crate::interrupt;
 use crate::lab::Lab;
-use crate::output::Output;
 use crate::report::{Report, Row, Table};
-use crate::required;
 use crate::run::progress;
 use job::{Done, Policy, Shares};
 use std::path::PathBuf;
@@ -33,13 +32,10 @@ use std::time::Duration;
 
 /// Arguments of `homenode-bench affinity`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("smoke", |smoke| smoke.help("Measure policies off and local once, with four connections and short intervals, to check that the bench works")))]
 pub(crate) struct Arguments {
-    /// Measure policies off and local once, with four connections and short intervals, to check that the bench works.
-    #[arg(long, conflicts_with = "check")]
-    smoke: bool,
-    /// Write the rows to FILE as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    guests: GuestArguments,
     /// Run only this part; may be given several times.
     #[arg(long, value_name = "PART", conflicts_with = "check")]
     only: Vec<Part>,
@@ -47,24 +43,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8], conflicts_with = "check",
           value_parser = clap::value_parser!(u32).range(1..=64))]
     connections: Vec<u32>,
-    /// Number of measured rounds.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-    /// Modelled extra time of a remote access that misses the cache.
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    delay_ns: u32,
     /// Kernel version of the guests.
     #[arg(long, value_name = "VERSION", default_value = "6.18")]
     kernel: String,
-    /// Program that runs the lab.
-    #[arg(long, value_name = "FILE", default_value = "lab/run")]
-    lab: PathBuf,
-    /// Path of the command homenode. Default: beside this program.
-    #[arg(long, value_name = "FILE")]
-    command: Option<PathBuf>,
-    /// Exit with 1 if a required number is missed.
-    #[arg(long)]
-    check: bool,
 }
 
 /// Part of the bench that can be run alone.
@@ -112,20 +93,20 @@ const RATE: u64 = 4 << 20;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let json = Output::open(arguments.json.as_deref())?;
-    interrupt::watch()?;
+    let guests = &arguments.guests;
+    let json = guests.common.begin()?;
     let mut bench = Bench {
-        command: command::find(arguments.command.as_deref())?,
+        command: command::find(guests.command.as_deref())?,
         kernel: arguments.kernel.clone(),
         policies: Policy::ALL.to_vec(),
         connections: arguments.connections.clone(),
-        rounds: arguments.rounds,
+        rounds: guests.common.rounds,
         settle: Duration::from_secs(12),
         interval: Duration::from_secs(5),
         table: Table::new(&[Policy::Off.name()]).with_case_width(40),
         report: Report::new("affinity"),
     };
-    if arguments.smoke {
+    if guests.common.smoke {
         bench.policies = vec![Policy::Off, Policy::Local];
         bench.connections = vec![4];
         bench.rounds = 1;
@@ -133,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     }
     let is_wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
     let in_guests = is_wanted(Part::Shares) || is_wanted(Part::Modelled);
-    let lab = in_guests.then(|| Lab::find(&arguments.lab)).transpose()?;
+    let lab = in_guests.then(|| Lab::find(&guests.lab)).transpose()?;
     bench.table.print_head();
     if is_wanted(Part::Daemon) {
         bench.daemon()?;
@@ -143,14 +124,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             bench.upload(lab, &SHARES, RATE, 0)?;
         }
         if is_wanted(Part::Modelled) {
-            bench.upload(lab, &MODELLED, 0, arguments.delay_ns)?;
+            bench.upload(lab, &MODELLED, 0, guests.delay_ns)?;
         }
     }
-    bench.report.write_json(json)?;
-    if arguments.smoke {
-        return Ok(());
-    }
-    required::judge(&requirements::findings(&bench.report), arguments.check)
+    let findings = requirements::findings(&bench.report);
+    guests.common.end(json, &bench.report, &findings)
 }
 
 struct Bench {

@@ -1,5 +1,10 @@
-//! Arguments of benches with many cases, and the choice of cases by name.
+//! Arguments that benches share, and the choice of cases by name.
 
+use crate::error::Error;
+use crate::interrupt;
+use crate::output::Output;
+use crate::report::Report;
+use crate::required::{self, Finding};
 use std::path::PathBuf;
 
 /// Whether a case is among those that `--case` asks for: all without one, else those with a name that is a pattern, or
@@ -13,24 +18,66 @@ pub(crate) fn is_wanted(patterns: &[String], name: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(has)
 }
 
-/// Arguments of `homenode-bench fs` and `mount`.
+/// Arguments of every bench.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
+pub(crate) struct Common {
     /// Use small files, few operations and few rounds, to check that the bench works. The numbers mean nothing.
     #[arg(long, conflicts_with = "check")]
     pub(crate) smoke: bool,
     /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Run only cases with this name or these parts of a name, such as 4k or read/1t; may be given several times.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) case: Vec<String>,
+    json: Option<PathBuf>,
     /// Number of measured rounds.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
     /// Exit with 1 if a case that ran missed a required number.
     #[arg(long)]
     pub(crate) check: bool,
+}
+
+impl Common {
+    /// Opens the file for the rows; from now on signals are only noted.
+    pub(crate) fn begin(&self) -> Result<Option<Output>, Error> {
+        let json = Output::open(self.json.as_deref())?;
+        interrupt::watch()?;
+        Ok(json)
+    }
+
+    /// Writes the rows, and judges what a full run found.
+    pub(crate) fn end(&self, json: Option<Output>, report: &Report, findings: &[Finding]) -> Result<(), Error> {
+        report.write_json(json)?;
+        if self.smoke {
+            return Ok(());
+        }
+        required::judge(findings, self.check)
+    }
+}
+
+/// Arguments of benches with many cases.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Run only cases with this name or these parts of it, as 4k and read/1t are parts of 4k/read/1t/same; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) case: Vec<String>,
+}
+
+/// Arguments of benches in guests.
+#[derive(Debug, clap::Args)]
+#[command(mut_arg("rounds", |rounds| rounds.default_value("3")))]
+pub(crate) struct GuestArguments {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// Modelled extra time of a remote access that misses the cache.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) delay_ns: u32,
+    /// Program that runs the lab.
+    #[arg(long, value_name = "FILE", default_value = "lab/run")]
+    pub(crate) lab: PathBuf,
+    /// Path of the command homenode. Default: beside this program.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) command: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -17,12 +17,11 @@ mod schedulers;
 mod single_lock;
 mod uring;
 
-use crate::arguments::is_wanted;
+use crate::arguments::{Arguments, is_wanted};
 use crate::error::Error;
 use crate::interleave::take_turns;
 use crate::output::Output;
 use crate::report::{Report, Row, Table};
-use crate::required;
 use crate::run::progress;
 use crate::{cpus, interrupt};
 use contestants::{CASES, Case, Peer};
@@ -31,28 +30,16 @@ use std::path::PathBuf;
 
 /// Arguments of `homenode-bench blk`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
-    /// Use few requests and rounds, to check that the bench works. The numbers mean nothing.
-    #[arg(long, conflicts_with = "check")]
-    smoke: bool,
-    /// Write the rows to FILE as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+#[command(mut_arg("rounds", |rounds| rounds.default_value("21")))]
+pub(crate) struct BlkArguments {
+    #[command(flatten)]
+    cases: Arguments,
     /// Draw requests per second by number of cores to FILE (SVG).
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,
     /// Directory for the file that io_uring reads.
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     directory: PathBuf,
-    /// Run only cases with this name or these parts of a name, such as noop-512 or plug1/qd1; may be given several times.
-    #[arg(long, value_name = "NAME")]
-    case: Vec<String>,
-    /// Number of measured rounds.
-    #[arg(long, value_name = "N", default_value_t = 21, conflicts_with = "smoke", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Exit with 1 if a case that ran missed a required number.
-    #[arg(long)]
-    check: bool,
 }
 
 /// How much is done.
@@ -66,27 +53,27 @@ struct Scale {
 /// Whether a case of this name is to run.
 type Wants<'a> = &'a dyn Fn(&str) -> bool;
 
-impl Arguments {
+impl BlkArguments {
     fn wants(&self, name: &str) -> bool {
-        is_wanted(&self.case, name)
+        is_wanted(&self.cases.case, name)
     }
 }
 
 /// Runs the bench.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+pub(crate) fn run(arguments: &BlkArguments) -> Result<(), Error> {
+    let common = &arguments.cases.common;
     if arguments.figure.is_some() && !arguments.wants(&figure::first_case()) {
         return Err(Error::NoCase(format!(
             "{}, which the figure begins with",
             figure::first_case()
         )));
     }
-    let json = Output::open(arguments.json.as_deref())?;
+    let json = common.begin()?;
     let figure = Output::open(arguments.figure.as_deref())?;
     let scale = Scale {
-        divisor: if arguments.smoke { 1000 } else { 1 },
-        rounds: if arguments.smoke { 1 } else { arguments.rounds as usize },
+        divisor: if common.smoke { 1000 } else { 1 },
+        rounds: if common.smoke { 1 } else { common.rounds as usize },
     };
-    interrupt::watch()?;
     let cpus = cpus::choose()?;
     let mut report = Report::new("blk");
     let table = Table::new(&["single-lock", "memcpy", "clock", "fio"])
@@ -116,18 +103,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         add(&mut report, row);
     }
     if report.rows.is_empty() {
-        return Err(Error::NoCase(arguments.case.join(", ")));
+        return Err(Error::NoCase(arguments.cases.case.join(", ")));
     }
     interrupt::check()?;
-    report.write_json(json)?;
     if let Some(file) = figure {
         file.write(&figure::of(&report))?;
     }
-    if arguments.smoke {
-        Ok(())
-    } else {
-        required::judge(&requirements::findings(&report), arguments.check)
-    }
+    common.end(json, &report, &requirements::findings(&report))
 }
 
 /// Homenode and the case's peers in turns.

@@ -18,10 +18,8 @@ mod synthetic;
 mod trace;
 mod yardstick;
 
-use crate::arguments;
+use crate::arguments::Arguments;
 use crate::error::Error;
-use crate::interrupt;
-use crate::output::Output;
 use crate::report::Table;
 use crate::required;
 use crate::run::Run;
@@ -39,9 +37,9 @@ const CASE_WIDTH: usize = 40;
 #[command(mut_arg("case", |case| case.help(
     "Run only measured cases with this name or these parts of a name, such as hit/fast; may be given several times"
 )))]
-pub(crate) struct Arguments {
+pub(crate) struct CacheArguments {
     #[command(flatten)]
-    common: arguments::Arguments,
+    cases: Arguments,
     /// Run only this part; may be given several times.
     #[arg(long, value_name = "PART")]
     only: Vec<Part>,
@@ -86,12 +84,11 @@ impl Part {
 }
 
 /// Runs the bench.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let common = &arguments.common;
-    let json = Output::open(common.json.as_deref())?;
-    interrupt::watch()?;
+pub(crate) fn run(arguments: &CacheArguments) -> Result<(), Error> {
+    let common = &arguments.cases.common;
+    let json = common.begin()?;
     let is_wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
-    let mut run = Run::new("cache", common);
+    let mut run = Run::new("cache", &arguments.cases);
     if is_wanted(Part::Replay) {
         run.begin(Table::new(&replay::PEERS).with_case_width(CASE_WIDTH).with_decimals(2));
         let required = replay::rows(arguments, &mut |row| run.show(row))?;
@@ -102,15 +99,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         space::rows(&mut run)?;
     }
     on_disks(&mut run, arguments, &is_wanted)?;
-    run.report.write_json(json)?;
-    if common.smoke {
-        Ok(())
-    } else {
-        required::judge(&run.findings, common.check)
-    }
+    common.end(json, &run.report, &run.findings)
 }
 
-fn on_disks(run: &mut Run<'_>, arguments: &Arguments, is_wanted: &dyn Fn(Part) -> bool) -> Result<(), Error> {
+fn on_disks(run: &mut Run<'_>, arguments: &CacheArguments, is_wanted: &dyn Fn(Part) -> bool) -> Result<(), Error> {
     if !Part::ON_DISKS.into_iter().any(is_wanted) {
         return Ok(());
     }
@@ -118,7 +110,11 @@ fn on_disks(run: &mut Run<'_>, arguments: &Arguments, is_wanted: &dyn Fn(Part) -
         println!("SKIPPED: cases on disks: only root may make them");
         return Ok(());
     }
-    let sizes = if run.arguments.smoke { Sizes::SMOKE } else { Sizes::FULL };
+    let sizes = if run.arguments.common.smoke {
+        Sizes::SMOKE
+    } else {
+        Sizes::FULL
+    };
     for kind in Kind::ALL {
         if !arguments.disk.is_empty() && !arguments.disk.contains(&kind) {
             continue;

@@ -13,11 +13,8 @@ mod yardstick;
 
 use crate::arguments::Arguments;
 use crate::error::Error;
-use crate::interrupt;
-use crate::output::Output;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Row, Table};
-use crate::required;
 use crate::run::Run;
 use disk::Disk;
 use homenode::{Pool, PoolOptions, Size};
@@ -30,7 +27,7 @@ use work::Work;
 #[derive(Debug, clap::Args)]
 pub(crate) struct DurableArguments {
     #[command(flatten)]
-    common: Arguments,
+    cases: Arguments,
     /// Directory on the disk to measure; the bench needs 8 GiB there.
     #[arg(long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
@@ -79,10 +76,10 @@ const AFTER_KILL_SECONDS_MAX: f64 = 0.5;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &DurableArguments) -> Result<(), Error> {
-    let DurableArguments { common, directory } = arguments;
-    let json = Output::open(common.json.as_deref())?;
-    interrupt::watch()?;
-    let mut run = Run::new("durable", common);
+    let DurableArguments { cases, directory } = arguments;
+    let common = &cases.common;
+    let json = common.begin()?;
+    let mut run = Run::new("durable", cases);
     run.begin(Table::new(&["ext4", "xfs", "redb", "sqlite", "volatile", "alone"]).with_range_of("ext4"));
     let stage = Stage::new(directory, if common.smoke { DISK_BYTES / 2 } else { DISK_BYTES })?;
     on_disk(&mut run, &stage)?;
@@ -92,14 +89,9 @@ pub(crate) fn run(arguments: &DurableArguments) -> Result<(), Error> {
     drop(stage);
     restarts(&mut run, directory)?;
     if run.report.rows.is_empty() {
-        return Err(Error::NoCase(common.case.join(", ")));
+        return Err(Error::NoCase(cases.case.join(", ")));
     }
-    run.report.write_json(json)?;
-    if common.smoke {
-        Ok(())
-    } else {
-        required::judge(&run.findings, common.check)
-    }
+    common.end(json, &run.report, &run.findings)
 }
 
 /// Everybody who takes part.
@@ -181,13 +173,21 @@ fn on_memory(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
 }
 
 fn overwrites(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
-    for (kind, place, least) in [("pmem", &stage.on_memory, 1.0 / 1.1), ("file", &stage.on_file, 1.0 / 1.3)] {
+    for (kind, place, least) in [
+        ("pmem", &stage.on_memory, 1.0 / 1.1),
+        ("file", &stage.on_file, 1.0 / 1.3),
+    ] {
         let case = format!("{kind}/{}", Work::Overwrite.name());
         if run.wants(&case) {
             let (places, count) = ([place, &stage.volatile], run.few(OVERWRITES));
             let pass = |round, contestant: usize| Work::Overwrite.pass(places[contestant], count, round);
             let samples = run.take_turns(2, pass)?;
-            run.show(Row::new(case.clone(), "ns/op", &samples[0], &[("volatile", &samples[1])]));
+            run.show(Row::new(
+                case.clone(),
+                "ns/op",
+                &samples[0],
+                &[("volatile", &samples[1])],
+            ));
             run.require_ratio(&case, "volatile", least);
         }
     }
@@ -242,7 +242,7 @@ fn restarts(run: &mut Run<'_>, directory: &Path) -> Result<(), Error> {
     if !run.wants("mount") {
         return Ok(());
     }
-    let (files, logged_files, times) = if run.arguments.smoke {
+    let (files, logged_files, times) = if run.arguments.common.smoke {
         (2000, 2000, 1)
     } else {
         (FILES, LOGGED_FILES, RESTARTS)

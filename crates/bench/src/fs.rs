@@ -16,12 +16,11 @@ mod pass;
 mod requirements;
 mod workloads;
 
-use crate::arguments::{Arguments, is_wanted};
+use crate::arguments::{Arguments, Common, is_wanted};
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::interleave;
 use crate::interrupt;
-use crate::output::Output;
 use crate::private_tmpfs::Pages;
 use crate::report::{Report, Row, Table};
 use crate::run::progress;
@@ -33,9 +32,9 @@ use workloads::{Layout, Operation, SIZES};
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let json = Output::open(arguments.json.as_deref())?;
-    interrupt::watch()?;
-    let mut bench = Bench::prepare(arguments)?;
+    let common = &arguments.common;
+    let json = common.begin()?;
+    let mut bench = Bench::prepare(common)?;
     let groups = bench.groups(&arguments.case);
     let contended = contended::cases(|name| is_wanted(&arguments.case, name));
     if groups.is_empty() && contended.is_empty() {
@@ -56,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let (smoke, rounds) = (bench.smoke, bench.rounds);
     drop(bench);
     let cannot_share = !contended.is_empty() && cpus::is_realtime()?;
-    if cannot_share && arguments.check {
+    if cannot_share && common.check {
         return Err(Error::RealTime);
     } else if cannot_share {
         println!(
@@ -64,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             contended.iter().map(|case| case.readers()).max().unwrap_or(0)
         );
     } else if !contended.is_empty() {
-        let files = contended::Contended::prepare(smoke, rounds, arguments.check)?;
+        let files = contended::Contended::prepare(smoke, rounds, common.check)?;
         for case in contended {
             progress.set_message(case.name());
             let row = files.run(case)?;
@@ -76,10 +75,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     progress.finish_and_clear();
     report.write_json(json)?;
     requirements::print_scaling(&report);
-    if arguments.smoke {
+    if common.smoke {
         Ok(())
     } else {
-        requirements::judge(&report, arguments.check)
+        requirements::judge(&report, common.check)
     }
 }
 
@@ -103,9 +102,9 @@ struct Bench {
 }
 
 impl Bench {
-    fn prepare(arguments: &Arguments) -> Result<Self, Error> {
-        let file_bytes = if arguments.smoke { 4 << 20 } else { 64 << 20 };
-        let rounds = if arguments.smoke { 2 } else { arguments.rounds as usize };
+    fn prepare(common: &Common) -> Result<Self, Error> {
+        let file_bytes = if common.smoke { 4 << 20 } else { 64 << 20 };
+        let rounds = if common.smoke { 2 } else { common.rounds as usize };
         let cpus = cpus::choose()?;
         println!(
             "files of {} MiB, {rounds} rounds, threads on CPUs {cpus:?}",
@@ -125,13 +124,13 @@ impl Bench {
         for pages in [Pages::Default, Pages::Huge] {
             match Tmpfs::new(pages, file_bytes) {
                 Ok(tmpfs) => contestants.push(Box::new(tmpfs)),
-                Err(error) if arguments.check => return Err(error),
+                Err(error) if common.check => return Err(error),
                 Err(error) => println!("SKIPPED: a peer: {error}"),
             }
         }
         contestants.push(Box::new(Memcpy::new(file_bytes)?));
         Ok(Self {
-            smoke: arguments.smoke,
+            smoke: common.smoke,
             rounds,
             file_bytes,
             cpus,

@@ -22,13 +22,12 @@ mod requirements;
 mod threads;
 
 use crate::affinity::command;
+use crate::arguments::GuestArguments;
 use crate::error::Error;
 use crate::interleave::Samples;
 use crate::interrupt;
 use crate::lab::Lab;
-use crate::output::Output;
 use crate::report::{Report, Row, Table};
-use crate::required;
 use crate::run::progress;
 use job::{Contestant, SIZES, Size};
 use lab::{Counts, Homes, Interval};
@@ -36,13 +35,10 @@ use std::path::PathBuf;
 
 /// Arguments of `homenode-bench locality`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("smoke", |smoke| smoke.help("Use two nodes and one short interval, to check that the bench works")))]
 pub(crate) struct Arguments {
-    /// Use two nodes and one short interval, to check that the bench works.
-    #[arg(long, conflicts_with = "check")]
-    smoke: bool,
-    /// Write the rows to FILE as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    guests: GuestArguments,
     /// Run only this part; may be given several times.
     #[arg(long, value_name = "PART", conflicts_with = "check")]
     only: Vec<Part>,
@@ -50,21 +46,6 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [4, 8], conflicts_with = "check",
           value_parser = clap::value_parser!(u32).range(1..=8))]
     nodes: Vec<u32>,
-    /// Number of measured rounds.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-    /// Modelled extra time of a remote access that misses the cache.
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    delay_ns: u32,
-    /// Program that runs the lab.
-    #[arg(long, value_name = "FILE", default_value = "lab/run")]
-    lab: PathBuf,
-    /// Path of the command homenode. Default: beside this program.
-    #[arg(long, value_name = "FILE")]
-    command: Option<PathBuf>,
-    /// Exit with 1 if a required number is missed.
-    #[arg(long)]
-    check: bool,
 }
 
 /// Part of the bench that boots guests of its own.
@@ -91,23 +72,23 @@ const SCALING_NODES_MAX: u32 = 4;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let json = Output::open(arguments.json.as_deref())?;
-    interrupt::watch()?;
-    let lab = Lab::find(&arguments.lab)?;
+    let guests = &arguments.guests;
+    let json = guests.common.begin()?;
+    let lab = Lab::find(&guests.lab)?;
     let mut bench = Bench {
         lab,
-        command: command::find(arguments.command.as_deref())?,
-        rounds: arguments.rounds,
+        command: command::find(guests.command.as_deref())?,
+        rounds: guests.common.rounds,
         interval_ms: 2000,
         table: Table::new(&["tmpfs", "tmpfs-none"]).with_case_width(36),
         report: Report::new("locality"),
     };
     bench.table.print_head();
-    if arguments.smoke {
+    if guests.common.smoke {
         (bench.rounds, bench.interval_ms) = (1, 1000);
         bench.shares(2, &SIZES[..1])?;
-        bench.modelled(2, &SIZES[..1], arguments.delay_ns)?;
-        bench.scaling(2, arguments.delay_ns)?;
+        bench.modelled(2, &SIZES[..1], guests.delay_ns)?;
+        bench.scaling(2, guests.delay_ns)?;
     } else {
         let is_wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
         for &nodes in &arguments.nodes {
@@ -115,18 +96,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
                 bench.shares(nodes, &SIZES)?;
             }
             if is_wanted(Part::Modelled) {
-                bench.modelled(nodes, &SIZES, arguments.delay_ns)?;
+                bench.modelled(nodes, &SIZES, guests.delay_ns)?;
             }
         }
         if is_wanted(Part::Scaling) {
-            bench.scaling(SCALING_NODES_MAX, arguments.delay_ns)?;
+            bench.scaling(SCALING_NODES_MAX, guests.delay_ns)?;
         }
     }
-    bench.report.write_json(json)?;
-    if arguments.smoke {
-        return Ok(());
-    }
-    required::judge(&requirements::findings(&bench.report), arguments.check)
+    let findings = requirements::findings(&bench.report);
+    guests.common.end(json, &bench.report, &findings)
 }
 
 struct Bench {

@@ -41,7 +41,7 @@ mod required;
 mod run;
 mod shuffle;
 
-use arguments::Arguments;
+use arguments::{Arguments, Common};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -58,11 +58,12 @@ enum Bench {
     /// Measures reads and writes: the library against tmpfs, tmpfs with huge pages, and a bare memcpy.
     Fs(Arguments),
     /// Measures names: create, stat, rename, readdir, unlink and the memory of an empty file, against tmpfs.
-    Metadata(metadata::Arguments),
+    #[command(mut_arg("rounds", |rounds| rounds.default_value("5")))]
+    Metadata(Common),
     /// Measures the mount: rings against the classic device and tmpfs, and the server's CPU time.
     Mount(Arguments),
     /// Measures the block layer against one lock and a bare memcpy, and its schedulers, latency and fairness.
-    Blk(blk::Arguments),
+    Blk(blk::BlkArguments),
     /// Measures the share of local accesses in guests with several nodes, counted by the emulator; needs make lab.
     Locality(locality::Arguments),
     /// The part of `locality` in a guest.
@@ -77,7 +78,7 @@ enum Bench {
     #[command(hide = true)]
     Upload(affinity::play::Arguments),
     /// Measures the cache of durable pools: hit ratios against LRU and ARC, whole and in slices.
-    Cache(cache::Arguments),
+    Cache(cache::CacheArguments),
     /// Measures durable pools: appends, replaced files and SQLite against ext4 and xfs, and the time to open a pool; needs root.
     Durable(durable::DurableArguments),
     /// Measures programs under `homenode run`: fio and a bare loop, against tmpfs, tmpfs with huge pages, and the mount itself.

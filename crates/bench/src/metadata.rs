@@ -9,37 +9,19 @@ mod directory;
 mod footprint;
 mod namespace;
 
+use crate::arguments::Common;
+use crate::cpus;
 use crate::error::Error;
 use crate::interleave::interleave;
 use crate::mount::served::{Served, Variant};
-use crate::output::Output;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Report, Row, Table};
-use crate::required::{self, Bound, Finding};
+use crate::required::{Bound, Finding};
 use crate::run::progress;
 use crate::shuffle::permutation;
-use crate::{cpus, interrupt};
 use directory::Directory;
 use namespace::{Library, Namespace};
-use std::path::PathBuf;
 use std::time::Instant;
-
-/// Arguments of `homenode-bench metadata`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
-    /// Use few files and rounds, to check that the bench works. The numbers mean nothing.
-    #[arg(long, conflicts_with = "check")]
-    smoke: bool,
-    /// Write the rows to FILE as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Number of measured rounds.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Exit with 1 if a required number is missed.
-    #[arg(long)]
-    check: bool,
-}
 
 /// Least ratio of the library to tmpfs, for every operation.
 const RATIO_MIN: f64 = 1.5;
@@ -49,15 +31,14 @@ const FILE_BYTES_MAX: f64 = 512.0;
 const MOUNT_BYTES: u64 = 512 << 20;
 
 /// Runs the bench.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let json = Output::open(arguments.json.as_deref())?;
-    let (files, footprint_files) = if arguments.smoke {
+pub(crate) fn run(common: &Common) -> Result<(), Error> {
+    let json = common.begin()?;
+    let (files, footprint_files) = if common.smoke {
         (2_000, 20_000)
     } else {
         (100_000, 1_000_000)
     };
-    let rounds = if arguments.smoke { 1 } else { arguments.rounds as usize };
-    interrupt::watch()?;
+    let rounds = if common.smoke { 1 } else { common.rounds as usize };
     let mut report = Report::new("metadata");
     println!("{files} files, {rounds} rounds; memory with {footprint_files} empty files");
     // Before anything else has used the heap.
@@ -72,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             contestants.push(Box::new(Directory::new("tmpfs", root, files)));
             true
         }
-        Err(error) if arguments.check => return Err(error),
+        Err(error) if common.check => return Err(error),
         Err(error) => {
             println!("SKIPPED: a peer: {error}");
             false
@@ -103,12 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let table = Table::new(peers);
     table.print_head();
     report.rows.iter().for_each(|row| table.print_row(row));
-    report.write_json(json)?;
-    if arguments.smoke {
-        Ok(())
-    } else {
-        required::judge(&findings(&report), arguments.check)
-    }
+    common.end(json, &report, &findings(&report))
 }
 
 /// Operation on every file.

@@ -20,14 +20,12 @@ pub(crate) mod served;
 mod subjects;
 mod transfer;
 
-use crate::arguments::{self, Arguments};
+use crate::arguments::{self, Arguments, Common};
 use crate::cpu_time::CpuTime;
 use crate::error::Error;
 use crate::interleave::{Samples, take_turns};
-use crate::output::Output;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Report, Row, Table};
-use crate::required;
 use crate::run::progress;
 use crate::{cpus, interrupt};
 use contestant::Contestant;
@@ -53,7 +51,8 @@ const CASE_WIDTH: usize = 50;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let json = Output::open(arguments.json.as_deref())?;
+    let common = &arguments.common;
+    let json = common.begin()?;
     let is_wanted = |name: &str| arguments::is_wanted(&arguments.case, name);
     let mut cases = subjects::all();
     cases.retain(|case| is_wanted(&case.name()));
@@ -62,14 +61,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         return Err(Error::NoCase(arguments.case.join(" or ")));
     }
     if let Err(reason) = can_mount() {
-        if arguments.check {
+        if common.check {
             return Err(Error::NoMount(reason));
         }
         println!("SKIPPED: nothing can be mounted: {reason}");
         return Ok(());
     }
-    interrupt::watch()?;
-    let mut bench = Bench::prepare(arguments, &mut cases)?;
+    let mut bench = Bench::prepare(common, &mut cases)?;
     let table = Table::new(&["tmpfs", "tmpfs-huge", "classic"])
         .with_case_width(CASE_WIDTH)
         .with_server_cpu();
@@ -99,14 +97,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     if is_kernel_wanted {
         bench.run_kernel(&mut report, &arguments.case)?;
     }
-    report.write_json(json)?;
-    if arguments.smoke {
-        return Ok(());
-    }
-    let judged = required::judge(&requirements::findings(&report), arguments.check);
+    let judged = common.end(json, &report, &requirements::findings(&report));
     // Who could not take part is a number not reached.
     match bench.left_out.pop() {
-        Some(error) if arguments.check => Err(error),
+        Some(error) if common.check => Err(error),
         _ => judged,
     }
 }
@@ -131,9 +125,9 @@ struct Bench {
 
 impl Bench {
     /// Starts everyone who takes part in one of the cases; drops the cases that need more CPUs than there are.
-    fn prepare(arguments: &Arguments, cases: &mut Vec<Case>) -> Result<Self, Error> {
-        let file_bytes = if arguments.smoke { 4 << 20 } else { 64 << 20 };
-        let rounds = if arguments.smoke { 1 } else { arguments.rounds as usize };
+    fn prepare(common: &Common, cases: &mut Vec<Case>) -> Result<Self, Error> {
+        let file_bytes = if common.smoke { 4 << 20 } else { 64 << 20 };
+        let rounds = if common.smoke { 1 } else { common.rounds as usize };
         let cpus = cpus::choose()?;
         println!(
             "files of {} MiB, {rounds} rounds, clients on CPUs {cpus:?}",
@@ -163,7 +157,7 @@ impl Bench {
             contestants.push(Contestant::tmpfs(pages, file_bytes)?);
         }
         Ok(Self {
-            smoke: arguments.smoke,
+            smoke: common.smoke,
             rounds,
             file_bytes,
             cpus,

@@ -7,12 +7,10 @@ mod loops;
 use crate::arguments::{Arguments, is_wanted};
 use crate::error::Error;
 use crate::interleave::take_turns;
-use crate::interrupt;
 use crate::mount::served::{Served, Variant};
-use crate::output::Output;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{HOMENODE, Report, Row, Table, Tail};
-use crate::required::{self, Bound, Finding};
+use crate::required::{Bound, Finding};
 use rustix::fd::{AsRawFd, OwnedFd};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -146,7 +144,8 @@ impl Contestant {
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let json = Output::open(arguments.json.as_deref())?;
+    let common = &arguments.common;
+    let json = common.begin()?;
     let mut cases = cases();
     cases.retain(|case| is_wanted(&arguments.case, &case.name()));
     let mut alone = loops::Alone::all();
@@ -155,13 +154,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         return Err(Error::NoCase(arguments.case.join(" or ")));
     }
     let library = library()?;
-    interrupt::watch()?;
-    let (file_bytes, rounds, time) = match arguments.smoke {
+    let (file_bytes, rounds, time) = match common.smoke {
         true => (4 * KIB * KIB, 1, Duration::from_millis(50)),
-        false => (64 * KIB * KIB, arguments.rounds as usize, Duration::from_millis(600)),
+        false => (64 * KIB * KIB, common.rounds as usize, Duration::from_millis(600)),
     };
     let served = match Served::start(Variant::Kernel, 4 * file_bytes as u64, None) {
-        Err(error @ Error::Unavailable { .. }) if !arguments.check => {
+        Err(error @ Error::Unavailable { .. }) if !common.check => {
             println!("SKIPPED: {error}");
             return Ok(());
         }
@@ -199,13 +197,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         table.print_row(&row);
         report.rows.push(row);
     }
-    report.write_json(json)?;
     drop(contestants);
     drop(served);
-    match arguments.smoke {
-        true => Ok(()),
-        false => required::judge(&findings(&report), arguments.check),
-    }
+    common.end(json, &report, &findings(&report))
 }
 
 fn findings(report: &Report) -> Vec<Finding> {

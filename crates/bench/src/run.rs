@@ -45,7 +45,7 @@ impl<'a> Run<'a> {
 
     /// Fewer operations where only that they work is to be seen.
     pub(crate) fn few(&self, count: usize) -> usize {
-        if self.arguments.smoke {
+        if self.arguments.common.smoke {
             count.div_ceil(50).max(8)
         } else {
             count
@@ -58,7 +58,11 @@ impl<'a> Run<'a> {
         contestants: usize,
         pass: impl FnMut(u64, usize) -> Result<f64, Error>,
     ) -> Result<Vec<Samples>, Error> {
-        let rounds = if self.arguments.smoke { 1 } else { self.arguments.rounds };
+        let rounds = if self.arguments.common.smoke {
+            1
+        } else {
+            self.arguments.common.rounds
+        };
         take_turns(contestants, rounds as usize, pass)
     }
 
@@ -76,12 +80,14 @@ impl<'a> Run<'a> {
     /// Requires at most this share of a peer's time, if the case was shown.
     pub(crate) fn require_time(&mut self, case: &str, peer: &'static str, what: &str, most: f64) {
         let found = self.report.ratio(case, peer).map(|ratio| 1.0 / ratio);
-        self.findings.extend(Finding::of(format!("{case} {what}"), found, Bound::AtMost(most)));
+        self.findings
+            .extend(Finding::of(format!("{case} {what}"), found, Bound::AtMost(most)));
     }
 
     /// Requires at most this value, if the case was shown.
     pub(crate) fn require_most(&mut self, case: &str, what: &str, most: f64) {
         let found = self.report.value(case);
-        self.findings.extend(Finding::of(format!("{case} {what}"), found, Bound::AtMost(most)));
+        self.findings
+            .extend(Finding::of(format!("{case} {what}"), found, Bound::AtMost(most)));
     }
 }

@@ -10,7 +10,7 @@
 
 use super::sliced::{Outcome, replay};
 use super::trace::Trace;
-use super::{Arguments, synthetic, yardstick};
+use super::{CacheArguments, synthetic, yardstick};
 use crate::error::Error;
 use crate::interleave::Samples;
 use crate::interrupt;
@@ -25,7 +25,7 @@ const LOSS_MAX: f64 = 0.5;
 type Asks<'a> = &'a dyn Fn(usize, u32) -> usize;
 
 /// Adds the rows of each trace; returns what is required of them.
-pub(super) fn rows(arguments: &Arguments, add: &mut impl FnMut(Row)) -> Result<Vec<Finding>, Error> {
+pub(super) fn rows(arguments: &CacheArguments, add: &mut impl FnMut(Row)) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
     for make in [synthetic::zipf, synthetic::zipf_and_scan] {
         findings.extend(trace(&make(), false, arguments, add)?);
@@ -39,7 +39,7 @@ pub(super) fn rows(arguments: &Arguments, add: &mut impl FnMut(Row)) -> Result<V
 fn trace(
     trace: &Trace,
     is_recorded: bool,
-    arguments: &Arguments,
+    arguments: &CacheArguments,
     add: &mut impl FnMut(Row),
 ) -> Result<Vec<Finding>, Error> {
     let (blocks, slices) = (trace.ids.len(), arguments.slices as usize);
@@ -112,7 +112,10 @@ fn percent(count: u64, of: usize) -> f64 {
 
 /// A row of values that are the same in every run.
 fn row(case: String, unit: &'static str, value: f64, peers: &[(&'static str, f64)]) -> Row {
-    let peers: Vec<_> = peers.iter().map(|(name, value)| (*name, Samples::from(*value))).collect();
+    let peers: Vec<_> = peers
+        .iter()
+        .map(|(name, value)| (*name, Samples::from(*value)))
+        .collect();
     let peers: Vec<_> = peers.iter().map(|(name, samples)| (*name, samples)).collect();
     Row {
         // Of a value that may be 0.

@@ -1,10 +1,10 @@
 //! Space: what it takes the cache to evict a block, and to have one written back, by how many frames there are. The disk does nothing, and there are
 //! no bytes: all that is measured is the cache's own.
 
-use crate::run::Run;
 use super::stage::{BLOCK, MEBIBYTE};
 use crate::error::Error;
 use crate::report::Row;
+use crate::run::Run;
 use crate::shuffle::Random;
 use homenode_engine::cache::{Cached, FrameIndex, SliceOptions};
 use homenode_engine::{Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved};
@@ -138,7 +138,11 @@ fn each(start: Instant, count: u64) -> f64 {
 
 /// The rows.
 pub(super) fn rows(run: &mut Run<'_>) -> Result<(), Error> {
-    let sizes = if run.arguments.smoke { &SIZES[..1] } else { &SIZES };
+    let sizes = if run.arguments.common.smoke {
+        &SIZES[..1]
+    } else {
+        &SIZES
+    };
     for name in ["evict", "write-back"] {
         let case = |size: &str| format!("space/{name}/{size}");
         if !sizes.iter().any(|(size, _)| run.wants(&case(size))) {

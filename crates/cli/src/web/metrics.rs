@@ -2,7 +2,7 @@
 
 use crate::control::protocol::StatusReport;
 use crate::live::{Pool, Pools};
-use homenode::{Flow, MemberState, RequestTimes, SliceStatus};
+use homenode::{Flow, MemberState, NodeStatus, RequestTimes, SliceStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -24,33 +24,8 @@ struct Metric {
     tell: fn(&StatusReport, &mut Tell<'_>),
 }
 
-const fn gauge(
-    name: &'static str,
-    is_bytes: bool,
-    help: &'static str,
-    tell: fn(&StatusReport, &mut Tell<'_>),
-) -> Metric {
-    Metric {
-        name,
-        help,
-        is_bytes,
-        is_counter: false,
-        tell,
-    }
-}
-
-const fn counter(
-    name: &'static str,
-    is_bytes: bool,
-    help: &'static str,
-    tell: fn(&StatusReport, &mut Tell<'_>),
-) -> Metric {
-    Metric {
-        is_counter: true,
-        ..gauge(name, is_bytes, help, tell)
-    }
-}
-
+const GAUGE: bool = false;
+const COUNTER: bool = true;
 const BYTES: bool = true;
 const NONE: bool = false;
 
@@ -67,210 +42,81 @@ fn flows_of(report: &StatusReport, tell: &mut Tell<'_>, number: fn(&Flow) -> u64
     }
 }
 
-const METRICS: &[Metric] = &[
-    gauge(
-        "capacity",
-        BYTES,
-        "Space of all members that take data",
-        |report, tell| {
-            tell(&[], report.pool.capacity_bytes);
-        },
-    ),
-    gauge(
-        "used",
-        BYTES,
-        "Bytes that hold data, those in files of the kernel included",
-        |report, tell| {
-            tell(&[], report.pool.used_bytes);
-        },
-    ),
-    gauge(
-        "free",
-        BYTES,
-        "Bytes that can still be written or promised",
-        |report, tell| {
-            tell(&[], report.pool.free_bytes);
-        },
-    ),
-    gauge(
-        "reserved",
-        BYTES,
-        "Bytes promised to files and not placed yet",
-        |report, tell| {
-            tell(&[], report.pool.reserved_bytes);
-        },
-    ),
-    gauge(
-        "metadata",
-        BYTES,
-        "Memory of names, attributes and block maps",
-        |report, tell| {
-            tell(&[], report.pool.metadata_used_bytes);
-        },
-    ),
-    gauge("metadata_limit", BYTES, "Limit of that memory", |report, tell| {
-        tell(&[], report.pool.metadata_limit_bytes);
-    }),
-    gauge(
-        "problems",
-        NONE,
-        "Faults of the pool that homenode status names",
-        |report, tell| {
-            tell(&[], report.problems.len() as u64);
-        },
-    ),
-    gauge(
-        "open_files",
-        NONE,
-        "Opens of files that are not closed yet",
-        |report, tell| {
-            tell(&[], report.fuse.open_files);
-        },
-    ),
-    gauge(
-        "node_capacity",
-        BYTES,
-        "Size of the members of a node",
-        |report, tell| {
-            let nodes = report.pool.nodes.iter();
-            nodes.for_each(|node| tell(&[("node", node.node.0.to_string())], node.capacity_bytes));
-        },
-    ),
-    gauge("node_used", BYTES, "Bytes that hold data on a node", |report, tell| {
-        let nodes = report.pool.nodes.iter();
-        nodes.for_each(|node| tell(&[("node", node.node.0.to_string())], node.used_bytes));
-    }),
-    gauge(
-        "draining",
-        BYTES,
-        "Bytes that are left on members which are being emptied",
-        |report, tell| {
-            let members = report.pool.members.iter();
-            for member in members.filter(|member| member.state == MemberState::Draining) {
-                let labels = [("member", member.id.0.to_string()), ("node", member.home.0.to_string())];
-                tell(&labels, member.used_bytes);
-            }
-        },
-    ),
-    counter(
-        "flow",
-        BYTES,
-        "Bytes read and written, by node of the CPUs and home of the bytes; none where that is not seen",
-        |report, tell| flows_of(report, tell, |flow| flow.bytes),
-    ),
-    counter(
-        "flow_operations",
-        NONE,
-        "Reads and writes of these bytes; those that the kernel does by itself are not counted",
-        |report, tell| flows_of(report, tell, |flow| flow.operations),
-    ),
-    counter(
-        "spilled",
-        BYTES,
-        "Bytes that went to another node than the writer's because nearer members were full",
-        |report, tell| {
-            for spill in &report.pool.spills {
-                tell(
-                    &[("from", spill.from.0.to_string()), ("home", spill.home.0.to_string())],
-                    spill.bytes,
-                );
-            }
-        },
-    ),
-    counter(
-        "requests",
-        NONE,
-        "Requests that reached the server, by operation",
-        |report, tell| {
-            for (operation, count) in &report.fuse.by_operation {
-                tell(&[("operation", operation.clone())], *count);
-            }
-        },
-    ),
-    counter(
-        "errors",
-        NONE,
-        "Requests answered with an errno that is not ordinary, by errno",
-        |report, tell| {
-            for (errno, count) in &report.fuse.errors_by_errno {
-                tell(&[("errno", errno.to_string())], *count);
-            }
-        },
-    ),
-    counter(
-        "panics",
-        NONE,
-        "Requests that met a bug of the server",
-        |report, tell| {
-            tell(&[], report.fuse.panics);
-        },
-    ),
-    counter(
-        "refused",
-        NONE,
-        "Requests refused because the memory of metadata was full",
-        |report, tell| {
-            tell(&[], report.pool.metadata_refused);
-        },
-    ),
-    counter(
-        "member_errors",
-        NONE,
-        "Requests to a disk that failed",
-        |report, tell| {
-            for member in &report.pool.members {
-                tell(&[("member", member.id.0.to_string())], member.errors);
-            }
-        },
-    ),
-    counter(
-        "moved",
-        BYTES,
-        "Bytes of files that moved to their users",
-        |report, tell| {
-            tell(&[], report.mover.moved_bytes);
-        },
-    ),
-    gauge("cache", BYTES, "Frames of a slice of the cache", |report, tell| {
-        slices(report, tell, |slice| slice.bytes)
-    }),
-    gauge("cache_free", BYTES, "Frames that hold no block", |report, tell| {
-        slices(report, tell, |slice| slice.free_bytes)
-    }),
-    gauge(
-        "cache_dirty",
-        BYTES,
-        "Frames that are newer than their disks",
-        |report, tell| {
-            slices(report, tell, |slice| slice.dirty_bytes);
-        },
-    ),
-    counter("cache_copies", NONE, "Copies to and from frames", |report, tell| {
-        slices(report, tell, |slice| slice.copies)
-    }),
-    counter("cache_fetched", BYTES, "Bytes read from disks", |report, tell| {
-        slices(report, tell, |slice| slice.fetched_bytes)
-    }),
-    counter("cache_saved", BYTES, "Bytes written to disks", |report, tell| {
-        slices(report, tell, |slice| slice.saved_bytes)
-    }),
-    gauge(
-        "server_resident",
-        BYTES,
-        "Memory of the server's process",
-        |report, tell| {
-            tell(&[], report.server_memory.resident_bytes);
-        },
-    ),
-    gauge(
-        "server_own",
-        BYTES,
-        "Memory of its own: neither members nor mapped files",
-        |report, tell| {
-            tell(&[], report.server_memory.own_bytes);
-        },
-    ),
-];
+/// A table of metrics: kind, unit, name, help, and the value of a report, or the telling of values that have labels.
+macro_rules! metrics {
+    (@tell |$report:ident| $value:expr) => { |$report, tell| tell(&[], $value) };
+    (@tell |$report:ident, $tell:ident| $telling:expr) => { |$report, $tell| $telling };
+    ($($kind:ident $unit:ident $name:literal $help:literal |$report:ident $(, $tell:ident)?| $value:expr;)*) => {
+        &[$(Metric {
+            name: $name,
+            help: $help,
+            is_bytes: $unit,
+            is_counter: $kind,
+            tell: metrics!(@tell |$report $(, $tell)?| $value),
+        }),*]
+    };
+}
+
+const METRICS: &[Metric] = metrics! {
+    GAUGE BYTES "capacity" "Space of all members that take data" |report| report.pool.capacity_bytes;
+    GAUGE BYTES "used" "Bytes that hold data, those in files of the kernel included" |report| report.pool.used_bytes;
+    GAUGE BYTES "free" "Bytes that can still be written or promised" |report| report.pool.free_bytes;
+    GAUGE BYTES "reserved" "Bytes promised to files and not placed yet" |report| report.pool.reserved_bytes;
+    GAUGE BYTES "metadata" "Memory of names, attributes and block maps" |report| report.pool.metadata_used_bytes;
+    GAUGE BYTES "metadata_limit" "Limit of that memory" |report| report.pool.metadata_limit_bytes;
+    GAUGE NONE "problems" "Faults of the pool that homenode status names" |report| report.problems.len() as u64;
+    GAUGE NONE "open_files" "Opens of files that are not closed yet" |report| report.fuse.open_files;
+    GAUGE BYTES "node_capacity" "Size of the members of a node" |report, tell| nodes(report, tell, |node| node.capacity_bytes);
+    GAUGE BYTES "node_used" "Bytes that hold data on a node" |report, tell| nodes(report, tell, |node| node.used_bytes);
+    GAUGE BYTES "draining" "Bytes that are left on members which are being emptied" |report, tell| {
+        let members = report.pool.members.iter();
+        for member in members.filter(|member| member.state == MemberState::Draining) {
+            let labels = [("member", member.id.0.to_string()), ("node", member.home.0.to_string())];
+            tell(&labels, member.used_bytes);
+        }
+    };
+    COUNTER BYTES "flow" "Bytes read and written, by node of the CPUs and home of the bytes; none where that is not seen"
+        |report, tell| flows_of(report, tell, |flow| flow.bytes);
+    COUNTER NONE "flow_operations" "Reads and writes of these bytes; those that the kernel does by itself are not counted"
+        |report, tell| flows_of(report, tell, |flow| flow.operations);
+    COUNTER BYTES "spilled" "Bytes that went to another node than the writer's because nearer members were full" |report, tell| {
+        for spill in &report.pool.spills {
+            tell(&[("from", spill.from.0.to_string()), ("home", spill.home.0.to_string())], spill.bytes);
+        }
+    };
+    COUNTER NONE "requests" "Requests that reached the server, by operation" |report, tell| {
+        for (operation, count) in &report.fuse.by_operation {
+            tell(&[("operation", operation.clone())], *count);
+        }
+    };
+    COUNTER NONE "errors" "Requests answered with an errno that is not ordinary, by errno" |report, tell| {
+        for (errno, count) in &report.fuse.errors_by_errno {
+            tell(&[("errno", errno.to_string())], *count);
+        }
+    };
+    COUNTER NONE "panics" "Requests that met a bug of the server" |report| report.fuse.panics;
+    COUNTER NONE "refused" "Requests refused because the memory of metadata was full" |report| report.pool.metadata_refused;
+    COUNTER NONE "member_errors" "Requests to a disk that failed" |report, tell| {
+        for member in &report.pool.members {
+            tell(&[("member", member.id.0.to_string())], member.errors);
+        }
+    };
+    COUNTER BYTES "moved" "Bytes of files that moved to their users" |report| report.mover.moved_bytes;
+    GAUGE BYTES "cache" "Frames of a slice of the cache" |report, tell| slices(report, tell, |slice| slice.bytes);
+    GAUGE BYTES "cache_free" "Frames that hold no block" |report, tell| slices(report, tell, |slice| slice.free_bytes);
+    GAUGE BYTES "cache_dirty" "Frames that are newer than their disks" |report, tell| slices(report, tell, |slice| slice.dirty_bytes);
+    COUNTER NONE "cache_copies" "Copies to and from frames" |report, tell| slices(report, tell, |slice| slice.copies);
+    COUNTER BYTES "cache_fetched" "Bytes read from disks" |report, tell| slices(report, tell, |slice| slice.fetched_bytes);
+    COUNTER BYTES "cache_saved" "Bytes written to disks" |report, tell| slices(report, tell, |slice| slice.saved_bytes);
+    GAUGE BYTES "server_resident" "Memory of the server's process" |report| report.server_memory.resident_bytes;
+    GAUGE BYTES "server_own" "Memory of its own: neither members nor mapped files" |report| report.server_memory.own_bytes;
+};
+
+fn nodes(report: &StatusReport, tell: &mut Tell<'_>, of: fn(&NodeStatus) -> u64) {
+    for node in &report.pool.nodes {
+        tell(&[("node", node.node.0.to_string())], of(node));
+    }
+}
 
 fn slices(report: &StatusReport, tell: &mut Tell<'_>, of: fn(&SliceStatus) -> u64) {
     for slice in &report.cache.slices {

@@ -3,44 +3,51 @@
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-struct Echo;
+type Handled = std::result::Result<Outcome, Refusal>;
 
-impl Handler for Echo {
-    fn handle(
-        &self,
-        request: Request,
-        user: Option<u32>,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> std::result::Result<Outcome, Refusal> {
-        assert_eq!(user, Some(rustix::process::geteuid().as_raw()));
-        match request {
-            Request::PoolDrain { member } => {
-                thread::sleep(PROGRESS_PERIOD);
-                progress(1, 2);
-                progress(2, 2);
-                Ok(Outcome::Drained {
-                    bytes: u64::from(member),
-                })
-            }
-            Request::PoolRemove { .. } => panic!("planned panic"),
-            _ => Err(Refusal::new("no")),
-        }
+impl<F> Handler for F
+where
+    F: Fn(Request, Option<u32>, &mut dyn FnMut(u64, u64)) -> Handled + Send + Sync + 'static,
+{
+    fn handle(&self, request: Request, user: Option<u32>, progress: &mut dyn FnMut(u64, u64)) -> Handled {
+        self(request, user, progress)
     }
 }
 
-fn talk(lines: &[u8]) -> Vec<Reply> {
+fn echo(request: Request, user: Option<u32>, progress: &mut dyn FnMut(u64, u64)) -> Handled {
+    assert_eq!(user, Some(rustix::process::geteuid().as_raw()));
+    match request {
+        Request::PoolDrain { member } => {
+            thread::sleep(PROGRESS_PERIOD);
+            progress(1, 2);
+            progress(2, 2);
+            Ok(Outcome::Drained {
+                bytes: u64::from(member),
+            })
+        }
+        Request::PoolRemove { .. } => panic!("planned panic"),
+        _ => Err(Refusal::new("no")),
+    }
+}
+
+/// Sends lines, and returns the replies and how the conversation ended.
+fn talk_as(rights: Rights, lines: &[u8]) -> (Vec<Reply>, io::Result<()>) {
     let (client, server) = UnixStream::pair().unwrap();
     let activity = Arc::new(Activity::default());
     let thread_activity = Arc::clone(&activity);
-    let thread = thread::spawn(move || converse(&server, &Echo, &thread_activity, (FIRST_TIMEOUT, Rights::All)));
+    let thread = thread::spawn(move || converse(&server, &echo, &thread_activity, (FIRST_TIMEOUT, rights)));
     (&client).write_all(lines).unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
-    let replies = BufReader::new(&client)
-        .lines()
-        .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
-        .collect();
-    thread.join().unwrap().unwrap();
+    let lines = BufReader::new(&client).lines().map_while(std::result::Result::ok);
+    let replies = lines.map(|line| serde_json::from_str(&line).unwrap()).collect();
+    let end = thread.join().unwrap();
     assert_eq!(activity.counts().requests, 0, "no request is counted any more");
+    (replies, end)
+}
+
+fn talk(lines: &[u8]) -> Vec<Reply> {
+    let (replies, end) = talk_as(Rights::All, lines);
+    end.unwrap();
     replies
 }
 
@@ -54,20 +61,15 @@ fn a_panic_is_answered_and_the_connection_stays_open() {
 #[test]
 fn readers_change_nothing() {
     for request in ["\"pool_drain\",\"member\":1", "\"down\",\"lazy\":true", "\"tasks\""] {
-        let (mut client, server) = UnixStream::pair().unwrap();
-        let reading = (FIRST_TIMEOUT, Rights::Reading);
-        let thread = thread::spawn(move || converse(&server, &Echo, &Arc::default(), reading));
         let lines = format!("{{\"request\":\"status\"}}\n{{\"request\":{request}}}\n{{\"request\":\"status\"}}\n");
-        client.write_all(lines.as_bytes()).unwrap();
-        client.shutdown(std::net::Shutdown::Write).unwrap();
-        let replies: Vec<String> = BufReader::new(&client)
-            .lines()
-            .map_while(std::result::Result::ok)
-            .collect();
+        let (replies, end) = talk_as(Rights::Reading, lines.as_bytes());
         // The handler's own answer, a refusal, and no more.
-        assert!(replies.len() == 2 && replies[0].contains("\"no\""), "{replies:?}");
-        assert!(replies[1].contains("only root may do that"), "{replies:?}");
-        let end = thread.join().unwrap().unwrap_err();
+        let [Reply::Failed(answer), Reply::Failed(refusal)] = &replies[..] else {
+            panic!("{replies:?}");
+        };
+        assert_eq!(answer.message, "no");
+        assert!(refusal.message.contains("only root may do that"), "{refusal:?}");
+        let end = end.unwrap_err();
         assert_eq!(end.kind(), io::ErrorKind::PermissionDenied);
     }
 }
@@ -76,11 +78,11 @@ fn readers_change_nothing() {
 fn a_silent_connection_is_closed_but_a_client_that_has_asked_may_pause() {
     const FIRST: Duration = Duration::from_millis(50);
     let (silent, server) = UnixStream::pair().unwrap();
-    let end = converse(&server, &Echo, &Arc::default(), (FIRST, Rights::All)).unwrap_err();
+    let end = converse(&server, &echo, &Arc::default(), (FIRST, Rights::All)).unwrap_err();
     assert_eq!(end.kind(), io::ErrorKind::WouldBlock, "{end}");
     drop(silent);
     let (mut client, server) = UnixStream::pair().unwrap();
-    let thread = thread::spawn(move || converse(&server, &Echo, &Arc::default(), (FIRST, Rights::All)));
+    let thread = thread::spawn(move || converse(&server, &echo, &Arc::default(), (FIRST, Rights::All)));
     for _ in 0..2 {
         client.write_all(b"{\"request\":\"status\"}\n").unwrap();
         let mut answer = String::new();
@@ -94,57 +96,34 @@ fn a_silent_connection_is_closed_but_a_client_that_has_asked_may_pause() {
 
 #[test]
 fn a_queued_request_is_dropped_when_its_client_has_gone() {
-    struct Never;
-    impl Handler for Never {
-        fn handle(
-            &self,
-            request: Request,
-            _user: Option<u32>,
-            _progress: &mut dyn FnMut(u64, u64),
-        ) -> std::result::Result<Outcome, Refusal> {
-            panic!("begun: {request:?}");
-        }
-    }
+    let never = |request: Request, _: Option<u32>, _: &mut dyn FnMut(u64, u64)| -> Handled { panic!("begun: {request:?}") };
     let (mut client, server) = UnixStream::pair().unwrap();
     let lines = b"{\"request\":\"pool_remove\",\"member\":1}\n{\"request\":\"status\"}\n";
     client.write_all(lines).unwrap();
     drop(client);
-    converse(&server, &Never, &Arc::default(), (FIRST_TIMEOUT, Rights::All)).unwrap();
+    converse(&server, &never, &Arc::default(), (FIRST_TIMEOUT, Rights::All)).unwrap();
 }
 
 #[test]
 fn a_request_in_progress_finishes_when_its_client_has_gone() {
-    struct Slow {
-        client: Mutex<Option<UnixStream>>,
-        is_done: AtomicBool,
-    }
-    impl Handler for Slow {
-        fn handle(
-            &self,
-            _request: Request,
-            _user: Option<u32>,
-            progress: &mut dyn FnMut(u64, u64),
-        ) -> std::result::Result<Outcome, Refusal> {
-            drop(self.client.lock().unwrap().take());
-            thread::sleep(PROGRESS_PERIOD);
-            progress(1, 2);
-            self.is_done.store(true, Ordering::Relaxed);
-            Ok(Outcome::Removed)
-        }
-    }
     let (mut client, server) = UnixStream::pair().unwrap();
     client
         .write_all(b"{\"request\":\"pool_remove\",\"member\":1}\n")
         .unwrap();
-    let slow = Slow {
-        client: Mutex::new(Some(client)),
-        is_done: AtomicBool::new(false),
+    let (client, is_done) = (Mutex::new(Some(client)), Arc::new(AtomicBool::new(false)));
+    let done = Arc::clone(&is_done);
+    let slow = move |_: Request, _: Option<u32>, progress: &mut dyn FnMut(u64, u64)| -> Handled {
+        drop(client.lock().unwrap().take());
+        thread::sleep(PROGRESS_PERIOD);
+        progress(1, 2);
+        done.store(true, Ordering::Relaxed);
+        Ok(Outcome::Removed)
     };
     assert!(
         converse(&server, &slow, &Arc::default(), (FIRST_TIMEOUT, Rights::All)).is_err(),
         "the answer reaches nobody"
     );
-    assert!(slow.is_done.into_inner());
+    assert!(is_done.load(Ordering::Relaxed));
 }
 
 #[test]
@@ -183,7 +162,7 @@ fn garbage_is_answered_and_the_connection_stays_open() {
 
 #[test]
 fn a_viewer_too_many_is_told_so() {
-    let (handler, activity): (Arc<dyn Handler>, _) = (Arc::new(Echo), Arc::new(Activity::default()));
+    let (handler, activity): (Arc<dyn Handler>, _) = (Arc::new(echo), Arc::new(Activity::default()));
     // Tests run as root, for whom a user's bound does not hold.
     let others: Vec<_> = (1..)
         .take(READERS_MAX)
@@ -237,7 +216,7 @@ fn a_line_that_comes_byte_by_byte_has_an_end() {
         }
     });
     let begun = Instant::now();
-    let end = converse(&server, &Echo, &Arc::default(), (FIRST, Rights::Reading)).unwrap_err();
+    let end = converse(&server, &echo, &Arc::default(), (FIRST, Rights::Reading)).unwrap_err();
     assert_eq!(end.kind(), io::ErrorKind::WouldBlock, "{end}");
     assert!(begun.elapsed() < 3 * FIRST, "{:?}", begun.elapsed());
     drop(server);
@@ -251,17 +230,13 @@ fn a_reader_gets_four_answers_a_second_and_root_gets_all() {
         (Rights::Reading, REQUESTS * READER_PERIOD, 20 * READER_PERIOD),
         (Rights::All, Duration::ZERO, READER_PERIOD),
     ] {
-        let (mut client, server) = UnixStream::pair().unwrap();
-        let thread = thread::spawn(move || converse(&server, &Echo, &Arc::default(), (FIRST_TIMEOUT, rights)));
         let begun = Instant::now();
-        for _ in 0..REQUESTS {
-            client.write_all(b"{\"request\":\"live\",\"since_ms\":0}\n").unwrap();
-        }
-        client.shutdown(std::net::Shutdown::Write).unwrap();
-        assert_eq!(BufReader::new(&client).lines().count(), REQUESTS as usize);
+        let lines = b"{\"request\":\"live\",\"since_ms\":0}\n".repeat(REQUESTS as usize);
+        let (replies, end) = talk_as(rights, &lines);
+        assert_eq!(replies.len(), REQUESTS as usize);
         let taken = begun.elapsed();
         assert!((least..most).contains(&taken), "{rights:?}: {taken:?}");
-        thread.join().unwrap().unwrap();
+        end.unwrap();
     }
 }
 
@@ -272,7 +247,7 @@ fn requests_of_a_reader_who_has_gone_are_dropped_at_once() {
         client.write_all(&b"{\"request\":\"status\"}\n".repeat(50)).unwrap();
         drop(client);
         let begun = Instant::now();
-        let end = converse(&server, &Echo, &Arc::default(), (FIRST_TIMEOUT, rights));
+        let end = converse(&server, &echo, &Arc::default(), (FIRST_TIMEOUT, rights));
         assert_eq!(end.is_ok(), ends_well, "{rights:?}: {end:?}");
         assert!(begun.elapsed() < 4 * READER_PERIOD, "{:?}", begun.elapsed());
     }

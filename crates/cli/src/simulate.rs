@@ -10,7 +10,7 @@ use crate::topology::crashes_hwloc;
 use clap::{Args, Subcommand, ValueEnum};
 use homenode_linux::topology::{Source, read};
 use homenode_policy::topology::Topology;
-use homenode_sim::figures::{self, Effort, Figure};
+use homenode_sim::figures::{self, Effort, Figure, Point};
 use homenode_sim::fio::{Fio, Work};
 use homenode_sim::{Constants, Contestant, Machine};
 use std::fs;
@@ -277,16 +277,9 @@ fn fio(args: &FioArgs) -> Result<()> {
             events += done.events;
         }
         tracing::debug!(events, seconds = begin.elapsed().as_secs_f64(), "simulated");
-        speeds.sort_by(f64::total_cmp);
-        local.sort_by(f64::total_cmp);
-        text.push_str(&format!(
-            "{:<36} {:>9.0} MB/s ({:.0} to {:.0})  {:>5.1} % local\n",
-            contestant.name(),
-            speeds[speeds.len() / 2],
-            speeds[0],
-            speeds[speeds.len() - 1],
-            local[local.len() / 2]
-        ));
+        let Point { low, median, high, .. } = Point::of(0.0, speeds);
+        let (name, local) = (contestant.name(), Point::of(0.0, local).median);
+        text.push_str(&format!("{name:<36} {median:>9.0} MB/s ({low:.0} to {high:.0})  {local:>5.1} % local\n"));
     }
     crate::print_text(&text)
 }

@@ -46,7 +46,7 @@ where
     Y: AsRangedCoord<Value = f64>,
     Y::CoordDescType: ValueFormatter<f64>,
 {
-    let failed = |error: &dyn std::fmt::Display| format!("cannot draw {}: {error}", figure.name);
+    let failed = |error: &dyn std::fmt::Display| format!("cannot draw {}: {error}", figure.title);
     let legend = u32::try_from(figure.series.len()).map_err(|error| failed(&error))? * LEGEND_LINE;
     let root = SVGBackend::with_string(text, (SIZE.0, SIZE.1 + legend)).into_drawing_area();
     let result = (|| {

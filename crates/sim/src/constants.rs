@@ -35,7 +35,7 @@ impl Band {
 }
 
 /// Costs of file operations by one contestant, in nanoseconds beside the copy of the bytes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs<T> {
     /// Each read or write.
     pub operation_ns: T,
@@ -45,19 +45,19 @@ pub struct Costs<T> {
     pub first_ns: T,
 }
 
-/// Bands of all constants.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Constants {
+/// All constants: bands, or what was drawn of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Constants<T = Band> {
     /// Time of a line from memory of the own node.
-    pub local_ns: Band,
+    pub local_ns: T,
     /// Time that each link on the way adds. Not used where a machine tells its latencies in nanoseconds.
-    pub hop_ns: Band,
+    pub hop_ns: T,
     /// Lines that a core has under way at once when it copies.
-    pub lines_under_way: Band,
+    pub lines_under_way: T,
     /// Percent by which the first [`PAGE_LINES`](crate::machine::PAGE_LINES) lines of a copy take longer than later ones, as nothing is read ahead yet.
-    pub first_percent: Band,
+    pub first_percent: T,
     /// Percent by which the first [`RAMP_LINES`](crate::machine::RAMP_LINES) take longer.
-    pub ramp_percent: Band,
+    pub ramp_percent: T,
     /// Measured times of a core that copies alone, from memory of its own node: instead of the three above, of the lines that a write
     /// takes more, and of caches.
     pub copies: Copies,
@@ -65,49 +65,29 @@ pub struct Constants {
     /// the reads and overwrites of [`fio`](crate::fio).
     pub crowded_copies: Copies,
     /// Bytes a nanosecond of a node's memory.
-    pub memory_bytes_per_ns: Band,
+    pub memory_bytes_per_ns: T,
     /// Bytes a nanosecond of a link, each way.
-    pub link_bytes_per_ns: Band,
+    pub link_bytes_per_ns: T,
     /// Lines that cross memory for each line written: 2 where the old line is read first.
-    pub lines_per_written: Band,
+    pub lines_per_written: T,
     /// Time in which a modified cache line goes to another core of the node.
-    pub transfer_ns: Band,
+    pub transfer_ns: T,
     /// Time that each link on the way adds to that.
-    pub transfer_hop_ns: Band,
+    pub transfer_hop_ns: T,
     /// A stock tmpfs, in pages of 4 KiB.
-    pub tmpfs: Costs<Band>,
+    pub tmpfs: Costs<T>,
     /// Homenode's mount, whose files the kernel holds; and a tmpfs in huge pages.
-    pub mount: Costs<Band>,
+    pub mount: Costs<T>,
     /// Homenode's library, and the paper's filesystem in the kernel without its system call.
-    pub library: Costs<Band>,
+    pub library: Costs<T>,
     /// The page cache of a disk's filesystem, on a hit.
-    pub page_cache: Costs<Band>,
+    pub page_cache: Costs<T>,
     /// A FUSE server that keeps files in its own memory: two wake-ups for each operation, and a second copy of each page.
-    pub fuse: Costs<Band>,
+    pub fuse: Costs<T>,
 }
 
 /// Constants of one run.
-#[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the fields are those of Constants")]
-pub struct Drawn {
-    pub local_ns: f64,
-    pub hop_ns: f64,
-    pub lines_under_way: f64,
-    pub first_percent: f64,
-    pub ramp_percent: f64,
-    pub copies: Copies,
-    pub crowded_copies: Copies,
-    pub memory_bytes_per_ns: f64,
-    pub link_bytes_per_ns: f64,
-    pub lines_per_written: f64,
-    pub transfer_ns: f64,
-    pub transfer_hop_ns: f64,
-    pub tmpfs: Costs<f64>,
-    pub mount: Costs<f64>,
-    pub library: Costs<f64>,
-    pub page_cache: Costs<f64>,
-    pub fuse: Costs<f64>,
-}
+pub type Drawn = Constants<f64>;
 
 impl Costs<Band> {
     const fn new(operation_ns: Band, page_ns: Band, first_ns: Band) -> Self {
@@ -115,14 +95,6 @@ impl Costs<Band> {
             operation_ns,
             page_ns,
             first_ns,
-        }
-    }
-
-    fn draw(self, random: &mut Random) -> Costs<f64> {
-        Costs {
-            operation_ns: self.operation_ns.draw(random),
-            page_ns: self.page_ns.draw(random),
-            first_ns: self.first_ns.draw(random),
         }
     }
 }
@@ -144,6 +116,36 @@ pub(crate) fn ps(ns: f64) -> u64 {
     #[expect(clippy::cast_possible_truncation, reason = "see above")]
     let ps = (ns * PS_PER_NS as f64).round() as u64;
     ps
+}
+
+impl<T> Constants<T> {
+    /// Each constant and its name, in the order of draws; times of copies are not drawn.
+    fn fields(&mut self) -> Vec<(String, &mut T)> {
+        let mut fields = vec![
+            ("local_ns".to_owned(), &mut self.local_ns),
+            ("hop_ns".to_owned(), &mut self.hop_ns),
+            ("lines_under_way".to_owned(), &mut self.lines_under_way),
+            ("first_percent".to_owned(), &mut self.first_percent),
+            ("ramp_percent".to_owned(), &mut self.ramp_percent),
+            ("memory_bytes_per_ns".to_owned(), &mut self.memory_bytes_per_ns),
+            ("link_bytes_per_ns".to_owned(), &mut self.link_bytes_per_ns),
+            ("lines_per_written".to_owned(), &mut self.lines_per_written),
+            ("transfer_ns".to_owned(), &mut self.transfer_ns),
+            ("transfer_hop_ns".to_owned(), &mut self.transfer_hop_ns),
+        ];
+        for (name, costs) in [
+            ("tmpfs", &mut self.tmpfs),
+            ("mount", &mut self.mount),
+            ("library", &mut self.library),
+            ("page_cache", &mut self.page_cache),
+            ("fuse", &mut self.fuse),
+        ] {
+            fields.push((format!("{name}.operation_ns"), &mut costs.operation_ns));
+            fields.push((format!("{name}.page_ns"), &mut costs.page_ns));
+            fields.push((format!("{name}.first_ns"), &mut costs.first_ns));
+        }
+        fields
+    }
 }
 
 impl Constants {
@@ -203,70 +205,32 @@ impl Constants {
     /// `tmpfs.page_ns`, `copies.4096`. Whether there is a constant of that name.
     #[must_use]
     pub fn set(&mut self, name: &str, value: f64) -> bool {
-        let of_costs = |costs: &mut Costs<Band>, name: &str| {
-            match name {
-                "operation_ns" => costs.operation_ns = Band::known(value),
-                "page_ns" => costs.page_ns = Band::known(value),
-                "first_ns" => costs.first_ns = Band::known(value),
-                _ => return false,
-            }
-            true
+        let copies = match name.split_once('.') {
+            Some(("copies", bytes)) => Some((&mut self.copies, bytes)),
+            Some(("crowded_copies", bytes)) => Some((&mut self.crowded_copies, bytes)),
+            _ => None,
         };
-        let of_copies = |copies: &mut Copies, bytes: &str| {
+        if let Some((copies, bytes)) = copies {
             let bytes = bytes.parse().ok().filter(|bytes| *bytes > 0);
-            bytes.map(|bytes| copies.insert(bytes, value)).is_some()
-        };
-        let of_machine = match name {
-            "local_ns" => &mut self.local_ns,
-            "hop_ns" => &mut self.hop_ns,
-            "lines_under_way" => &mut self.lines_under_way,
-            "first_percent" => &mut self.first_percent,
-            "ramp_percent" => &mut self.ramp_percent,
-            "memory_bytes_per_ns" => &mut self.memory_bytes_per_ns,
-            "link_bytes_per_ns" => &mut self.link_bytes_per_ns,
-            "lines_per_written" => &mut self.lines_per_written,
-            "transfer_ns" => &mut self.transfer_ns,
-            "transfer_hop_ns" => &mut self.transfer_hop_ns,
-            _ => {
-                return match name.split_once('.') {
-                    Some(("copies", bytes)) => of_copies(&mut self.copies, bytes),
-                    Some(("crowded_copies", bytes)) => of_copies(&mut self.crowded_copies, bytes),
-                    Some(("tmpfs", name)) => of_costs(&mut self.tmpfs, name),
-                    Some(("mount", name)) => of_costs(&mut self.mount, name),
-                    Some(("library", name)) => of_costs(&mut self.library, name),
-                    Some(("page_cache", name)) => of_costs(&mut self.page_cache, name),
-                    Some(("fuse", name)) => of_costs(&mut self.fuse, name),
-                    _ => false,
-                };
-            }
-        };
-        *of_machine = Band::known(value);
-        true
+            return bytes.map(|bytes| copies.insert(bytes, value)).is_some();
+        }
+        let found = self.fields().into_iter().find(|(of_field, _)| of_field == name);
+        found.map(|(_, band)| *band = Band::known(value)).is_some()
     }
 
     /// Constants of one run; the same seed draws the same.
     #[must_use]
     pub fn draw(&self, seed: u64) -> Drawn {
         let random = &mut random(Stream::Constants, seed);
-        Drawn {
-            local_ns: self.local_ns.draw(random),
-            hop_ns: self.hop_ns.draw(random),
-            lines_under_way: self.lines_under_way.draw(random),
-            first_percent: self.first_percent.draw(random),
-            ramp_percent: self.ramp_percent.draw(random),
+        let mut drawn = Drawn {
             copies: self.copies.clone(),
             crowded_copies: self.crowded_copies.clone(),
-            memory_bytes_per_ns: self.memory_bytes_per_ns.draw(random),
-            link_bytes_per_ns: self.link_bytes_per_ns.draw(random),
-            lines_per_written: self.lines_per_written.draw(random),
-            transfer_ns: self.transfer_ns.draw(random),
-            transfer_hop_ns: self.transfer_hop_ns.draw(random),
-            tmpfs: self.tmpfs.draw(random),
-            mount: self.mount.draw(random),
-            library: self.library.draw(random),
-            page_cache: self.page_cache.draw(random),
-            fuse: self.fuse.draw(random),
+            ..Drawn::default()
+        };
+        for ((_, value), (_, band)) in drawn.fields().into_iter().zip(self.clone().fields()) {
+            *value = band.draw(random);
         }
+        drawn
     }
 }
 

@@ -24,7 +24,7 @@ mod trees;
 
 use crate::argument;
 use crate::control::protocol::OUTPUT_VERSION;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Cannot, Failure, Result, fail};
 use crate::mountinfo::{absolute, shown};
 use clap::Args;
 use homenode::Size;
@@ -180,13 +180,10 @@ fn check_writable(file: &Path) -> Result<()> {
 }
 
 fn report(args: &DemoArgs, outcome: &Outcome) -> Result<()> {
-    let write = |file: &Path, text: &str| {
-        fs::write(file, text).map_err(|error| Failure::new(format!("cannot write {}: {error}", shown(file))))
-    };
+    let write = |file: &Path, text: &str| fs::write(file, text).cannot(format_args!("write {}", shown(file)));
     write(&args.report, &page::of(outcome))?;
     if let Some(file) = &args.json {
-        let json = serde_json::to_string_pretty(outcome)
-            .map_err(|error| Failure::new(format!("cannot write the results as JSON: {error}")))?;
+        let json = serde_json::to_string_pretty(outcome).cannot("write the results as JSON")?;
         write(file, &(json + "\n"))?;
     }
     crate::print_text(&table::of(outcome))?;

@@ -93,6 +93,18 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
+/// Results whose errors tell what could not be done.
+pub(crate) trait Cannot<T> {
+    /// Fails with "cannot", what was to be done, and the error.
+    fn cannot(self, what: impl fmt::Display) -> Result<T>;
+}
+
+impl<T, E: fmt::Display> Cannot<T> for std::result::Result<T, E> {
+    fn cannot(self, what: impl fmt::Display) -> Result<T> {
+        self.map_err(|error| Failure::new(format!("cannot {what}: {error}")))
+    }
+}
+
 /// Shorthand for `Err(Failure::new(format!(…)))`.
 macro_rules! fail {
     ($($message:tt)*) => {

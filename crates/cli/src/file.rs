@@ -4,7 +4,7 @@ use crate::argument;
 use crate::control::To;
 use crate::control::client::{Connection, on_homenode, refuse_unserved, unexpected};
 use crate::control::protocol::{NodeBytes, OUTPUT_VERSION, Outcome, Request};
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Cannot, Failure, Result, fail};
 use crate::mountinfo::shown;
 use crate::progress::Progress;
 use clap::{Args, Subcommand};
@@ -155,10 +155,8 @@ fn on_tmpfs(path: &Path) -> Result<Option<OwnedFd>> {
     if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
         fail!("{} is not a file: only files have bytes on nodes", shown(path));
     }
-    match open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) => fail!("cannot open {}: {error}", shown(path)),
-    }
+    let opened = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    opened.map(Some).cannot(format_args!("open {}", shown(path)))
 }
 
 fn map_of_tmpfs(file: &OwnedFd, name: &str) -> Result<Vec<NodeBytes>> {
@@ -199,7 +197,7 @@ fn move_hint(error: &io::Error) -> &'static str {
 fn regular_file(path: &Path) -> Result<(PathBuf, u64)> {
     let located = on_homenode(path)?;
     let found = fs::metadata(&located.path);
-    let found = found.map_err(|error| Failure::new(format!("cannot look at {}: {error}", shown(path))))?;
+    let found = found.cannot(format_args!("look at {}", shown(path)))?;
     if !found.is_file() {
         fail!("{} is not a file: only files have bytes on nodes", shown(path));
     }

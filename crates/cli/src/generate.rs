@@ -3,7 +3,7 @@
 
 mod sections;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Cannot, Result};
 use crate::mkfs;
 use crate::mount_helper;
 use clap::{Arg, ArgAction, Args, Command};
@@ -31,12 +31,10 @@ const BY_HAND: &str = "mount -t homenode -o size_per_node=2G,node=0,node=1 homen
 
 pub(crate) fn run(args: &GenerateArgs, command: Command) -> Result<()> {
     let directory = &args.directory;
-    write(directory, command).map_err(|error| {
-        Failure::new(format!(
-            "cannot write man pages and completions to {}: {error}",
-            directory.display()
-        ))
-    })
+    write(directory, command).cannot(format_args!(
+        "write man pages and completions to {}",
+        directory.display()
+    ))
 }
 
 fn write(directory: &Path, command: Command) -> io::Result<()> {

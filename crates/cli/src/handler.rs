@@ -23,10 +23,11 @@ use homenode::{
     Accessed, ChosenTransport, Error, MemberId, Mount, MountStatistics, NewFile, NodeId, Pool, RequestKind,
     RequestTimes, Size, Status,
 };
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How often it is looked for viewers where files of the kernel lie, and for how long.
@@ -179,7 +180,7 @@ impl PoolHandler {
     fn watched(&self) -> Option<&Sampler> {
         let sampler = self.sampler.get()?;
         // Several at the same moment: one looks, and the others find what it found.
-        let _one = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.looking.lock();
         if !sampler.is_for_viewers() {
             let known = self.pool.kernel_by_node(LOOK_TIME);
             sampler.show(self.report(self.pool.status_with(&known)));

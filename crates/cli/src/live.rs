@@ -7,15 +7,16 @@ use crate::control::client::{ConnectError, Connection, pool_of, unexpected};
 use crate::control::kept::{Kept, Unanswered};
 use crate::control::protocol::{Outcome, Request, StatusReport};
 use crate::control::{self, To, hint, readers_path, socket_path};
-use crate::failure::{Result, fail};
+use crate::failure::{Cannot, Result, fail};
 use crate::mountinfo::{Device, shown};
 use crate::report::{KEPT, LiveReport, Sample};
 use crate::status;
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -235,28 +236,23 @@ impl Watch {
     pub(crate) fn start() -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let scanned = Arc::clone(&shared);
-        match thread::Builder::new()
-            .name("watch".into())
-            .spawn(move || scanned.scan())
-        {
-            Ok(_) => Ok(Self(shared)),
-            Err(error) => fail!("cannot start the thread that looks for pools: {error}"),
-        }
+        let thread = thread::Builder::new().name("watch".into());
+        let started = thread.spawn(move || scanned.scan());
+        started
+            .map(|_| Self(shared))
+            .cannot("start the thread that looks for pools")
     }
 
     /// How many looks there were.
     pub(crate) fn looks(&self) -> u64 {
-        self.0.lock().looks
+        self.0.known.lock().looks
     }
 
     /// Returns what is known after more than `seen` looks, or after a while; and how many there were.
     pub(crate) fn wait(&self, seen: u64, timeout: Duration) -> (Pools, u64) {
-        let known = self.0.lock();
-        let waited = self
-            .0
-            .changed
-            .wait_timeout_while(known, timeout, |known| known.looks <= seen);
-        let known = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut known = self.0.known.lock();
+        let changed = &self.0.changed;
+        changed.wait_while_for(&mut known, |known| known.looks <= seen, timeout);
         (known.pools(), known.looks)
     }
 }
@@ -269,13 +265,8 @@ impl Drop for Watch {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        // Nothing panics under the lock.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn note(&self, device: Device, answer: Answer) {
-        self.lock().note(device, answer);
+        self.known.lock().note(device, answer);
         self.changed.notify_all();
     }
 
@@ -288,10 +279,10 @@ impl Shared {
             if look.is_multiple_of(AFFINITY_LOOKS) {
                 // Not under the lock: each change is compared with what the kernel has.
                 let changes = changes_in_force();
-                self.lock().affinity_changes = changes;
+                self.known.lock().affinity_changes = changes;
             }
             let devices = control::devices().unwrap_or_default();
-            let known: Vec<_> = self.lock().pools.keys().copied().collect();
+            let known: Vec<_> = self.known.lock().pools.keys().copied().collect();
             for device in devices {
                 // Sockets of killed servers stay.
                 let is_listening = || !matches!(Connection::open(device), Err(ConnectError::Dead));
@@ -301,11 +292,11 @@ impl Shared {
             }
             // Not under the lock: a mount may be slow to answer.
             let mut found = Known {
-                pools: self.lock().pools.clone(),
+                pools: self.known.lock().pools.clone(),
                 ..Known::default()
             };
             found.find_dead();
-            let mut all = self.lock();
+            let mut all = self.known.lock();
             all.looks += u64::from(all.looks == 0 || all.dead != found.dead);
             all.dead = found.dead;
             drop(all);
@@ -316,7 +307,7 @@ impl Shared {
 
     fn follow(self: &Arc<Self>, device: Device) {
         let key = (device.major, device.minor);
-        self.lock().pools.insert(key, Pool::new(device));
+        self.known.lock().pools.insert(key, Pool::new(device));
         let shared = Arc::clone(self);
         let follow = move || {
             let mut server = Server::new(device);

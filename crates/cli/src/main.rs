@@ -54,7 +54,7 @@ mod waiting;
 mod web;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use failure::{Failure, Result, fail};
+use failure::{Cannot, Failure, Result, fail};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -195,8 +195,5 @@ fn print_line(line: &str) -> Result<()> {
 }
 
 fn print_json(value: &impl Serialize) -> Result<()> {
-    match serde_json::to_string_pretty(value) {
-        Ok(text) => print_line(&text),
-        Err(error) => fail!("cannot write the output as JSON: {error}"),
-    }
+    print_line(&serde_json::to_string_pretty(value).cannot("write the output as JSON")?)
 }

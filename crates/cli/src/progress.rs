@@ -1,6 +1,6 @@
 //! Progress on a terminal, for what takes more than a second.
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Cannot, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
@@ -67,8 +67,7 @@ impl Progress {
     /// From here on Ctrl-C ends this command with a word about what does not end: the server goes on with what it has
     /// begun. `look` is the command that tells how far it is. Once the bar has gone, only a second one ends it.
     pub(crate) fn on_interrupt(&self, look: String) -> Result<()> {
-        let signals = Signals::new([SIGINT]);
-        let mut signals = signals.map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+        let mut signals = Signals::new([SIGINT]).cannot("listen for signals")?;
         let bar = self.0.clone();
         thread::spawn(move || {
             let mut has_passed = false;

@@ -4,7 +4,7 @@ mod program;
 
 use crate::control::client::{ConnectError, Connection, dead_server, on_homenode, refuse_unserved};
 use crate::directory::is_dead;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Cannot, Failure, Result, fail};
 use crate::mountinfo::shown;
 use program::{Fit, look_at};
 use std::convert::Infallible;
@@ -189,8 +189,7 @@ fn device_of(directory: &Path) -> Result<String> {
 
 /// The library's file: beside this command, as Cargo builds it, or where `make install` puts it.
 pub(crate) fn library() -> Result<PathBuf> {
-    let own = std::env::current_exe()
-        .map_err(|error| Failure::new(format!("cannot find the path of this command: {error}")))?;
+    let own = std::env::current_exe().cannot("find the path of this command")?;
     let directory = own.parent().unwrap_or(Path::new("/"));
     let prefix = directory.parent().unwrap_or(directory);
     let places = [directory.join(LIBRARY), prefix.join("lib/homenode").join(LIBRARY)];

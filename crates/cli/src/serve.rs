@@ -6,7 +6,7 @@
 
 use crate::control::{self, server::Socket};
 use crate::directory;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Cannot, Failure, Result, fail};
 use crate::handler::{Exports, Note, PoolHandler};
 use crate::mount_helper;
 use crate::mountinfo::{Device, mounts, shown};
@@ -29,7 +29,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -89,14 +89,12 @@ impl Serving {
     /// Brings everything up. `notice` takes what a person should know although it is no error.
     pub(crate) fn start(args: &UpArgs, notice: &mut dyn FnMut(&str)) -> Result<Self> {
         // From here on a signal is a message, so that none of them leaves a mount behind.
-        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
-        let mut signals = signals.map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).cannot("listen for signals")?;
         // A limit on the size of files (ulimit -f) makes writes to members fail, and does not end the server.
-        signal_hook::flag::register(SIGXFSZ, Arc::default())
-            .map_err(|error| Failure::new(format!("cannot set an action for SIGXFSZ: {error}")))?;
+        signal_hook::flag::register(SIGXFSZ, Arc::default()).cannot("set an action for SIGXFSZ")?;
         let directory = directory::prepare(&args.directory, notice)?;
         // So that the server keeps no other filesystem busy.
-        std::env::set_current_dir("/").map_err(|error| Failure::new(format!("cannot go to /: {error}")))?;
+        std::env::set_current_dir("/").cannot("go to /")?;
         let members = args.pool().as_ref().map(known::members_of).transpose()?;
         let uuid = args.pool().as_ref().and_then(known::uuid_of);
         let options = PoolOptions {
@@ -176,7 +174,7 @@ impl Serving {
             device,
             exports: Arc::clone(&exports.0),
             sampler: OnceLock::new(),
-            looking: Mutex::default(),
+            looking: parking_lot::Mutex::default(),
         });
         handler.sample()?;
         let socket = Socket::open(device, handler)?;
@@ -425,24 +423,20 @@ fn is_mounted(device: Device) -> bool {
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
-    match thread::Builder::new().name(name.into()).spawn(run) {
-        Ok(_) => Ok(()),
-        Err(error) => fail!("cannot start a thread: {error}"),
-    }
+    let started = thread::Builder::new().name(name.into()).spawn(run);
+    started.map(drop).cannot("start a thread")
 }
 
 /// From here on what is logged, and the text of a panic, goes to the log file.
 pub(crate) fn leave_the_terminal(device: Device) -> Result<()> {
     let path = control::log_path(device);
-    let cannot =
-        |error: &dyn std::fmt::Display| Failure::new(format!("cannot write the log {}: {error}", path.display()));
-    let log = File::create(&path).map_err(|error| cannot(&error))?;
-    rustix::stdio::dup2_stderr(&log).map_err(|error| cannot(&error))
+    let what = format!("write the log {}", path.display());
+    let log = File::create(&path).cannot(&what)?;
+    rustix::stdio::dup2_stderr(&log).cannot(&what)
 }
 
 /// The command that started the server has all it waits for.
 pub(crate) fn close_the_pipe() -> Result<()> {
-    let null = File::options().write(true).open("/dev/null");
-    let null = null.map_err(|error| Failure::new(format!("cannot open /dev/null: {error}")))?;
-    rustix::stdio::dup2_stdout(&null).map_err(|error| Failure::new(format!("cannot close the pipe: {error}")))
+    let null = File::options().write(true).open("/dev/null").cannot("open /dev/null")?;
+    rustix::stdio::dup2_stdout(&null).cannot("close the pipe")
 }

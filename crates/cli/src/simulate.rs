@@ -5,7 +5,7 @@ mod gain;
 mod record;
 
 use crate::argument;
-use crate::failure::{Failure, Result, chain, fail};
+use crate::failure::{Cannot, Failure, Result, chain, fail};
 use crate::topology::crashes_hwloc;
 use clap::{Args, Subcommand, ValueEnum};
 use homenode_linux::topology::{Source, read};
@@ -129,10 +129,7 @@ fn make_figures(args: &FiguresArgs) -> Result<()> {
         seed: args.draws.seed,
         is_small: args.small,
     };
-    let cannot = |doing: &str, path: &Path, error: &dyn std::fmt::Display| {
-        Failure::new(format!("cannot {doing} {}: {error}", path.display()))
-    };
-    fs::create_dir_all(&args.out).map_err(|error| cannot("create", &args.out, &error))?;
+    fs::create_dir_all(&args.out).cannot(format_args!("create {}", args.out.display()))?;
     let mut page = format!(
         "# Simulated figures\n\nNothing here is measured. `homenode simulate figures` made it: {} draws of unknown constants, first seed {}. Lines are \
          medians, bars the range of all draws. Each figure's rows are in its CSV file. The guide \
@@ -150,7 +147,7 @@ fn make_figures(args: &FiguresArgs) -> Result<()> {
             ("svg", draw::svg(&figure).map_err(Failure::new)?),
         ] {
             let path = args.out.join(format!("{name}.{ending}"));
-            whole(&path, &text).map_err(|error| cannot("write", &path, &error))?;
+            whole(&path, &text)?;
         }
         page.push_str(&format!(
             "\n## {name}\n\n![{}]({name}.svg)\n\n{}\n",
@@ -164,16 +161,17 @@ fn make_figures(args: &FiguresArgs) -> Result<()> {
     }
     if args.names.is_empty() {
         let path = args.out.join("README.md");
-        whole(&path, &page).map_err(|error| cannot("write", &path, &error))?;
+        whole(&path, &page)?;
     }
     Ok(())
 }
 
 /// Writes a file whole, or leaves the one that was there.
-fn whole(path: &Path, text: &str) -> std::io::Result<()> {
+fn whole(path: &Path, text: &str) -> Result<()> {
     let new = path.with_extension("new");
     let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
-    written.inspect_err(|_| _ = fs::remove_file(&new))
+    let written = written.inspect_err(|_| _ = fs::remove_file(&new));
+    written.cannot(format_args!("write {}", path.display()))
 }
 
 fn topology(source: &Source) -> Result<Topology> {

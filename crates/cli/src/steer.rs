@@ -3,7 +3,7 @@
 mod tree;
 
 use crate::argument;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Cannot, Failure, Result, fail};
 use crate::mountinfo::shown;
 use crate::status::mover_lines;
 use clap::Args;
@@ -50,20 +50,18 @@ const PERIOD: Duration = Duration::from_secs(1);
 const REST: u32 = 100;
 
 pub(crate) fn run(args: &SteerArgs) -> Result<()> {
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM]).map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+    let mut signals = Signals::new([SIGINT, SIGTERM]).cannot("listen for signals")?;
     let name = shown(&args.directory);
     let root = open(
         &args.directory,
         OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     );
-    let root = root.map_err(|error| Failure::new(format!("cannot open the directory {name}: {error}")))?;
+    let root = root.cannot(format_args!("open the directory {name}"))?;
     if !crate::file::is_tmpfs(fstatfs(&root).as_ref().ok()) {
         fail!("{name} is not on a tmpfs: name one, such as /dev/shm; on a homenode mount the server steers");
     }
-    let nodes =
-        steer::nodes().map_err(|error| Failure::new(format!("cannot read the nodes of this machine: {error}")))?;
+    let nodes = steer::nodes().cannot("read the nodes of this machine")?;
     if nodes.len() < 2 {
         return crate::print_line("this machine has one node with memory: every file is at home");
     }

@@ -4,7 +4,7 @@ mod tasks;
 mod view;
 
 use crate::control::protocol::{STATUS_VERSION, StatusReport};
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Cannot, Failure, Result, fail};
 use crate::live::{self, Pools, Watch};
 use crate::report::Sample;
 use clap::Args;
@@ -190,8 +190,7 @@ fn watch(mut view: View) -> Result<()> {
 
 /// Sets `is_over` by a signal; ends the process when that does not help, as the drawing thread may wait for a key of a terminal that is gone.
 fn end_by_signals(is_over: Arc<AtomicBool>) -> Result<()> {
-    let cannot = |error: std::io::Error| Failure::new(format!("cannot listen for signals: {error}"));
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(cannot)?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).cannot("listen for signals")?;
     let end = move || {
         if signals.forever().next().is_some() {
             is_over.store(true, Ordering::Relaxed);
@@ -205,7 +204,7 @@ fn end_by_signals(is_over: Arc<AtomicBool>) -> Result<()> {
         }
     };
     let spawned = std::thread::Builder::new().name("signals".into()).spawn(end);
-    spawned.map(drop).map_err(cannot)
+    spawned.map(drop).cannot("listen for signals")
 }
 
 /// Whether the terminal has hung up.

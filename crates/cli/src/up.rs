@@ -7,7 +7,7 @@ mod mounting;
 
 use crate::argument;
 use crate::control;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Cannot, Failure, Result, fail};
 use crate::mountinfo::shown;
 use crate::pool::known;
 use crate::progress::Progress;
@@ -374,7 +374,7 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
     let _ = rustix::thread::set_name(c"homenode");
     if args.with_parent {
         let tied = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
-        tied.map_err(|error| Failure::new(format!("cannot tie the server to the process that started it: {error}")))?;
+        tied.cannot("tie the server to the process that started it")?;
     }
     let mut notice = |notice: &str| drop(tell(&Message::Notice(notice.to_owned())));
     let started = Serving::start(args, &mut notice);
@@ -416,7 +416,7 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
 fn enter(path: &Path) -> Result<()> {
     let entered = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|namespace| move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount)));
-    entered.map_err(|error| Failure::new(format!("cannot enter the mount namespace {}: {error}", path.display())))
+    entered.cannot(format_args!("enter the mount namespace {}", path.display()))
 }
 
 fn tell(message: &Message) -> io::Result<()> {

@@ -4,13 +4,14 @@ mod live;
 mod metrics;
 
 use crate::affinity::METRICS_TYPE;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Cannot, Failure, Result, fail};
 use crate::http::{Address, Asked, Page, Pages, Server};
 use crate::live::Watch;
 use clap::Args;
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_SECURITY_POLICY, HeaderValue};
+use parking_lot::Mutex;
 use rustix::rand::{GetRandomFlags, getrandom};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -19,7 +20,7 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -63,8 +64,7 @@ struct OfPools {
 }
 
 pub(crate) fn run(args: &WebArgs) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
-        .map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).cannot("listen for signals")?;
     crate::live::check()?;
     if args.listen.is_remote() && args.token_file.is_none() {
         fail!(
@@ -177,16 +177,11 @@ impl OfPools {
 
     /// The output of a command that looks at the machine; one at a time.
     fn look(&self, arguments: &[&str]) -> Page {
-        let _alone = match self.looking.try_lock() {
-            Ok(alone) => alone,
-            // Nothing is behind the lock.
-            Err(TryLockError::Poisoned(alone)) => alone.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return Page::refused(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "another look at the machine is under way: try again",
-                );
-            }
+        let Some(_alone) = self.looking.try_lock() else {
+            return Page::refused(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "another look at the machine is under way: try again",
+            );
         };
         match output_of(arguments) {
             Ok(output) => Page::new(TEXT, output),

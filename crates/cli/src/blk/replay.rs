@@ -4,7 +4,7 @@ mod outcome;
 mod player;
 mod trace;
 
-use crate::failure::{Failure, Result, chain, fail, plain};
+use crate::failure::{Cannot, Failure, Result, chain, fail, plain};
 use crate::mountinfo::shown;
 use crate::progress::INTERRUPTED_EXIT_CODE;
 use crate::{print_json, print_text};
@@ -150,10 +150,8 @@ fn watch() -> Result<Arc<AtomicBool>> {
     // In this order: the second handler is the one that sets it.
     let watched = flag::register_conditional_shutdown(SIGINT, INTERRUPTED_EXIT_CODE, Arc::clone(&interrupted))
         .and_then(|_| flag::register(SIGINT, Arc::clone(&interrupted)));
-    match watched {
-        Ok(_) => Ok(interrupted),
-        Err(error) => fail!("cannot listen for signals: {error}"),
-    }
+    watched.cannot("listen for signals")?;
+    Ok(interrupted)
 }
 
 fn play<D: Driver>(driver: &D, trace: &Trace, args: &Args, depth: u64) -> Result<Outcome> {

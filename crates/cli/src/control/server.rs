@@ -2,8 +2,9 @@
 
 use super::protocol::{Outcome, REQUEST_BYTES_MAX, Refusal, Reply, Request};
 use super::{readers_path, socket_path};
-use crate::failure::{Result, fail};
+use crate::failure::{Cannot, Result, fail};
 use crate::mountinfo::Device;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -169,20 +170,14 @@ impl Socket {
                 }
             }
         };
-        match thread::Builder::new().name("control".into()).spawn(accept) {
-            Ok(_) => Ok(()),
-            Err(error) => fail!("cannot start the thread that answers commands: {error}"),
-        }
+        let started = thread::Builder::new().name("control".into()).spawn(accept);
+        started.map(drop).cannot("start the thread that answers commands")
     }
 
     /// Waits until no request is being answered, at most `timeout`.
     pub(crate) fn finish(&self, timeout: Duration) {
-        let busy = |counts: &mut Counts| counts.requests > 0;
-        drop(
-            self.activity
-                .idle
-                .wait_timeout_while(self.activity.counts(), timeout, busy),
-        );
+        let (mut counts, busy) = (self.activity.counts.lock(), |counts: &mut Counts| counts.requests > 0);
+        self.activity.idle.wait_while_for(&mut counts, busy, timeout);
     }
 }
 
@@ -208,13 +203,8 @@ impl Drop for Socket {
 
 impl Activity {
     fn change(&self, change: impl FnOnce(&mut Counts)) {
-        change(&mut self.counts());
+        change(&mut self.counts.lock());
         self.idle.notify_all();
-    }
-
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        // Numbers: a thread that panicked left them whole.
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -266,7 +256,7 @@ fn listen(path: &Path, readers: Option<u32>) -> io::Result<(UnixListener, u64)> 
 fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity>, rights: Rights) {
     let user = peer_of(&stream).map_or(UNKNOWN, |(user, _)| user);
     let connection = Counted::new(activity, Thing::ConnectionOf(user));
-    if let Some(why) = activity.counts().refuse(user, rights) {
+    if let Some(why) = activity.counts.lock().refuse(user, rights) {
         // This thread waits for no client: the buffer of a new socket takes a line, and what it does not take is lost.
         let _ = stream.set_nonblocking(true);
         let _ = send(&stream, &Reply::Failed(Refusal::new(why)));

@@ -1,7 +1,7 @@
 //! The loop inside one process: the library's files, and those of tmpfs by pread and pwrite, in the same way.
 
 use super::contestants::{Case, Operation};
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Cannot, Result, fail};
 use homenode::{OpenOptions, Pool};
 use homenode_linux::cpu::pin_to_node_cpus;
 use homenode_policy::CpuId;
@@ -50,10 +50,8 @@ impl Loop {
             let mut offsets = (0..self.file_bytes).step_by(bytes.len());
             offsets.try_for_each(|offset| whole(call(Operation::Write, &mut bytes, offset)?, bytes.len()))
         };
-        match self.on_each(&files, fill) {
-            Ok(_) => Ok(files),
-            Err(error) => fail!("cannot fill a file of the library's pool: {error}"),
-        }
+        self.on_each(&files, fill).cannot("fill a file of the library's pool")?;
+        Ok(files)
     }
 
     /// The files that fio laid out in `directory`.
@@ -61,7 +59,7 @@ impl Loop {
         let open = |job: usize| {
             let path = directory.join(file_name(job));
             let opened = File::options().read(true).write(true).open(&path);
-            let opened = opened.map_err(|error| Failure::new(format!("cannot open {}: {error}", path.display())))?;
+            let opened = opened.cannot(format_args!("open {}", path.display()))?;
             Ok(system_call(opened))
         };
         (0..self.cpus_by_job.len()).map(open).collect()

@@ -1,6 +1,6 @@
 //! Ctrl-C, SIGTERM and SIGHUP are noted and looked at between steps, so that everything is taken down on the way out.
 
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Cannot, Result, fail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -12,8 +12,7 @@ static ARRIVED: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 pub(super) fn watch() -> Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         let number = usize::try_from(signal).expect("signal numbers are positive");
-        signal_hook::flag::register_usize(signal, Arc::clone(&ARRIVED), number)
-            .map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+        signal_hook::flag::register_usize(signal, Arc::clone(&ARRIVED), number).cannot("listen for signals")?;
     }
     Ok(())
 }

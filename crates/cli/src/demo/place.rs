@@ -2,7 +2,7 @@
 //! the demo and its servers are gone, however they end.
 
 use crate::directory::{self, MountDirectory};
-use crate::failure::{Failure, Result};
+use crate::failure::{Cannot, Failure, Result};
 use crate::mountinfo::{mounts, shown};
 use homenode_linux::process::own_mounts;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -52,7 +52,7 @@ impl Directory {
     /// Covers it by an empty filesystem, which this thread, and the threads and programs that it starts, see alone. So they do
     /// with whatever they mount from here on. Pools of others are no longer seen, but for those that paths in `needed` are on.
     pub(super) fn cover(&self, needed: &[PathBuf]) -> Result<()> {
-        own_mounts().map_err(|error| Failure::new(format!("cannot get a mount table of its own: {error}")))?;
+        own_mounts().cannot("get a mount table of its own")?;
         let is_needed = |point: &Path| needed.iter().chain([&self.path]).any(|path| path.starts_with(point));
         for mount in mounts().unwrap_or_default() {
             if mount.is_homenode() && !is_needed(&mount.mount_point) {
@@ -60,14 +60,13 @@ impl Directory {
                 let _ = unmount(&mount.mount_point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
             }
         }
-        mount_tmpfs(&self.path, COVER_BYTES, "")
-            .map_err(|error| Failure::new(format!("cannot mount a tmpfs on {}: {error}", shown(&self.path))))
+        mount_tmpfs(&self.path, COVER_BYTES, "").cannot(format_args!("mount a tmpfs on {}", shown(&self.path)))
     }
 
     /// A new directory to mount on.
     pub(super) fn make(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
-        fs::create_dir(&path).map_err(|error| Failure::new(format!("cannot make {}: {error}", shown(&path))))?;
+        fs::create_dir(&path).cannot(format_args!("make {}", shown(&path)))?;
         Ok(path)
     }
 }

@@ -1,7 +1,7 @@
 //! Where bytes lie: of files, and of one file for each node that a thread of that node wrote.
 
 use super::outcome::Files;
-use crate::failure::{Failure, Result};
+use crate::failure::{Cannot, Result};
 use crate::file::map_of;
 use crate::mountinfo::shown;
 use homenode_linux::cpu;
@@ -37,8 +37,7 @@ pub(super) fn cpus_by_job(topology: &Topology, jobs: usize) -> Vec<Option<Vec<Cp
 
 /// Bytes by node of all regular files at and below `path`, on a homenode mount.
 pub(super) fn bytes_by_node(path: &Path) -> Result<BTreeMap<u16, u64>> {
-    let files =
-        files_at(path).map_err(|error| Failure::new(format!("cannot read the files in {}: {error}", shown(path))))?;
+    let files = files_at(path).cannot(format_args!("read the files in {}", shown(path)))?;
     let mut sum = BTreeMap::new();
     for file in files {
         for on in map_of(&file, &shown(&file))? {
@@ -81,7 +80,7 @@ pub(super) fn write_from_each_node(
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        written.map_err(|error| Failure::new(format!("cannot write {name} from node {number}: {error}")))?;
+        written.cannot(format_args!("write {name} from node {number}"))?;
         files.push(Files {
             what: format!("written by a thread on node {number}"),
             written_from: Some(number),

@@ -9,17 +9,17 @@ use crate::device_use::{self, Usage};
 use crate::failure::chain;
 use crate::mountinfo::{Device, locate, shown};
 use homenode::{Claim, Export, LastingExport, Pool, Volume, lasting_exports};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How it is detached under its users: by the command that was refused, and by another one.
 const BY_OPTION: &str = "`--force`";
 const BY_COMMAND: &str = "`homenode volume detach --force`";
 
-/// All of a server's.
+/// All of a server's. The table is whole between any two lines that could panic.
 #[derive(Debug, Default)]
 pub(crate) struct Exports(Mutex<Table>);
 
@@ -38,7 +38,7 @@ struct Leaving<'a>(&'a Exports);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        self.0.table().leaving -= 1;
+        self.0.0.lock().leaving -= 1;
     }
 }
 
@@ -112,7 +112,7 @@ impl Exports {
                 continue;
             };
             // Somebody has attached it already.
-            if self.table().exports.contains_key(name) {
+            if self.0.lock().exports.contains_key(name) {
                 continue;
             }
             let (device, shown_name) = (waiting.device().display(), name.escape_debug());
@@ -139,12 +139,12 @@ impl Exports {
                 )),
             }
         }
-        !self.table().exports.is_empty()
+        !self.0.lock().exports.is_empty()
     }
 
     /// Adds a device, or ends it when the server ends.
     fn add(&self, name: &str, export: Export) -> bool {
-        let mut table = self.table();
+        let mut table = self.0.lock();
         if table.is_over {
             drop(table);
             end(export);
@@ -206,7 +206,7 @@ impl Exports {
     /// Ends all of them, also under their users, and lets no more come.
     pub(crate) fn detach_all(&self) {
         let exports = {
-            let mut table = self.table();
+            let mut table = self.0.lock();
             table.is_over = true;
             std::mem::take(&mut table.exports)
         };
@@ -218,7 +218,7 @@ impl Exports {
 
     /// The table without the devices that others have stopped, or that have failed.
     fn living(&self) -> MutexGuard<'_, Table> {
-        let mut table = self.table();
+        let mut table = self.0.lock();
         let (ended, living): (BTreeMap<_, _>, _) = std::mem::take(&mut table.exports)
             .into_iter()
             .partition(|(_, export)| export.has_ended());
@@ -235,12 +235,7 @@ impl Exports {
             );
             end(export);
         }
-        self.table()
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        // It is whole between any two lines that could panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

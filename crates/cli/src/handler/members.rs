@@ -7,9 +7,9 @@ use crate::mountinfo::{Device, shown};
 use crate::pool::durable::Made;
 use crate::pool::known;
 use homenode::{Error, MemberId, NewFile, Pool, PoolError, PoolName};
+use parking_lot::Mutex;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Note of a durable pool in the file of known pools, if it was mounted by a name of that.
 #[derive(Debug)]
@@ -70,12 +70,12 @@ impl Note {
 
     /// Writes the members that there are, and those that are coming.
     pub(crate) fn write(&self, pool: &Pool) {
-        warn(self.put(pool, &self.coming()));
+        warn(self.put(pool, &self.coming.lock()));
     }
 
     /// Writes a file beside the members, before it may become one.
     fn come(&self, pool: &Pool, path: &Path) -> Result<()> {
-        let mut coming = self.coming();
+        let mut coming = self.coming.lock();
         coming.push(path.to_owned());
         self.put(pool, &coming).inspect_err(|_| {
             coming.pop();
@@ -84,16 +84,11 @@ impl Note {
 
     /// A file is a member now, or will not be one.
     fn came(&self, pool: &Pool, path: &Path) {
-        let mut coming = self.coming();
+        let mut coming = self.coming.lock();
         if let Some(at) = coming.iter().position(|one| one == path) {
             coming.remove(at);
         }
         warn(self.put(pool, &coming));
-    }
-
-    fn coming(&self) -> MutexGuard<'_, Vec<PathBuf>> {
-        // It is whole between any two lines that could panic.
-        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A pool that is not known under its name any more, or was not mounted by it, is left alone.

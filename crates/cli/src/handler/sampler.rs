@@ -3,11 +3,12 @@
 //! Cost: a status a second, and some kilobytes for each of [`KEPT`] samples.
 
 use crate::control::protocol::StatusReport;
-use crate::failure::{Result, fail};
+use crate::failure::{Cannot, Result, fail};
 use crate::report::{KEPT, LiveReport, Sample};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -60,40 +61,39 @@ impl Sampler {
         let run = move || {
             let mut looked = Instant::now();
             while let Err(RecvTimeoutError::Timeout) = is_over.recv_timeout(PERIOD) {
-                let is_watched = lock(&shared).asked.is_some_and(|asked| asked.elapsed() < WATCHED);
+                let is_watched = shared.lock().asked.is_some_and(|asked| asked.elapsed() < WATCHED);
                 let Some(report) = status(is_watched) else { return };
                 let span = looked.elapsed();
                 looked += span;
-                lock(&shared).add(report, span, is_watched);
+                shared.lock().add(report, span, is_watched);
             }
         };
-        match thread::Builder::new().name("sampler".into()).spawn(run) {
-            Ok(_) => Ok(Self { kept, _alive: alive }),
-            Err(error) => fail!("cannot start the thread that samples the pool: {error}"),
-        }
+        let started = thread::Builder::new().name("sampler".into()).spawn(run);
+        started.cannot("start the thread that samples the pool")?;
+        Ok(Self { kept, _alive: alive })
     }
 
     /// Whether the latest status was taken for viewers: without them some figures are left out.
     pub(crate) fn is_for_viewers(&self) -> bool {
-        lock(&self.kept).is_for_viewers
+        self.kept.lock().is_for_viewers
     }
 
     /// Says that samples have ended, or wait for something.
     pub(crate) fn problem(&self) -> Option<String> {
-        let age = lock(&self.kept).sampled.elapsed();
+        let age = self.kept.lock().sampled.elapsed();
         (age > AGE_MAX).then(|| format!("the server has sampled nothing for {} s: see its log", age.as_secs()))
     }
 
     /// Shows viewers a status until there is a next one.
     pub(crate) fn show(&self, report: StatusReport) {
-        let mut kept = lock(&self.kept);
+        let mut kept = self.kept.lock();
         kept.shown = Arc::new(report);
         kept.is_for_viewers = true;
     }
 
     /// The latest status.
     pub(crate) fn latest(&self) -> StatusReport {
-        let mut kept = lock(&self.kept);
+        let mut kept = self.kept.lock();
         kept.asked = Some(Instant::now());
         let latest = Arc::clone(&kept.shown);
         drop(kept);
@@ -103,7 +103,7 @@ impl Sampler {
     /// The latest status, and samples that ended after `since_ms`.
     pub(crate) fn since(&self, since_ms: u64) -> LiveReport {
         let (latest, samples) = {
-            let mut kept = lock(&self.kept);
+            let mut kept = self.kept.lock();
             kept.asked = Some(Instant::now());
             let after = kept.samples.partition_point(|sample| sample.at_ms <= since_ms);
             (
@@ -134,11 +134,6 @@ impl Kept {
             self.samples.pop_front();
         }
     }
-}
-
-fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    // Nothing panics under the lock.
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -181,7 +176,7 @@ mod tests {
         sampler.show(report(7));
         assert!(sampler.is_for_viewers());
         assert_eq!(sampler.since(last_ms).report.fuse.requests, 7);
-        lock(&sampler.kept).add(report(605 * 605 + 3), PERIOD, true);
+        sampler.kept.lock().add(report(605 * 605 + 3), PERIOD, true);
         let told = sampler.since(0);
         assert_eq!(told.report.fuse.requests, 605 * 605 + 3);
         assert_eq!(told.samples.last().expect("there are samples").requests, 3);
@@ -191,7 +186,7 @@ mod tests {
     fn samples_that_end_are_a_problem() {
         let sampler = Sampler::start(|_| Some(StatusReport::default())).unwrap();
         assert_eq!(sampler.problem(), None);
-        lock(&sampler.kept).sampled = Instant::now().checked_sub(2 * AGE_MAX).unwrap();
+        sampler.kept.lock().sampled = Instant::now().checked_sub(2 * AGE_MAX).unwrap();
         let problem = sampler.problem().unwrap();
         assert!(problem.contains("sampled nothing for 10 s"), "{problem}");
     }
@@ -201,17 +196,17 @@ mod tests {
         let looks = Arc::new(Mutex::new(0));
         let counted = Arc::clone(&looks);
         let sampler = Sampler::start(move |_| {
-            let mut looks = counted.lock().unwrap();
+            let mut looks = counted.lock();
             *looks += 1;
             (*looks < 3).then(StatusReport::default)
         });
         let sampler = sampler.unwrap();
         let end = Instant::now() + Duration::from_secs(20);
-        while *looks.lock().unwrap() < 3 && Instant::now() < end {
+        while *looks.lock() < 3 && Instant::now() < end {
             thread::sleep(Duration::from_millis(50));
         }
         let told = sampler.since(0);
-        assert_eq!((told.samples.len(), *looks.lock().unwrap()), (1, 3));
+        assert_eq!((told.samples.len(), *looks.lock()), (1, 3));
         assert!(told.samples[0].span_ms >= 1000, "{told:?}");
         assert!(Sampler::start(|_| None).is_err());
     }

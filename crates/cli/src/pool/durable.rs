@@ -5,7 +5,7 @@ use super::leaving;
 use super::mounted::{self, Mounted, Server};
 use crate::argument;
 use crate::directory::is_link;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Cannot, Failure, Result, fail};
 use crate::mountinfo::shown;
 use crate::progress::Progress;
 use crate::topology::human_bytes;
@@ -211,7 +211,7 @@ impl Interrupt {
             let value = usize::try_from(signal).expect("signals are positive");
             let registered = flag::register_usize(signal, Arc::clone(&number), value)
                 .and_then(|_| flag::register(signal, Arc::clone(&is_set)));
-            registered.map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+            registered.cannot("listen for signals")?;
         }
         Ok(Self { is_set, number })
     }
@@ -262,7 +262,7 @@ pub(crate) fn to_be_added(path: &Path) -> Result<String> {
 /// A path as the pool's record has it.
 fn to_text(path: &Path) -> Result<String> {
     let absolute = std::path::absolute(path);
-    let absolute = absolute.map_err(|error| Failure::new(format!("cannot look at {}: {error}", shown(path))))?;
+    let absolute = absolute.cannot(format_args!("look at {}", shown(path)))?;
     absolute.to_str().map(str::to_owned).ok_or_else(|| {
         Failure::new(format!(
             "the name of {} is not UTF-8: give the file another one",
@@ -407,7 +407,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     } else {
         fs::canonicalize(path)
     };
-    resolved.map_err(|error| Failure::new(format!("cannot look at {}: {error}", shown(path))))
+    resolved.cannot(format_args!("look at {}", shown(path)))
 }
 
 /// Whether a file lies on a filesystem that loses its files with the power: a tmpfs, as /dev/shm is, or a ramfs.
@@ -571,7 +571,7 @@ impl Listed {
 }
 
 pub(crate) fn list(args: &ListArgs) -> Result<()> {
-    let mounts = mounted::all().map_err(|error| Failure::new(format!("cannot read the mount table: {error}")))?;
+    let mounts = mounted::all().cannot("read the mount table")?;
     let mut pools = Vec::new();
     for name in known::names()? {
         let mut listed = Listed {

@@ -1,6 +1,6 @@
 //! Durable pools that this machine knows by name: which files are their members.
 
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Cannot, Failure, Result, fail};
 use crate::mountinfo::shown;
 use homenode::PoolName;
 use rustix::fs::Access;
@@ -143,7 +143,7 @@ pub(crate) fn check() -> Result<()> {
 /// Notes a pool, in place of what was noted under its name.
 pub(crate) fn put(name: &PoolName, known: &Known) -> Result<()> {
     let rename = |new: &Path, path: &Path| fs::rename(new, path);
-    write(name, known, rename).map_err(|error| cannot_write(name, &error))
+    write(name, known, rename).cannot(writing(name))
 }
 
 /// Notes a new pool, unless another one was noted under its name meanwhile.
@@ -152,14 +152,14 @@ pub(crate) fn put_new(name: &PoolName, known: &Known) -> Result<()> {
         fs::hard_link(new, path)?;
         fs::remove_file(new)
     };
-    write(name, known, link).map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => Failure::new(format!("another pool was recorded as {name} meanwhile")),
-        _ => cannot_write(name, &error),
-    })
+    match write(name, known, link) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => fail!("another pool was recorded as {name} meanwhile"),
+        written => written.cannot(writing(name)),
+    }
 }
 
-fn cannot_write(name: &PoolName, error: &io::Error) -> Failure {
-    Failure::new(format!("cannot write {}: {error}", path_of(name).display()))
+fn writing(name: &PoolName) -> String {
+    format!("write {}", path_of(name).display())
 }
 
 /// Whole or not at all, also after a power cut.
@@ -183,8 +183,5 @@ fn write(name: &PoolName, known: &Known, place: impl FnOnce(&Path, &Path) -> io:
 /// Forgets a pool.
 pub(crate) fn forget(name: &PoolName) -> Result<()> {
     let path = path_of(name);
-    match fs::remove_file(&path) {
-        Err(error) => fail!("cannot remove {}: {error}", path.display()),
-        Ok(()) => Ok(()),
-    }
+    fs::remove_file(&path).cannot(format_args!("remove {}", path.display()))
 }

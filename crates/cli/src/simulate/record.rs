@@ -4,7 +4,7 @@ use super::topology;
 use crate::control::To;
 use crate::control::client::{Connection, RequestError, unexpected};
 use crate::control::protocol::{Outcome, Request};
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Cannot, Failure, Result, fail};
 use clap::Args;
 use homenode::blk::Operation;
 use homenode::blk::trace::{ENTRY_BYTES, Entry, read_header};
@@ -192,7 +192,7 @@ fn of_volume(entries: &[u8], machine: &Machine) -> std::result::Result<Trace, St
 
 pub(super) fn simulate(args: &TraceArgs) -> Result<()> {
     let name = args.file.display();
-    let bytes = fs::read(&args.file).map_err(|error| Failure::new(format!("cannot read {name}: {error}")))?;
+    let bytes = fs::read(&args.file).cannot(format_args!("read {name}"))?;
     let wrong = |error: &dyn std::fmt::Display| Failure::new(format!("trace {name}: {error}"));
     let topology = topology(&args.machine)?;
     // Where bytes lie depends on no constant.

@@ -6,9 +6,10 @@ use crate::control::protocol::{Outcome, Request};
 use crate::control::{To, hint};
 use crate::mountinfo::Device;
 use homenode::tasks::{PoolTasks, TaskBytes};
+use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -57,7 +58,7 @@ impl Tasks {
             .name("tasks".into())
             .spawn(move || follow(device, &weak));
         if let Err(error) = spawned {
-            lock(&told).unseen.push(format!("threads: {error}"));
+            told.lock().unseen.push(format!("threads: {error}"));
         }
         Self { device, told }
     }
@@ -70,13 +71,8 @@ impl Tasks {
     }
 
     pub(super) fn told(&self) -> Told {
-        lock(&self.told).clone()
+        self.told.lock().clone()
     }
-}
-
-fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
-    // Nothing panics under the lock.
-    told.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn follow(device: Device, told: &Weak<Mutex<Told>>) {
@@ -86,7 +82,7 @@ fn follow(device: Device, told: &Weak<Mutex<Told>>) {
             Ok(tasks) => {
                 let is_newer = |earlier: &&PoolTasks| tasks.counted_ms > earlier.counted_ms;
                 if let Some(earlier) = before.as_ref().filter(is_newer) {
-                    *lock(&told) = between(earlier, &tasks, &name_of);
+                    *told.lock() = between(earlier, &tasks, &name_of);
                 }
                 // The server has counted nothing since.
                 if before.as_ref().is_none_or(|earlier| is_newer(&earlier)) {
@@ -94,7 +90,7 @@ fn follow(device: Device, told: &Weak<Mutex<Told>>) {
                 }
             }
             Err(why) => {
-                *lock(&told) = Told {
+                *told.lock() = Told {
                     unseen: vec![why],
                     ..Told::default()
                 };

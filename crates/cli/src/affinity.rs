@@ -17,7 +17,7 @@ mod revert;
 mod run;
 pub(crate) mod settings;
 mod signals;
-mod table;
+pub(crate) mod table;
 mod target;
 pub(crate) mod words;
 

@@ -54,7 +54,7 @@ mod waiting;
 mod web;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use failure::{Cannot, Failure, Result, fail};
+use failure::{Cannot, Result, fail};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -150,7 +150,6 @@ fn parse() -> clap::error::Result<Verb> {
 }
 
 fn run(verb: &Verb) -> Result<()> {
-    let boxed = |error: Box<dyn std::error::Error>| Failure::new(failure::chain(&*error));
     match verb {
         Verb::Up(args) => up::run(args),
         Verb::Down(args) => down::run(args),
@@ -161,14 +160,14 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::Pool(command) => pool::run(command),
         Verb::Volume(command) => volume::run(command),
         Verb::Steer(args) => steer::run(args),
-        Verb::Topology(args) => topology::run(args).map_err(boxed),
+        Verb::Topology(args) => topology::run(args),
         Verb::Affinity(command) => affinity::run(command),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Blk(command) => blk::run(command),
         Verb::Simulate(args) => simulate::run(args),
         Verb::Demo(args) => demo::run(args),
         Verb::Run(_) | Verb::Fsck(_) => unreachable!("run and fsck return before this match"),
-        Verb::Member(MemberCommand::List(args)) => member_list::run(args).map_err(boxed),
+        Verb::Member(MemberCommand::List(args)) => member_list::run(args),
         Verb::Generate(args) => generate::run(args, Cli::command()),
     }
 }

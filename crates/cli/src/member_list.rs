@@ -1,10 +1,10 @@
 //! `homenode member list`: what this machine could give to a pool.
 
-use crate::topology::{human_bytes, print};
+use crate::affinity::table::{Side, aligned};
+use crate::failure::{Result, fail};
+use crate::topology::human_bytes;
 use homenode_linux::discover::{Offer, OfferKind, offers};
 use serde::Serialize;
-use std::error::Error;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Show the memory and disks that can become pool members, with the home node of each.
@@ -15,10 +15,10 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let mut offers = offers(Path::new("/"));
     if offers.is_empty() {
-        return Err("found no memory to offer: is /sys mounted?".into());
+        fail!("found no memory to offer: is /sys mounted?");
     }
     for offer in &mut offers {
         if let (OfferKind::Dram | OfferKind::MemoryOnly, Some(home)) = (offer.kind, offer.home) {
@@ -26,7 +26,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             offer.free_bytes = homenode_linux::memory::free_bytes(home).ok().or(offer.free_bytes);
         }
     }
-    print(&if args.json { json(&offers)? } else { table(&offers) })
+    if args.json {
+        crate::print_json(&json(&offers))
+    } else {
+        crate::print_text(&table(&offers))
+    }
 }
 
 #[derive(Serialize)]
@@ -47,7 +51,7 @@ struct Member<'a> {
     in_use: Option<String>,
 }
 
-fn json(offers: &[Offer]) -> serde_json::Result<String> {
+fn json(offers: &[Offer]) -> Members<'_> {
     let member = |offer: &Offer| offer.in_use.as_ref().map(ToString::to_string);
     let members = offers.iter().map(|offer| Member {
         name: &offer.name,
@@ -58,14 +62,12 @@ fn json(offers: &[Offer]) -> serde_json::Result<String> {
         path: offer.path.as_ref(),
         in_use: member(offer),
     });
-    let members = Members {
+    Members {
         output_version: 1,
         members: members.collect(),
-    };
-    Ok(serde_json::to_string_pretty(&members)? + "\n")
+    }
 }
 
-/// Columns as wide as their widest cell; sizes to the right.
 fn table(offers: &[Offer]) -> String {
     let heading = ["MEMBER", "KIND", "HOME", "SIZE", "FREE", "STATE"].map(str::to_owned);
     let row = |offer: &Offer| {
@@ -82,17 +84,8 @@ fn table(offers: &[Offer]) -> String {
         ]
     };
     let rows: Vec<[String; 6]> = [heading].into_iter().chain(offers.iter().map(row)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: [usize; 6] = std::array::from_fn(width);
-    let mut text = String::new();
-    for [name, kind, home, size, free, state] in &rows {
-        let [name_width, kind_width, home_width, size_width, free_width, _] = widths;
-        let _ = writeln!(
-            text,
-            "{name:name_width$}  {kind:kind_width$}  {home:home_width$}  {size:>size_width$}  {free:>free_width$}  {state}"
-        );
-    }
-    text
+    let [left, right] = [Side::Left, Side::Right];
+    aligned([left, left, left, right, right, left], &rows)
 }
 
 #[cfg(test)]
@@ -136,7 +129,7 @@ nvme0n1  nvme  unknown   512 GiB        -  mounted on /
 
     #[test]
     fn json_for_a_program() {
-        let value: serde_json::Value = serde_json::from_str(&json(&two()).unwrap()).unwrap();
+        let value = serde_json::to_value(json(&two())).unwrap();
         assert_eq!(value["output_version"], 1);
         assert_eq!(value["members"][0]["free_bytes"], 9_u64 << 30);
         assert_eq!(value["members"][0]["in_use"], serde_json::Value::Null);

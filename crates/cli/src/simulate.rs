@@ -176,7 +176,7 @@ fn whole(path: &Path, text: &str) -> Result<()> {
 
 fn topology(source: &Source) -> Result<Topology> {
     if let Source::Xml(path) = source
-        && crashes_hwloc(path).map_err(Failure::new)?
+        && crashes_hwloc(path)?
     {
         fail!(
             "{} contradicts itself so badly that hwloc crashes on it: make a new one with `lstopo --disallowed FILE.xml`",
@@ -277,7 +277,9 @@ fn fio(args: &FioArgs) -> Result<()> {
         tracing::debug!(events, seconds = begin.elapsed().as_secs_f64(), "simulated");
         let Point { low, median, high, .. } = Point::of(0.0, speeds);
         let (name, local) = (contestant.name(), Point::of(0.0, local).median);
-        text.push_str(&format!("{name:<36} {median:>9.0} MB/s ({low:.0} to {high:.0})  {local:>5.1} % local\n"));
+        text.push_str(&format!(
+            "{name:<36} {median:>9.0} MB/s ({low:.0} to {high:.0})  {local:>5.1} % local\n"
+        ));
     }
     crate::print_text(&text)
 }

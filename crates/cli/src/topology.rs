@@ -3,10 +3,9 @@
 mod json;
 mod text;
 
+use crate::failure::{Cannot, Failure, Result, chain, fail};
 use homenode_linux::topology::{Source, read};
 pub(crate) use json::{Machine, machine};
-use std::error::Error;
-use std::io::{ErrorKind, Write as _, stdout};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -26,44 +25,32 @@ pub(crate) struct Args {
     read_only: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     if let Source::Xml(path) = &args.from
         && !args.read_only
         && crashes_hwloc(path)?
     {
-        return Err(format!(
+        fail!(
             "{} contradicts itself so badly that hwloc crashes on it: make a new one with `lstopo --disallowed FILE.xml`",
             path.display()
-        )
-        .into());
+        );
     }
-    let topology = read(&args.from)?;
+    let topology = read(&args.from).map_err(|error| Failure::new(chain(&error)))?;
     if args.read_only {
-        return Ok(());
-    }
-    print(&if args.json {
-        json::of(&topology, &args.from)?
+        Ok(())
+    } else if args.json {
+        crate::print_json(&machine(&topology, &args.from))
     } else {
-        text::of(&topology, &args.from)
-    })
+        crate::print_text(&text::of(&topology, &args.from))
+    }
 }
 
 /// hwloc trusts what it is told: a file that parses but contradicts itself may kill the process. So a child reads it first.
 /// A file that merely cannot be read kills nobody.
-pub(crate) fn crashes_hwloc(path: &Path) -> Result<bool, String> {
+pub(crate) fn crashes_hwloc(path: &Path) -> Result<bool> {
     let mut child = Command::new("/proc/self/exe");
     child.args(["topology", "--read-only", "--from"]).arg(path);
     child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let status = child.status();
-    let status = status.map_err(|error| format!("cannot start /proc/self/exe: {error}"))?;
+    let status = child.status().cannot("start /proc/self/exe")?;
     Ok(status.signal().is_some())
-}
-
-/// Prints what ends with a newline. Somebody who reads only the first lines (`| head`) is no error.
-pub(crate) fn print(text: &str) -> Result<(), Box<dyn Error>> {
-    let mut out = stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("cannot write to stdout: {error}").into()),
-        _ => Ok(()),
-    }
 }

@@ -92,7 +92,7 @@ pub(crate) fn of_recording<T>(
     read: impl FnOnce(&Path) -> std::result::Result<T, Error>,
 ) -> Result<T> {
     let hardware = directory.join("topology.xml");
-    if hardware.exists() && crashes_hwloc(&hardware).map_err(Failure::new)? {
+    if hardware.exists() && crashes_hwloc(&hardware)? {
         fail!(
             "the recording {} is damaged: {}: it contradicts itself so badly that hwloc crashes on it: record the machine again",
             directory.display(),

@@ -42,10 +42,6 @@ struct LatencyReport<'a> {
     unit: &'static str,
 }
 
-pub(super) fn of(topology: &Topology, source: &Source) -> serde_json::Result<String> {
-    Ok(serde_json::to_string_pretty(&machine(topology, source))? + "\n")
-}
-
 pub(crate) fn machine<'a>(topology: &'a Topology, source: &Source) -> Machine<'a> {
     let source = match source {
         Source::Live => "live".to_owned(),

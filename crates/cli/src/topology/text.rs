@@ -1,5 +1,6 @@
 //! The topology as a tree for a person.
 
+use crate::affinity::words::count;
 use homenode_linux::topology::Source;
 use homenode_policy::CpuId;
 use homenode_policy::topology::{Cache, CacheKind, Device, DeviceKind, LatencySource, Node, NodeKind, Topology};
@@ -60,10 +61,6 @@ fn heading(topology: &Topology, source: &Source) -> String {
         let _ = write!(text, " ({} possible)", topology.cpu_nodes().len());
     }
     text + ", " + &human_bytes(memory)
-}
-
-fn count(count: usize, name: &str) -> String {
-    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
 }
 
 fn draw(text: &mut String, indent: &str, branches: &[Branch]) {

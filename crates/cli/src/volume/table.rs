@@ -3,8 +3,7 @@
 use super::Listed;
 use crate::control::protocol::{NodeBytes, OUTPUT_VERSION, VolumeReport};
 use crate::mountinfo::{Device, MountEntry, shown};
-use crate::status::{mount_points, sockets};
-use indicatif::HumanBytes;
+use crate::status::{mount_points, size, sockets};
 use serde::Serialize;
 use std::fmt::{self, Write};
 use std::path::Path;
@@ -83,10 +82,6 @@ fn places(nodes: &[NodeBytes], used_bytes: u64) -> String {
         [] => "nowhere yet".to_owned(),
         places => places.join(", "),
     }
-}
-
-fn size(bytes: u64) -> String {
-    HumanBytes(bytes).to_string()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! mount(8) runs `mount.fuse.homenode` for it, named by the type in the mount table, with what the mount has already and what
 //! is asked for in one list; for a line of /etc/fstab it runs `mount.homenode`, with the line's options in front.
 
-use super::options::{Meaning, meaning, name_in};
+use super::options::{Meaning, has_word, meaning, name_in};
 use super::{HelperArgs, NAME, argument, is_pool_option, options_of, parse};
 use crate::control::To;
 use crate::control::client::Connection;
@@ -14,21 +14,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// Options that mount(2) applies to an existing mount.
-const BY_KERNEL: [&str; 13] = [
-    "remount",
-    "ro",
-    "nosuid",
-    "nodev",
-    "noexec",
-    "noatime",
-    "nodiratime",
-    "norelatime",
-    "strictatime",
-    "sync",
-    "dirsync",
-    "nosymfollow",
-    "mand",
-];
+const BY_KERNEL: &str =
+    "remount ro nosuid nodev noexec noatime nodiratime norelatime strictatime sync dirsync nosymfollow mand";
 /// Options of these that the server has to know as well, as it keeps access times.
 const OF_SERVER: [&str; 2] = ["noatime", "nodiratime"];
 /// Options of a FUSE mount in the mount table. The kernel lists these options, and a remount ignores them.
@@ -63,7 +50,7 @@ impl Wanted {
 /// Whether the option says something about the pool. mount(8) is not to hand such on to the kernel.
 fn is_of_pool(option: &str) -> bool {
     let name = name_in(option);
-    !BY_KERNEL.contains(&name) && is_pool_option(name)
+    !has_word(BY_KERNEL, name) && is_pool_option(name)
 }
 
 /// Refuses what no mounted pool can change, and returns what has to be compared with the pool.
@@ -72,7 +59,7 @@ pub(super) fn check(args: &HelperArgs) -> Result<Wanted> {
     let mut options = Vec::new();
     for option in args.written() {
         let name = name_in(option);
-        let is_kernels = BY_KERNEL.contains(&name) && !OF_SERVER.contains(&name);
+        let is_kernels = has_word(BY_KERNEL, name) && !OF_SERVER.contains(&name);
         if is_kernels || OF_FUSE.contains(&name) {
             continue;
         }

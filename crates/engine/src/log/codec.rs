@@ -108,117 +108,73 @@ pub(crate) struct Group {
     pub(crate) durable: u64,
 }
 
-/// Codes of the records. They are for ever.
-mod kind {
-    pub(super) const INODE: u8 = 1;
-    pub(super) const TARGET: u8 = 2;
-    pub(super) const TIMES: u8 = 3;
-    pub(super) const NAME: u8 = 4;
-    pub(super) const NO_NAME: u8 = 5;
-    pub(super) const XATTR: u8 = 6;
-    pub(super) const NO_XATTR: u8 = 7;
-    pub(super) const EXTENT: u8 = 8;
-    pub(super) const RESERVED: u8 = 9;
-    pub(super) const NO_EXTENTS: u8 = 10;
-    pub(super) const SIZE: u8 = 11;
-    pub(super) const GROWN: u8 = 12;
-    pub(super) const VOLUME: u8 = 13;
-    pub(super) const NO_VOLUME: u8 = 14;
-    pub(super) const BIRTH: u8 = 15;
-    pub(super) const SETTLED: u8 = 16;
-    pub(super) const SETTLED_ALL: u8 = 17;
-    pub(super) const BYTES: u8 = 18;
-    pub(super) const NEEDS: u8 = 19;
-    pub(super) const NEXT: u8 = 20;
-    pub(super) const OPENED: u8 = 21;
-    pub(super) const LAST_INODE: u8 = 22;
-    pub(super) const SNAPSHOT_END: u8 = 23;
+/// A change within a record, and any other record as it is: a pattern, or an expression.
+macro_rules! record {
+    (Change::$($variant:tt)*) => { Record::Change(Change::$($variant)*) };
+    (Record::$($variant:tt)*) => { Record::$($variant)* };
 }
 
-/// Appends the bytes of a record.
-pub(super) fn encode(to: &mut Vec<u8>, record: &Record<'_>) {
-    let mut put = Put(to);
-    match *record {
-        Record::Change(change) => put.change(&change),
-        Record::Birth { ino, ns } => put.kind(kind::BIRTH).ino(ino).i64(ns).end(),
-        Record::Settled {
-            ino,
-            through,
-            at,
-            blocks,
-        } => put.kind(kind::SETTLED).ino(ino).u64(through).u64(at).u64(blocks).end(),
-        Record::SettledAll { through } => put.kind(kind::SETTLED_ALL).u64(through).end(),
-        Record::Bytes { ino, at, bytes } => put.kind(kind::BYTES).ino(ino).u64(at).long(bytes).end(),
-        Record::Needs { ino } => put.kind(kind::NEEDS).ino(ino).end(),
-        Record::Next { first, blocks } => put.kind(kind::NEXT).u64(first.to_raw()).u32(blocks).end(),
-        Record::Opened { dropped } => put.kind(kind::OPENED).u8(u8::from(dropped)).end(),
-        Record::LastInode { ino } => put.kind(kind::LAST_INODE).ino(ino).end(),
-        Record::SnapshotEnd => put.kind(kind::SNAPSHOT_END).end(),
-    }
+/// Makes [`encode`] and [`Records::record`] of a table. A row has the record's code and its fields, each with the name of the method of [`Put`] that
+/// stores it and the method of [`Records`] that reads it; the last ones may share a method.
+macro_rules! records {
+    ($($code:literal => $of:ident::$name:ident {
+        $($field:ident: $codec:ident),* $(,)? $(($($last:ident),+): $codec_of_last:ident)?
+    } $(if $is_meant:expr)?,)+) => {
+        /// Appends the bytes of a record.
+        pub(super) fn encode(to: &mut Vec<u8>, record: &Record<'_>) {
+            let mut put = Put(to);
+            match *record {
+                $(record!($of::$name { $($field,)* $($($last),+)? }) $(if $is_meant)? => {
+                    put.u8($code)$(.$codec($field))*$(.$codec_of_last($($last),+))?;
+                })+
+            }
+        }
+
+        impl<'a> Records<'a> {
+            fn record(&mut self) -> Option<Record<'a>> {
+                Some(match self.u8()? {
+                    $($code => {
+                        $(let $field = self.$codec()?;)*
+                        $(let ($($last),+) = self.$codec_of_last()?;)?
+                        record!($of::$name { $($field,)* $($($last),+)? })
+                    })+
+                    _ => return None,
+                })
+            }
+        }
+    };
+}
+
+// Codes, and the order of the fields, are for ever.
+records! {
+    1 => Change::Inode { ino: ino, attributes: attributes },
+    2 => Change::Target { ino: ino, target: target },
+    3 => Change::Times { ino: ino, (atime_ns, mtime_ns, ctime_ns): times },
+    4 => Change::Name { dir: ino, ino: ino, name: short },
+    5 => Change::NoName { dir: ino, name: short },
+    6 => Change::Xattr { ino: ino, name: short, value: value },
+    7 => Change::NoXattr { ino: ino, name: short },
+    8 => Change::Extent { ino: ino, (at, blocks, first): placed } if first.is_some(),
+    9 => Change::Extent { ino: ino, (at, blocks, first): reserved },
+    10 => Change::NoExtents { ino: ino, (at, blocks): stretch },
+    11 => Change::Size { ino: ino, bytes: u64 },
+    12 => Change::Grown { ino: ino, bytes: u64 },
+    13 => Change::Volume { ino: ino, name: text },
+    14 => Change::NoVolume { name: text },
+    15 => Record::Birth { ino: ino, ns: i64 },
+    16 => Record::Settled { ino: ino, through: u64, at: u64, blocks: u64 },
+    17 => Record::SettledAll { through: u64 },
+    18 => Record::Bytes { ino: ino, (at, bytes): blocks_from },
+    19 => Record::Needs { ino: ino },
+    20 => Record::Next { first: block, blocks: u32 },
+    21 => Record::Opened { dropped: flag },
+    22 => Record::LastInode { ino: ino },
+    23 => Record::SnapshotEnd {},
 }
 
 struct Put<'a>(&'a mut Vec<u8>);
 
 impl Put<'_> {
-    fn change(&mut self, change: &Change<'_>) {
-        match *change {
-            Change::Inode { ino, attributes } => {
-                let a = attributes;
-                self.kind(kind::INODE).ino(ino).u32(a.mode).u32(a.uid).u32(a.gid);
-                self.u32(a.rdev).u32(Placement::to_word(a.placement)).end();
-            }
-            Change::Target { ino, target } => self.kind(kind::TARGET).ino(ino).long(target).end(),
-            Change::Times {
-                ino,
-                atime_ns,
-                mtime_ns,
-                ctime_ns,
-            } => {
-                let all = [atime_ns, mtime_ns, ctime_ns];
-                let bits = all
-                    .iter()
-                    .enumerate()
-                    .map(|(bit, time)| u8::from(time.is_some()) << bit)
-                    .sum();
-                self.kind(kind::TIMES).ino(ino).u8(bits);
-                for time in all.into_iter().flatten() {
-                    self.i64(time);
-                }
-            }
-            Change::Name { dir, name, ino } => self.kind(kind::NAME).ino(dir).ino(ino).short(name).end(),
-            Change::NoName { dir, name } => self.kind(kind::NO_NAME).ino(dir).short(name).end(),
-            Change::Xattr { ino, name, value } => self.kind(kind::XATTR).ino(ino).short(name).long(value).end(),
-            Change::NoXattr { ino, name } => self.kind(kind::NO_XATTR).ino(ino).short(name).end(),
-            Change::Extent {
-                ino,
-                at,
-                blocks,
-                first: Some(first),
-            } => self
-                .kind(kind::EXTENT)
-                .ino(ino)
-                .u64(at)
-                .u64(blocks)
-                .u64(first.to_raw())
-                .end(),
-            Change::Extent {
-                ino,
-                at,
-                blocks,
-                first: None,
-            } => self.kind(kind::RESERVED).ino(ino).u64(at).u64(blocks).end(),
-            Change::NoExtents { ino, at, blocks } => self.kind(kind::NO_EXTENTS).ino(ino).u64(at).u64(blocks).end(),
-            Change::Size { ino, bytes } => self.kind(kind::SIZE).ino(ino).u64(bytes).end(),
-            Change::Grown { ino, bytes } => self.kind(kind::GROWN).ino(ino).u64(bytes).end(),
-            Change::Volume { name, ino } => self.kind(kind::VOLUME).ino(ino).short(name.as_bytes()).end(),
-            Change::NoVolume { name } => self.kind(kind::NO_VOLUME).short(name.as_bytes()).end(),
-        }
-    }
-
-    fn kind(&mut self, kind: u8) -> &mut Self {
-        self.u8(kind)
-    }
-
     fn ino(&mut self, ino: Ino) -> &mut Self {
         self.u64(ino.0)
     }
@@ -257,7 +213,61 @@ impl Put<'_> {
         self
     }
 
-    fn end(&mut self) {}
+    fn target(&mut self, target: &[u8]) -> &mut Self {
+        self.long(target)
+    }
+
+    fn value(&mut self, value: &[u8]) -> &mut Self {
+        self.long(value)
+    }
+
+    fn text(&mut self, text: &str) -> &mut Self {
+        self.short(text.as_bytes())
+    }
+
+    fn flag(&mut self, flag: bool) -> &mut Self {
+        self.u8(flag.into())
+    }
+
+    fn block(&mut self, block: Block) -> &mut Self {
+        self.u64(block.to_raw())
+    }
+
+    fn attributes(&mut self, a: Attributes) -> &mut Self {
+        self.u32(a.mode).u32(a.uid).u32(a.gid).u32(a.rdev);
+        self.u32(Placement::to_word(a.placement))
+    }
+
+    /// A bit for each time that is there, then those.
+    fn times(&mut self, atime_ns: Option<i64>, mtime_ns: Option<i64>, ctime_ns: Option<i64>) -> &mut Self {
+        let all = [atime_ns, mtime_ns, ctime_ns];
+        let bits = all
+            .iter()
+            .enumerate()
+            .map(|(bit, time)| u8::from(time.is_some()) << bit);
+        self.u8(bits.sum());
+        for time in all.into_iter().flatten() {
+            self.i64(time);
+        }
+        self
+    }
+
+    fn stretch(&mut self, at: u64, blocks: u64) -> &mut Self {
+        self.u64(at).u64(blocks)
+    }
+
+    fn placed(&mut self, at: u64, blocks: u64, first: Option<Block>) -> &mut Self {
+        self.stretch(at, blocks)
+            .block(first.expect("a row's condition: there is one"))
+    }
+
+    fn reserved(&mut self, at: u64, blocks: u64, _: Option<Block>) -> &mut Self {
+        self.stretch(at, blocks)
+    }
+
+    fn blocks_from(&mut self, at: u64, bytes: &[u8]) -> &mut Self {
+        self.u64(at).long(bytes)
+    }
 }
 
 /// Goes through the records of one group.
@@ -314,134 +324,70 @@ impl<'a> Records<'a> {
         (count <= most).then(|| self.bytes(count))?
     }
 
+    fn target(&mut self) -> Option<&'a [u8]> {
+        self.long(TARGET_BYTES_MAX)
+    }
+
+    fn value(&mut self) -> Option<&'a [u8]> {
+        self.long(VALUE_BYTES_MAX)
+    }
+
+    fn text(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.short()?).ok()
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        self.u8().map(|byte| byte != 0)
+    }
+
+    fn block(&mut self) -> Option<Block> {
+        self.u64().map(Block::from_raw)
+    }
+
+    fn attributes(&mut self) -> Option<Attributes> {
+        Some(Attributes {
+            mode: self.u32()?,
+            uid: self.u32()?,
+            gid: self.u32()?,
+            rdev: self.u32()?,
+            placement: Placement::from_word(self.u32()?).ok()?,
+        })
+    }
+
+    fn times(&mut self) -> Option<(Option<i64>, Option<i64>, Option<i64>)> {
+        let bits = self.u8()?;
+        let mut times = [None; 3];
+        for (bit, time) in times.iter_mut().enumerate() {
+            if bits & 1 << bit != 0 {
+                *time = Some(self.i64()?);
+            }
+        }
+        Some(times.into())
+    }
+
     /// The first of some file blocks, and how many they are: at least 1, and within what a map can name.
-    fn file_blocks(&mut self) -> Option<(u64, u64)> {
+    fn stretch(&mut self) -> Option<(u64, u64)> {
         let (at, blocks) = (self.u64()?, self.u64()?);
         let end = at.checked_add(blocks)?;
         (blocks > 0 && end <= BlockMap::LIMIT).then_some((at, blocks))
     }
 
-    fn name(&mut self) -> Option<&'a str> {
-        std::str::from_utf8(self.short()?).ok()
+    /// A stretch, and where it lies in the pool.
+    fn placed(&mut self) -> Option<(u64, u64, Option<Block>)> {
+        let ((at, blocks), first) = (self.stretch()?, self.block()?);
+        let end = first.index().checked_add(blocks)?;
+        (end < 1 << 48).then_some((at, blocks, Some(first)))
     }
 
-    fn record(&mut self) -> Option<Record<'a>> {
-        let kind = self.u8()?;
-        Some(match kind {
-            kind::BIRTH => Record::Birth {
-                ino: self.ino()?,
-                ns: self.i64()?,
-            },
-            kind::SETTLED => Record::Settled {
-                ino: self.ino()?,
-                through: self.u64()?,
-                at: self.u64()?,
-                blocks: self.u64()?,
-            },
-            kind::SETTLED_ALL => Record::SettledAll { through: self.u64()? },
-            kind::BYTES => {
-                let (ino, at, bytes) = (self.ino()?, self.u64()?, self.long(usize::MAX)?);
-                let end = at.checked_add((bytes.len() / BLOCK_BYTES) as u64)?;
-                if end > BlockMap::LIMIT || !bytes.len().is_multiple_of(BLOCK_BYTES) {
-                    return None;
-                }
-                Record::Bytes { ino, at, bytes }
-            }
-            kind::NEEDS => Record::Needs { ino: self.ino()? },
-            kind::NEXT => Record::Next {
-                first: Block::from_raw(self.u64()?),
-                blocks: self.u32()?,
-            },
-            kind::OPENED => Record::Opened {
-                dropped: self.u8()? != 0,
-            },
-            kind::LAST_INODE => Record::LastInode { ino: self.ino()? },
-            kind::SNAPSHOT_END => Record::SnapshotEnd,
-            _ => Record::Change(self.change(kind)?),
-        })
+    fn reserved(&mut self) -> Option<(u64, u64, Option<Block>)> {
+        self.stretch().map(|(at, blocks)| (at, blocks, None))
     }
 
-    fn change(&mut self, kind: u8) -> Option<Change<'a>> {
-        Some(match kind {
-            kind::INODE => Change::Inode {
-                ino: self.ino()?,
-                attributes: Attributes {
-                    mode: self.u32()?,
-                    uid: self.u32()?,
-                    gid: self.u32()?,
-                    rdev: self.u32()?,
-                    placement: Placement::from_word(self.u32()?).ok()?,
-                },
-            },
-            kind::TARGET => Change::Target {
-                ino: self.ino()?,
-                target: self.long(TARGET_BYTES_MAX)?,
-            },
-            kind::TIMES => {
-                let (ino, bits) = (self.ino()?, self.u8()?);
-                let mut times = [None; 3];
-                for (bit, time) in times.iter_mut().enumerate() {
-                    if bits & 1 << bit != 0 {
-                        *time = Some(self.i64()?);
-                    }
-                }
-                let [atime_ns, mtime_ns, ctime_ns] = times;
-                Change::Times {
-                    ino,
-                    atime_ns,
-                    mtime_ns,
-                    ctime_ns,
-                }
-            }
-            kind::NAME => Change::Name {
-                dir: self.ino()?,
-                ino: self.ino()?,
-                name: self.short()?,
-            },
-            kind::NO_NAME => Change::NoName {
-                dir: self.ino()?,
-                name: self.short()?,
-            },
-            kind::XATTR => Change::Xattr {
-                ino: self.ino()?,
-                name: self.short()?,
-                value: self.long(VALUE_BYTES_MAX)?,
-            },
-            kind::NO_XATTR => Change::NoXattr {
-                ino: self.ino()?,
-                name: self.short()?,
-            },
-            kind::EXTENT => {
-                let (ino, (at, blocks)) = (self.ino()?, self.file_blocks()?);
-                let first = Block::from_raw(self.u64()?);
-                first.index().checked_add(blocks).filter(|end| *end < 1 << 48)?;
-                let first = Some(first);
-                Change::Extent { ino, at, blocks, first }
-            }
-            kind::RESERVED => {
-                let (ino, (at, blocks)) = (self.ino()?, self.file_blocks()?);
-                let first = None;
-                Change::Extent { ino, at, blocks, first }
-            }
-            kind::NO_EXTENTS => {
-                let (ino, (at, blocks)) = (self.ino()?, self.file_blocks()?);
-                Change::NoExtents { ino, at, blocks }
-            }
-            kind::SIZE => Change::Size {
-                ino: self.ino()?,
-                bytes: self.u64()?,
-            },
-            kind::GROWN => Change::Grown {
-                ino: self.ino()?,
-                bytes: self.u64()?,
-            },
-            kind::VOLUME => Change::Volume {
-                ino: self.ino()?,
-                name: self.name()?,
-            },
-            kind::NO_VOLUME => Change::NoVolume { name: self.name()? },
-            _ => return None,
-        })
+    /// The first of some file blocks, and their bytes.
+    fn blocks_from(&mut self) -> Option<(u64, &'a [u8])> {
+        let (at, bytes) = (self.u64()?, self.long(usize::MAX)?);
+        let end = at.checked_add((bytes.len() / BLOCK_BYTES) as u64)?;
+        (end <= BlockMap::LIMIT && bytes.len().is_multiple_of(BLOCK_BYTES)).then_some((at, bytes))
     }
 }
 

@@ -4,6 +4,7 @@
 //! reader sees each number as of some run, and counting costs no line that is shared by writers.
 
 use super::request::Operation;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts of one operation.
@@ -53,57 +54,37 @@ pub struct HardwareCounts {
     pub short: u64,
 }
 
-impl SoftwareCounts {
-    const WORDS: usize = 4 * Operation::ALL.len() + 4;
+/// Counts that others can read, each in a word.
+pub(super) trait Counts: Copy + Default {
+    /// Calls `act` for each, always in the same order.
+    fn each(&mut self, act: impl FnMut(&mut u64));
+}
 
-    fn words(&self) -> [u64; Self::WORDS] {
-        let mut words = [0; Self::WORDS];
-        for (to, counts) in words.chunks_exact_mut(4).zip(&self.operations) {
-            to.copy_from_slice(&[counts.requests, counts.bytes, counts.time_ns, counts.errors]);
+impl Counts for SoftwareCounts {
+    fn each(&mut self, mut act: impl FnMut(&mut u64)) {
+        for counts in &mut self.operations {
+            let OperationCounts {
+                requests,
+                bytes,
+                time_ns,
+                errors,
+            } = counts;
+            [requests, bytes, time_ns, errors].into_iter().for_each(&mut act);
         }
-        words[Self::WORDS - 4..].copy_from_slice(&[self.submitted, self.merged, self.no_tag, self.sent]);
-        words
-    }
-
-    fn from_words(words: &[u64; Self::WORDS]) -> Self {
-        let mut counts = Self::default();
-        for (to, from) in counts.operations.iter_mut().zip(words.chunks_exact(4)) {
-            *to = OperationCounts {
-                requests: from[0],
-                bytes: from[1],
-                time_ns: from[2],
-                errors: from[3],
-            };
-        }
-        let [submitted, merged, no_tag, sent] = [4, 3, 2, 1].map(|back| words[Self::WORDS - back]);
-        Self {
+        let Self {
+            operations: _,
             submitted,
             merged,
             no_tag,
             sent,
-            ..counts
-        }
+        } = self;
+        [submitted, merged, no_tag, sent].into_iter().for_each(act);
     }
 }
 
-impl HardwareCounts {
-    const WORDS: usize = 7;
-
-    fn words(&self) -> [u64; Self::WORDS] {
-        [
-            self.batches,
-            self.requests,
-            self.refused,
-            self.errors,
-            self.retries,
-            self.timeouts,
-            self.short,
-        ]
-    }
-
-    fn from_words(words: &[u64; Self::WORDS]) -> Self {
-        let [batches, requests, refused, errors, retries, timeouts, short] = *words;
-        Self {
+impl Counts for HardwareCounts {
+    fn each(&mut self, act: impl FnMut(&mut u64)) {
+        let Self {
             batches,
             requests,
             refused,
@@ -111,74 +92,54 @@ impl HardwareCounts {
             retries,
             timeouts,
             short,
-        }
+        } = self;
+        [batches, requests, refused, errors, retries, timeouts, short]
+            .into_iter()
+            .for_each(act);
     }
 }
 
 impl std::ops::AddAssign for SoftwareCounts {
-    fn add_assign(&mut self, other: Self) {
-        let mut words = self.words();
-        for (word, more) in words.iter_mut().zip(other.words()) {
-            *word = word.wrapping_add(more);
-        }
-        *self = Self::from_words(&words);
+    fn add_assign(&mut self, mut other: Self) {
+        let mut more = Vec::new();
+        other.each(|count| more.push(*count));
+        let mut more = more.into_iter();
+        self.each(|count| *count = count.wrapping_add(more.next().expect("both have as many")));
     }
 }
 
-/// Counts that others can read. Two lines apart from everything else.
+/// Counts laid open by the thread that counts. Two lines apart from everything else.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Open<const WORDS: usize>([AtomicU64; WORDS]);
+pub(super) struct Open<C, const WORDS: usize> {
+    words: [AtomicU64; WORDS],
+    counts: PhantomData<C>,
+}
 
-impl<const WORDS: usize> Open<WORDS> {
-    fn new() -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+/// A core's.
+pub(super) type OpenSoftware = Open<SoftwareCounts, { 4 * Operation::ALL.len() + 4 }>;
+/// A hardware queue's.
+pub(super) type OpenHardware = Open<HardwareCounts, 7>;
+
+impl<C: Counts, const WORDS: usize> Open<C, WORDS> {
+    pub(super) fn new() -> Self {
+        Self {
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+            counts: PhantomData,
+        }
     }
 
     /// Relaxed: nothing is ordered by counts.
-    fn set(&self, words: &[u64; WORDS]) {
-        for (to, word) in self.0.iter().zip(words) {
-            to.store(*word, Ordering::Relaxed);
-        }
+    pub(super) fn set(&self, counts: &C) {
+        let (mut counts, mut words) = (*counts, self.words.iter());
+        counts.each(|count| words.next().expect(A_WORD_EACH).store(*count, Ordering::Relaxed));
     }
 
-    fn read(&self) -> [u64; WORDS] {
-        std::array::from_fn(|index| self.0[index].load(Ordering::Relaxed))
-    }
-}
-
-/// A core's, laid open.
-#[derive(Debug)]
-pub(super) struct OpenSoftware(Open<{ SoftwareCounts::WORDS }>);
-
-impl OpenSoftware {
-    pub(super) fn new() -> Self {
-        Self(Open::new())
-    }
-
-    pub(super) fn set(&self, counts: &SoftwareCounts) {
-        self.0.set(&counts.words());
-    }
-
-    pub(super) fn read(&self) -> SoftwareCounts {
-        SoftwareCounts::from_words(&self.0.read())
+    pub(super) fn read(&self) -> C {
+        let (mut counts, mut words) = (C::default(), self.words.iter());
+        counts.each(|count| *count = words.next().expect(A_WORD_EACH).load(Ordering::Relaxed));
+        counts
     }
 }
 
-/// A hardware queue's, laid open.
-#[derive(Debug)]
-pub(super) struct OpenHardware(Open<{ HardwareCounts::WORDS }>);
-
-impl OpenHardware {
-    pub(super) fn new() -> Self {
-        Self(Open::new())
-    }
-
-    pub(super) fn set(&self, counts: &HardwareCounts) {
-        self.0.set(&counts.words());
-    }
-
-    pub(super) fn read(&self) -> HardwareCounts {
-        HardwareCounts::from_words(&self.0.read())
-    }
-}
+const A_WORD_EACH: &str = "there is a word for each count";

@@ -87,61 +87,43 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Linux's number for it (asm-generic/errno-base.h and errno.h).
+    /// Linux's number for it.
     #[must_use]
     pub const fn errno(self) -> i32 {
-        match self {
-            Self::NotPermitted => 1,
-            Self::NotFound => 2,
-            Self::Io => 5,
-            Self::NoData => 6,
-            Self::AttributeTooBig => 7,
-            Self::Away | Self::NoPlaces(_) => 11,
-            Self::NoMemory => 12,
-            Self::Busy => 16,
-            Self::Exists => 17,
-            Self::NotDirectory => 20,
-            Self::IsDirectory => 21,
-            Self::Invalid => 22,
-            Self::NoDescriptor => 23,
-            Self::TooBig => 27,
-            Self::NoSpace | Self::NoMetadata => 28,
-            Self::ReadOnly => 30,
-            Self::TooManyLinks => 31,
-            Self::NameTooLong => 36,
-            Self::NotEmpty => 39,
-            Self::NoAttribute => 61,
-            Self::NotSupported => 95,
-            Self::Stale => 116,
-        }
+        self.linux().0
     }
 
     /// Linux's name of it.
     #[must_use]
     pub const fn name(self) -> &'static str {
+        self.linux().1
+    }
+
+    /// Number and name, from asm-generic/errno-base.h and errno.h.
+    const fn linux(self) -> (i32, &'static str) {
         match self {
-            Self::NotPermitted => "EPERM",
-            Self::NotFound => "ENOENT",
-            Self::Io => "EIO",
-            Self::NoData => "ENXIO",
-            Self::AttributeTooBig => "E2BIG",
-            Self::Away | Self::NoPlaces(_) => "EAGAIN",
-            Self::NoMemory => "ENOMEM",
-            Self::Busy => "EBUSY",
-            Self::Exists => "EEXIST",
-            Self::NotDirectory => "ENOTDIR",
-            Self::IsDirectory => "EISDIR",
-            Self::Invalid => "EINVAL",
-            Self::NoDescriptor => "ENFILE",
-            Self::TooBig => "EFBIG",
-            Self::NoSpace | Self::NoMetadata => "ENOSPC",
-            Self::ReadOnly => "EROFS",
-            Self::TooManyLinks => "EMLINK",
-            Self::NameTooLong => "ENAMETOOLONG",
-            Self::NotEmpty => "ENOTEMPTY",
-            Self::NoAttribute => "ENODATA",
-            Self::NotSupported => "EOPNOTSUPP",
-            Self::Stale => "ESTALE",
+            Self::NotPermitted => (1, "EPERM"),
+            Self::NotFound => (2, "ENOENT"),
+            Self::Io => (5, "EIO"),
+            Self::NoData => (6, "ENXIO"),
+            Self::AttributeTooBig => (7, "E2BIG"),
+            Self::Away | Self::NoPlaces(_) => (11, "EAGAIN"),
+            Self::NoMemory => (12, "ENOMEM"),
+            Self::Busy => (16, "EBUSY"),
+            Self::Exists => (17, "EEXIST"),
+            Self::NotDirectory => (20, "ENOTDIR"),
+            Self::IsDirectory => (21, "EISDIR"),
+            Self::Invalid => (22, "EINVAL"),
+            Self::NoDescriptor => (23, "ENFILE"),
+            Self::TooBig => (27, "EFBIG"),
+            Self::NoSpace | Self::NoMetadata => (28, "ENOSPC"),
+            Self::ReadOnly => (30, "EROFS"),
+            Self::TooManyLinks => (31, "EMLINK"),
+            Self::NameTooLong => (36, "ENAMETOOLONG"),
+            Self::NotEmpty => (39, "ENOTEMPTY"),
+            Self::NoAttribute => (61, "ENODATA"),
+            Self::NotSupported => (95, "EOPNOTSUPP"),
+            Self::Stale => (116, "ESTALE"),
         }
     }
 }

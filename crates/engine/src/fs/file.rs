@@ -45,10 +45,8 @@ pub struct FoundMap {
 
 /// Storage of a body's bytes.
 enum Bytes<'a> {
-    /// Blocks of the pool.
+    /// Blocks of the pool; a volume's within its size.
     Blocks(&'a BlockFile),
-    /// Blocks of the pool within a size.
-    Volume(&'a BlockFile),
     /// A file of the kernel.
     Kernel(&'a KernelFile),
 }
@@ -88,8 +86,7 @@ impl Inode {
     fn bytes_for(&self, operation: Operation) -> Result<Bytes<'_>> {
         self.kind().supports(operation)?;
         Ok(match &self.body {
-            Body::File(file) => Bytes::Blocks(file),
-            Body::Volume(file) => Bytes::Volume(file),
+            Body::File(file) | Body::Volume(file) => Bytes::Blocks(file),
             Body::Kernel(file) => Bytes::Kernel(file),
             Body::Directory(_) | Body::Symlink(_) | Body::Special => {
                 unreachable!("the table supports operations on bytes for bodies with bytes only")
@@ -172,7 +169,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// As [`Fs::read`].
     pub fn read_untouched(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
         match inode.bytes_for(Operation::Read)? {
-            Bytes::Blocks(file) | Bytes::Volume(file) => self.read_blocks(asking, inode, file, offset, to),
+            Bytes::Blocks(file) => self.read_blocks(asking, inode, file, offset, to),
             Bytes::Kernel(file) => file.read(offset, to),
         }
     }
@@ -191,7 +188,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         act: impl FnMut(&M, Option<(Block, usize)>, usize) -> R,
     ) -> Result<R> {
         match inode.bytes_for(Operation::Read)? {
-            Bytes::Blocks(file) | Bytes::Volume(file) => self.lend_blocks(asking, inode, file, offset, most, act),
+            Bytes::Blocks(file) => self.lend_blocks(asking, inode, file, offset, most, act),
             Bytes::Kernel(_) => Err(Error::NotSupported),
         }
     }
@@ -218,15 +215,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 let (effect, bytes) = self.effect_of_write(asking, inode, file, offset, from.len())?;
                 in_parts(offset, from, |offset, from| {
                     self.with_freed((asking.slot, asking.waits), effect, bytes, || {
-                        self.write_blocks(asking, inode, file, offset, from, kill_priv)
-                    })
-                })
-            }
-            Bytes::Volume(file) => {
-                let (effect, bytes) = self.effect_of_write(asking, inode, file, offset, from.len())?;
-                in_parts(offset, from, |offset, from| {
-                    self.with_freed((asking.slot, asking.waits), effect, bytes, || {
-                        self.write_blocks_within(asking, inode, file, offset, from)
+                        if inode.is_volume() {
+                            self.write_blocks_within(asking, inode, file, offset, from)
+                        } else {
+                            self.write_blocks(asking, inode, file, offset, from, kill_priv)
+                        }
                     })
                 })
             }
@@ -240,7 +233,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// As [`Fs::write`].
     pub fn append(&self, asking: &Asking<'_>, inode: &Inode, from: &[u8], kill_priv: bool) -> Result<(u64, usize)> {
         match inode.bytes_for(Operation::Append)? {
-            Bytes::Blocks(file) | Bytes::Volume(file) => {
+            Bytes::Blocks(file) => {
                 let (effect, bytes) = self.effect_of_write(asking, inode, file, FILE_BYTES_MAX, from.len())?;
                 self.with_freed((asking.slot, asking.waits), effect, bytes, || {
                     self.append_blocks(asking, inode, file, from, kill_priv)
@@ -268,7 +261,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub fn truncate_step(&self, inode: &Inode, size: u64, done: u64) -> Result<Option<u64>> {
         let _room = self.admit(false)?;
         match inode.bytes_for(Operation::Truncate)? {
-            Bytes::Blocks(file) | Bytes::Volume(file) => self.truncate_blocks(inode, file, size, done),
+            Bytes::Blocks(file) => self.truncate_blocks(inode, file, size, done),
             Bytes::Kernel(_) if size > FILE_BYTES_MAX => Err(Error::TooBig),
             Bytes::Kernel(file) => file.truncate_step(&self.pool, size, done),
         }
@@ -341,9 +334,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             Bytes::Blocks(file) => self.with_freed((asking.slot, asking.waits), effect, 0, || {
                 self.allocate_blocks(asking, inode, file, operation, offset..end, done)
             }),
-            Bytes::Volume(file) => self.with_freed((asking.slot, asking.waits), effect, 0, || {
-                self.allocate_blocks_within(asking, inode, file, operation, offset..end, done)
-            }),
             Bytes::Kernel(file) => self.allocate_kernel(inode, file, operation, &(offset..end), done),
         }
     }
@@ -374,7 +364,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         whence: Whence,
     ) -> Result<ControlFlow<u64, u64>> {
         match inode.bytes_for(Operation::Seek)? {
-            Bytes::Blocks(file) | Bytes::Volume(file) => self.seek_blocks(asking, inode, file, offset, whence),
+            Bytes::Blocks(file) => self.seek_blocks(asking, inode, file, offset, whence),
             Bytes::Kernel(file) => Ok(ControlFlow::Break(file.seek(offset, whence)?)),
         }
     }
@@ -439,16 +429,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 let next = file.map_part(from, &mut found.by_node)?;
                 Ok(next.filter(|next| *next < found.end))
             }
-            Bytes::Blocks(file) | Bytes::Volume(file) => {
-                Ok(self.map_some_blocks(inode, file, from, &mut found.by_node))
-            }
+            Bytes::Blocks(file) => Ok(self.map_some_blocks(inode, file, from, &mut found.by_node)),
         }
     }
 
     /// Bytes of the body on each node, ascending by node; nodes with none left out.
     pub fn map(&self, inode: &Inode) -> Vec<(NodeId, u64)> {
         match inode.bytes_for(Operation::Map) {
-            Ok(Bytes::Blocks(file) | Bytes::Volume(file)) => self.map_blocks(inode, file),
+            Ok(Bytes::Blocks(file)) => self.map_blocks(inode, file),
             Ok(Bytes::Kernel(file)) => file.map().unwrap_or_default(),
             Err(_) => Vec::new(),
         }
@@ -465,7 +453,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Err(Error::Invalid);
         }
         match body {
-            Bytes::Blocks(file) | Bytes::Volume(file) => self.move_blocks(inode, file, node, progress),
+            Bytes::Blocks(file) => self.move_blocks(inode, file, node, progress),
             Bytes::Kernel(file) => {
                 let moved = self.move_kernel_pages(file, None, node, progress);
                 self.steer_files(true);

@@ -207,7 +207,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         last.into_iter().for_each(show);
     }
 
-    /// See [`Fs::fallocate_step`].
+    /// See [`Fs::fallocate_step`]. For a volume nothing is reserved, and the range lies within its size.
     pub(in crate::fs) fn allocate_blocks(
         &self,
         asking: &Asking<'_>,
@@ -217,19 +217,29 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         range: Range<u64>,
         done: u64,
     ) -> Result<Option<u64>> {
+        let is_volume = inode.is_volume();
+        let check = || match is_volume {
+            true => file.check_within(range.start, range.end - range.start),
+            false => Ok(()),
+        };
         let next = match operation {
             Operation::Reserve | Operation::ReserveKeepSize => {
                 self.reserve(asking, inode, file, operation, &range)?;
                 None
             }
-            Operation::PunchHole => self.punch_step(&inode.close(file, &self.slots), file, &range, done)?,
+            Operation::PunchHole => {
+                let closed = inode.close(file, &self.slots);
+                check()?;
+                self.punch_step(&closed, file, &range, done)?
+            }
             Operation::ZeroRange | Operation::ZeroRangeKeepSize => {
-                if done == 0 {
+                if done == 0 && !is_volume {
                     self.reserve(asking, inode, file, operation, &range)?;
                 }
                 let so_far = Zeroed::default();
                 self.brought(asking, inode, file, &range, || {
                     let _inside = inode.enter(file, asking.slot);
+                    check()?;
                     self.zero_step(asking, inode, file, &range, done, &so_far)
                 })?
             }
@@ -244,36 +254,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         } else {
             inode.touch_modified(self.now_ns());
         }
-        Ok(next)
-    }
-
-    /// Carries out a step like [`Fs::fallocate_step`], for a volume: no write changes its size, and nothing is reserved.
-    pub(in crate::fs) fn allocate_blocks_within(
-        &self,
-        asking: &Asking<'_>,
-        inode: &Inode,
-        file: &BlockFile,
-        operation: Operation,
-        range: Range<u64>,
-        done: u64,
-    ) -> Result<Option<u64>> {
-        let next = match operation {
-            Operation::PunchHole => {
-                let closed = inode.close(file, &self.slots);
-                file.check_within(range.start, range.end - range.start)?;
-                self.punch_step(&closed, file, &range, done)?
-            }
-            Operation::ZeroRangeKeepSize => {
-                let so_far = Zeroed::default();
-                self.brought(asking, inode, file, &range, || {
-                    let _inside = inode.enter(file, asking.slot);
-                    file.check_within(range.start, range.end - range.start)?;
-                    self.zero_step(asking, inode, file, &range, done, &so_far)
-                })?
-            }
-            _ => return Err(Error::NotSupported),
-        };
-        inode.touch_modified(self.now_ns());
         Ok(next)
     }
 

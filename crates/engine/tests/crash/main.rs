@@ -16,6 +16,7 @@ mod workload;
 use check::{Looked, Violation, explore, flip_each};
 use homenode_engine::fs::{Error, RenameMode};
 use sim::{DISK, Disk, Event, Kind};
+use std::ops::RangeInclusive;
 use tree::Tree;
 use workload::{Operation, Range, Run, asking};
 
@@ -127,6 +128,14 @@ fn any(random: &mut fastrand::Rng, of: &[Operation]) -> Operation {
     of[random.usize(..of.len())]
 }
 
+/// Carries out so many steps: of 256, `syncs` make something durable.
+fn mix(run: &mut Run, random: &mut fastrand::Rng, steps: RangeInclusive<usize>, syncs: u8, others: &[Operation]) {
+    for _ in 0..random.usize(steps) {
+        let of = if random.u8(..) < syncs { SYNCS } else { others };
+        run.step(any(random, of));
+    }
+}
+
 /// Looks at runs that `make` makes, each of a thread, until `states` states were looked at or one is refused.
 fn look(
     kinds: &[Kind],
@@ -170,10 +179,7 @@ fn short(kind: Kind, random: &mut fastrand::Rng) -> Run {
 
 fn long(kind: Kind, random: &mut fastrand::Rng) -> Run {
     let mut run = begun(kind, random);
-    for _ in 0..random.usize(10..=60) {
-        let of = if random.u8(..) < 50 { SYNCS } else { OPERATIONS };
-        run.step(any(random, of));
-    }
+    mix(&mut run, random, 10..=60, 50, OPERATIONS);
     run
 }
 
@@ -222,10 +228,7 @@ fn membered_again(kind: Kind, random: &mut fastrand::Rng) -> Run {
 /// A run on a pool that was left by a crash anywhere in another run.
 fn second(kind: Kind, random: &mut fastrand::Rng) -> Run {
     let mut run = left_by_crash(kind, long(kind, random), random);
-    for _ in 0..random.usize(1..=12) {
-        let of = if random.u8(..) < 50 { SYNCS } else { OPERATIONS };
-        run.step(any(random, of));
-    }
+    mix(&mut run, random, 1..=12, 50, OPERATIONS);
     run
 }
 
@@ -259,10 +262,7 @@ fn crowded(kind: Kind, random: &mut fastrand::Rng) -> Run {
         run.step(Operation::Write(path, 0, blocks * 4096));
     }
     run.step(Operation::SyncAll);
-    for _ in 0..random.usize(4..=20) {
-        let of = if random.u8(..) < 20 { SYNCS } else { OPERATIONS };
-        run.step(any(random, of));
-    }
+    mix(&mut run, random, 4..=20, 20, OPERATIONS);
     run
 }
 
@@ -303,10 +303,7 @@ fn linked(kind: Kind, random: &mut fastrand::Rng) -> Run {
         Operation::Write("a", 0, 5000),
     ];
     let mut run = begun(kind, random);
-    for _ in 0..random.usize(4..=20) {
-        let of = if random.u8(..) < 70 { SYNCS } else { OPERATIONS };
-        run.step(any(random, of));
-    }
+    mix(&mut run, random, 4..=20, 70, OPERATIONS);
     run
 }
 
@@ -324,10 +321,7 @@ fn rewritten(kind: Kind, random: &mut fastrand::Rng) -> Run {
     let mut run = begun(kind, random);
     run.step(Operation::Write("a", 0, 20_000));
     run.step(Operation::Sync("a"));
-    for _ in 0..random.usize(2..=12) {
-        let of = if random.u8(..) < 40 { SYNCS } else { OPERATIONS };
-        run.step(any(random, of));
-    }
+    mix(&mut run, random, 2..=12, 40, OPERATIONS);
     run
 }
 
@@ -592,10 +586,7 @@ fn bytes_of_a(fs: &workload::SimFs) -> Option<Vec<u8>> {
 fn unsteady(kind: Kind, random: &mut fastrand::Rng) -> Run {
     let mut run = begun(kind, random);
     run.memory.fail_often(random.u8(8..128));
-    for _ in 0..random.usize(5..=40) {
-        let of = if random.u8(..) < 60 { SYNCS } else { OPERATIONS };
-        run.step(any(random, of));
-    }
+    mix(&mut run, random, 5..=40, 60, OPERATIONS);
     run.memory.fail_often(0);
     let is_durable = run.step(Operation::SyncAll);
     // Superblocks are not the log's.

@@ -1,9 +1,9 @@
 //! Every row of the table of capabilities against the engine's own answer.
 
-use crate::support::{BLOCK, Caller, TestFs, directory, filesystem, kernel_filesystem, of_mode, regular};
+use crate::support::{BLOCK, Caller, TestFs, directory, filesystem, kernel_filesystem, of_mode, regular, sized};
 use homenode_engine::NodeId;
 use homenode_engine::fs::{
-    BodyKind, Error, Inode, MAP_XATTR, Operation, Placement, Result, SetAttr, Volume, Whence, fallocate_mode as mode,
+    BodyKind, Error, Inode, MAP_XATTR, Operation, Placement, Result, Volume, Whence, fallocate_mode as mode,
 };
 use std::sync::Arc;
 
@@ -60,13 +60,7 @@ fn answer(fs: &TestFs, caller: &Caller, subject: &Subject, operation: Operation)
         Operation::Read => fs.read(&asking, inode, 0, &mut [0; 100]).map(drop),
         Operation::Write => fs.write(&asking, inode, 0, &[1; 100], false).map(drop),
         Operation::Append => fs.append(&asking, inode, &[1; 100], false).map(drop),
-        Operation::Truncate => {
-            let set = SetAttr {
-                size: Some(2 * BLOCK),
-                ..SetAttr::default()
-            };
-            fs.set_attr(inode, &set).map(drop)
-        }
+        Operation::Truncate => fs.set_attr(inode, &sized(2 * BLOCK)).map(drop),
         Operation::Reserve => allocate(0),
         Operation::ReserveKeepSize => allocate(mode::KEEP_SIZE),
         Operation::PunchHole => allocate(mode::PUNCH_HOLE | mode::KEEP_SIZE),

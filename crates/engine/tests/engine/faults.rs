@@ -1,9 +1,9 @@
 //! Operations whose memory fails in the middle: nothing is lost, nothing leaks, nothing half done is shown.
 
 use crate::support::{
-    BLOCK, Bytes, Caller, DISKS, Fault, ON_PURPOSE, POISON, RUN, TestFs, filesystem, filesystem_on, new_file,
+    BLOCK, Bytes, Caller, DISKS, Fault, ON_PURPOSE, POISON, RUN, TestFs, filesystem, filesystem_on, new_file, sized,
 };
-use homenode_engine::fs::{Error, Inode, Result, SetAttr, fallocate_mode as mode};
+use homenode_engine::fs::{Error, Inode, Result, fallocate_mode as mode};
 use homenode_engine::pool::PoolError;
 use homenode_engine::{MemberId, NodeId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,11 +46,7 @@ const ACTS: [(&str, Act); 12] = [
             .map(drop)
     }),
     ("truncate", |fs, _, inode| {
-        let set = SetAttr {
-            size: Some(RUN * BLOCK + 100),
-            ..SetAttr::default()
-        };
-        fs.set_attr(inode, &set).map(drop)
+        fs.set_attr(inode, &sized(RUN * BLOCK + 100)).map(drop)
     }),
     ("punch hole", |fs, caller, inode| {
         let mode = mode::PUNCH_HOLE | mode::KEEP_SIZE;

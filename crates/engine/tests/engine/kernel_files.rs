@@ -7,7 +7,7 @@ mod steps;
 
 use crate::support::{
     BLOCK, Caller, RUN, TestFs, TestStore, add_member, assert_empty, kernel_filesystem, new_file, regular,
-    remove_member,
+    remove_member, sized,
 };
 use homenode_engine::fs::{Access, Error, Inode, Placement, SetAttr, SetTime, VolumeError};
 use homenode_engine::pool::PoolError;
@@ -269,8 +269,7 @@ fn members_change_the_total() {
     assert_eq!(fs.drain(second, &mut |_, _| {}), Err(PoolError::NoSpace(second)));
     assert_eq!(store.limit(), 2 * MEMBER_BLOCKS);
     let inode = fs.lookup(&fs.root(), b"file").unwrap();
-    fs.set_attr(&inode, &set(|set| set.size = Some(MEMBER_BLOCKS * BLOCK)))
-        .unwrap();
+    fs.set_attr(&inode, &sized(MEMBER_BLOCKS * BLOCK)).unwrap();
     assert_eq!(fs.drain(second, &mut |_, _| {}), Ok(0));
     remove_member(&fs, second);
     assert_eq!((store.limit(), fs.statfs().free), (MEMBER_BLOCKS, 0));

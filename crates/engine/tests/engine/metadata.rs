@@ -1,6 +1,8 @@
 //! Memory of names, attributes and extended attributes: counted, limited by user, and given back.
 
-use crate::support::{BLOCK, Caller, RUN, TestFs, add_member, assert_empty, directory, empty_filesystem, regular};
+use crate::support::{
+    BLOCK, Caller, RUN, TestFs, add_member, assert_empty, directory, empty_filesystem, regular, sized,
+};
 use homenode_engine::NodeId;
 use homenode_engine::fs::{Access, Asking, Error, Inode, NewInode, RenameMode, SetAttr, XattrMode, fallocate_mode};
 use std::sync::Arc;
@@ -198,16 +200,8 @@ fn sparse_files_stay_within_their_owners_metadata() {
     let mut back = [1; 12288];
     fs.read(&caller.asking(), &whole, 0, &mut back).expect("a file inode");
     assert!(back[..4096] == [7; 4096] && back[4096..8192] == [0; 4096] && back[8192..] == [7; 4096]);
-    let shorter = SetAttr {
-        size: Some(5000),
-        ..SetAttr::default()
-    };
-    fs.set_attr(&whole, &shorter).expect("shrinking needs no room");
-    let longer = SetAttr {
-        size: Some(2 << 20),
-        ..SetAttr::default()
-    };
-    fs.set_attr(&whole, &longer).expect("growing places nothing");
+    fs.set_attr(&whole, &sized(5000)).expect("shrinking needs no room");
+    fs.set_attr(&whole, &sized(2 << 20)).expect("growing places nothing");
     let mut back = vec![1; 2 << 20];
     fs.read(&caller.asking(), &whole, 0, &mut back).expect("a file inode");
     assert!(back[4096..].iter().all(|byte| *byte == 0), "cut bytes came back");

@@ -5,8 +5,8 @@
 mod world;
 
 use crate::support::pattern::Random;
-use crate::support::{Bytes, Caller, DISKS, add_member, remove_member, seeded, tend, threads};
-use homenode_engine::fs::{Error, SetAttr, Whence, fallocate_mode as mode};
+use crate::support::{Bytes, Caller, DISKS, add_member, remove_member, seeded, sized, tend, threads};
+use homenode_engine::fs::{Error, Whence, fallocate_mode as mode};
 use homenode_engine::pool::PoolError;
 use homenode_engine::{Memory, NodeId};
 use std::sync::Arc;
@@ -121,11 +121,7 @@ fn destroy(world: &World, caller: &Caller, random: &mut Random, _: u64) -> u64 {
         let inode = &world.files[random.below(FILES as u64) as usize];
         let (from, to) = world::stretch(random, &SHARED);
         let truncate = |size| {
-            let set = SetAttr {
-                size: Some(size),
-                ..SetAttr::default()
-            };
-            world.fs.set_attr(inode, &set).expect("the inode is a file");
+            world.fs.set_attr(inode, &sized(size)).expect("the inode is a file");
         };
         if random.below(2) == 0 {
             truncate(from);

@@ -12,7 +12,7 @@ pub(crate) use memory::{Fault, ON_PURPOSE, POISON, TestMemory, Trouble};
 pub(crate) use store::{ALLOCATED_NS, TestStore};
 
 use homenode_engine::cache::{Cached, FrameIndex, SliceOptions};
-use homenode_engine::fs::{Asking, Fs, Ino, Inode, NewInode};
+use homenode_engine::fs::{Asking, Fs, Ino, Inode, NewInode, SetAttr};
 use homenode_engine::log::{LogOptions, MemberRecord, PoolName};
 use homenode_engine::pool::{Machine, MemberKind};
 use homenode_engine::{CpuId, MemberId, NodeId};
@@ -194,6 +194,14 @@ pub(crate) fn new_file(fs: &TestFs, name: &str) -> Arc<Inode> {
         .expect("the name is free");
     fs.pin(&inode).expect("the inode was just created");
     inode
+}
+
+/// A change of a file's size.
+pub(crate) fn sized(bytes: u64) -> SetAttr {
+    SetAttr {
+        size: Some(bytes),
+        ..SetAttr::default()
+    }
 }
 
 /// Panics unless nothing is used: no block, no map node, no inode but the root.

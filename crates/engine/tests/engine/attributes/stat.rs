@@ -1,6 +1,6 @@
 //! stat(2)'s fields: who changes which, and when.
 
-use crate::support::{BLOCK, Caller, ManualClock, TestFs, TestMemory};
+use crate::support::{BLOCK, Caller, ManualClock, TestFs, TestMemory, sized};
 use crate::support::{assert_empty, directory, empty_filesystem, filesystem, machine, new_file, of_mode, regular};
 use homenode_engine::cache::Cached;
 use homenode_engine::fs::{Attr, Error, Fs, Inode, NewInode, RenameMode, SetAttr, SetTime, XattrMode};
@@ -18,13 +18,6 @@ fn change(fs: &TestFs, inode: &Inode, set: SetAttr) -> Result<Attr, Error> {
 fn with_mode(mode: u32) -> SetAttr {
     SetAttr {
         mode: Some(mode),
-        ..SetAttr::default()
-    }
-}
-
-fn with_size(size: u64) -> SetAttr {
-    SetAttr {
-        size: Some(size),
         ..SetAttr::default()
     }
 }
@@ -92,7 +85,7 @@ fn writing_clears_privileges_when_asked() {
     prepare(0o6755);
     let set = SetAttr {
         kill_priv: true,
-        ..with_size(0)
+        ..sized(0)
     };
     assert_eq!(change(&fs, &inode, set).expect("a file inode").mode & 0o7777, 0o755);
     assert_eq!(fs.xattr_names(&inode), b"");
@@ -121,7 +114,7 @@ fn each_operation_updates_its_times() {
     change(&fs, &inode, with_mode(0o600)).expect("a mode");
     assert_eq!(times(&inode), [0, 2, 3]);
     tick();
-    change(&fs, &inode, with_size(10)).expect("the inode is a file");
+    change(&fs, &inode, sized(10)).expect("the inode is a file");
     assert_eq!(times(&inode), [0, 4, 4]);
     tick();
     fs.link(&inode, &fs.root(), b"b").expect("the name is new");
@@ -186,10 +179,10 @@ fn only_files_take_a_size_within_the_offset_range() {
     let asking = &caller.asking();
     let root = fs.root();
     let inode = new_file(&fs, "a");
-    assert_eq!(change(&fs, &inode, with_size(1 << 63)), Err(Error::TooBig));
+    assert_eq!(change(&fs, &inode, sized(1 << 63)), Err(Error::TooBig));
     assert_eq!(fs.attr(&inode).size, 0);
     assert_eq!(
-        change(&fs, &inode, with_size(i64::MAX as u64)).map(|attr| attr.size),
+        change(&fs, &inode, sized(i64::MAX as u64)).map(|attr| attr.size),
         Ok(i64::MAX as u64)
     );
     assert_eq!(
@@ -208,7 +201,7 @@ fn only_files_take_a_size_within_the_offset_range() {
         (&link, Error::Invalid),
         (&fifo, Error::Invalid),
     ] {
-        assert_eq!(change(&fs, other, with_size(0)), Err(error));
+        assert_eq!(change(&fs, other, sized(0)), Err(error));
         assert_eq!(fs.read(asking, other, 0, &mut [0]), Err(error));
         assert_eq!(fs.write(asking, other, 0, b"x", false), Err(error));
         assert_eq!(fs.append(asking, other, b"x", false), Err(error));

@@ -1,7 +1,7 @@
 //! Where pages come, and are moved.
 
-use super::{MEMBER_BLOCKS, fill, forgets, set};
-use crate::support::{BLOCK, TestStore, filesystem, kernel_filesystem, new_file};
+use super::{MEMBER_BLOCKS, fill, forgets};
+use crate::support::{BLOCK, TestStore, filesystem, kernel_filesystem, new_file, sized};
 use homenode_engine::fs::{Access, Inode, POLICY_XATTR, Placement, XattrMode};
 use homenode_engine::pool::PoolError;
 use homenode_engine::{MemberId, NodeId};
@@ -52,8 +52,7 @@ fn writers_use_candidates_once_a_node_is_fat() {
     assert!(fs.pool().status().members[0].fat);
     let open_later = open("later");
     assert_eq!(store.placement(3), Some((Placement::Local, others)));
-    fs.set_attr(&greedy, &set(|set| set.size = Some(MEMBER_BLOCKS / 2 * BLOCK)))
-        .unwrap();
+    fs.set_attr(&greedy, &sized(MEMBER_BLOCKS / 2 * BLOCK)).unwrap();
     fs.steer_files(false);
     for (file, inode) in [(1, &open_before), (3, &open_later)] {
         assert_eq!(
@@ -124,7 +123,7 @@ fn a_drain_ends_although_a_writer_keeps_adding_pages() {
         assert!(rounds < 1000, "the drain does not end");
         clock.advance_ns(100_000_000);
         let blocks = if rounds % 2 == 0 { 100 } else { 50 };
-        fs.set_attr(&inode, &set(|set| set.size = Some(0))).unwrap();
+        fs.set_attr(&inode, &sized(0)).unwrap();
         fill(&store, 0, 0, blocks);
     });
     assert_eq!(drained, Err(PoolError::Pinned(MemberId(0), 100 * BLOCK)));
@@ -154,7 +153,7 @@ fn bytes_by_node_are_counted_until_stopped() {
     assert_eq!(told(), [(NodeId(0), 5 * BLOCK)], "a writer may come at any time");
     store.set_writers(0, false);
     assert_eq!(told(), [(NodeId(0), 5 * BLOCK)]);
-    fs.set_attr(&inode, &set(|set| set.size = Some(BLOCK))).unwrap();
+    fs.set_attr(&inode, &sized(BLOCK)).unwrap();
     assert_eq!(told(), [(NodeId(0), BLOCK)]);
     assert_eq!(fs.backing_by_node(|| false), []);
     // No other inode is visited after a no.

@@ -1,23 +1,39 @@
 //! Room that fallocate promised.
 
-use super::{MEMBER_BLOCKS, remove, set};
-use crate::support::{ALLOCATED_NS, BLOCK, Caller, assert_empty, kernel_filesystem, new_file};
+use super::{MEMBER_BLOCKS, remove};
+use crate::support::{
+    ALLOCATED_NS, BLOCK, Caller, TestFs, TestStore, assert_empty, kernel_filesystem, new_file, sized,
+};
 use homenode_engine::backing::BackingStore;
-use homenode_engine::fs::{Error, Placement, Promised, fallocate_mode as mode};
+use homenode_engine::fs::{Error, Inode, Placement, Promised, fallocate_mode as mode};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// A pool of one member, and a caller on its node.
+fn pool(blocks: u64) -> (TestFs, Caller, TestStore) {
+    let (fs, _, store) = kernel_filesystem(1, blocks);
+    let caller = Caller::on_node(&fs, 0);
+    (fs, caller, store)
+}
+
+/// Promises a file its first blocks.
+fn promise(fs: &TestFs, caller: &Caller, inode: &Inode, blocks: u64) {
+    let promised = fs.fallocate(&caller.asking(), inode, mode::KEEP_SIZE, 0, blocks * BLOCK);
+    promised.expect("there is room");
+}
+
+/// Writes so many blocks of a file of the store, faster than anybody looks.
+fn take(store: &TestStore, file: usize, blocks: u64) {
+    let bytes = vec![1; (blocks * BLOCK) as usize];
+    store.write_unasked(file, 0, &bytes, 0).expect("there is room");
+}
+
 #[test]
 fn a_promise_without_room_is_dropped() {
-    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(MEMBER_BLOCKS);
     let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
-    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, 10_000 * BLOCK)
-        .unwrap();
-    // Faster than anybody looks.
-    store
-        .write_unasked(1, 0, &vec![1; ((MEMBER_BLOCKS - 5000) * BLOCK) as usize], 0)
-        .unwrap();
+    promise(&fs, &caller, &inode, 10_000);
+    take(&store, 1, MEMBER_BLOCKS - 5000);
     assert_eq!(
         fs.keep_promises(Promised::Beyond),
         Some(10_000 - 4096),
@@ -34,14 +50,10 @@ fn a_promise_without_room_is_dropped() {
 
 #[test]
 fn a_process_without_descriptors_breaks_no_promise() {
-    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(MEMBER_BLOCKS);
     let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
-    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, 1000 * BLOCK)
-        .unwrap();
-    store
-        .write_unasked(1, 0, &vec![1; ((MEMBER_BLOCKS - 1500) * BLOCK) as usize], 0)
-        .unwrap();
+    promise(&fs, &caller, &inode, 1000);
+    take(&store, 1, MEMBER_BLOCKS - 1500);
     store.fail(Some(Error::NoDescriptor));
     assert_eq!(
         (fs.keep_promises(Promised::Beyond), fs.pool().status().reserved),
@@ -59,19 +71,13 @@ fn a_process_without_descriptors_breaks_no_promise() {
 /// Beyond the end the kernel has but fallocate(2).
 #[test]
 fn a_promise_inside_a_file_is_kept_without_moving_its_time() {
-    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(MEMBER_BLOCKS);
     let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
-    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, 1000 * BLOCK)
-        .unwrap();
-    fs.set_attr(&inode, &set(|set| set.size = Some(600 * BLOCK - 5)))
-        .unwrap();
-    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, 1000 * BLOCK)
-        .unwrap();
+    promise(&fs, &caller, &inode, 1000);
+    fs.set_attr(&inode, &sized(600 * BLOCK - 5)).unwrap();
+    promise(&fs, &caller, &inode, 1000);
     let before = fs.attr(&inode);
-    store
-        .write_unasked(1, 0, &vec![1; ((MEMBER_BLOCKS - 1500) * BLOCK) as usize], 0)
-        .unwrap();
+    take(&store, 1, MEMBER_BLOCKS - 1500);
     assert_eq!(fs.keep_promises(Promised::Inside), Some(0));
     let inside = fs.attr(&inode);
     assert_eq!(
@@ -92,14 +98,10 @@ fn a_promise_inside_a_file_is_kept_without_moving_its_time() {
 #[test]
 fn promises_are_not_made_real_by_an_old_count() {
     const BLOCKS: u64 = 100_000;
-    let (fs, _, store) = kernel_filesystem(1, BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(BLOCKS);
     let inode = new_file(&fs, "file");
-    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, 50_000 * BLOCK)
-        .unwrap();
-    store
-        .write_unasked(0, 0, &vec![1; (10_000 * BLOCK) as usize], 0)
-        .unwrap();
+    promise(&fs, &caller, &inode, 50_000);
+    take(&store, 0, 10_000);
     assert_eq!(
         (fs.keep_promises(Promised::Beyond), store.used_blocks()),
         (Some(0), 10_000)
@@ -112,14 +114,10 @@ fn promises_are_not_made_real_by_an_old_count() {
 #[test]
 fn attributes_of_a_large_promise_are_told_without_a_count() {
     const BLOCKS: u64 = 400_000;
-    let (fs, _, store) = kernel_filesystem(1, BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(BLOCKS);
     let inode = new_file(&fs, "file");
-    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, 200_000 * BLOCK)
-        .unwrap();
-    store
-        .write_unasked(0, 0, &vec![1; (100_000 * BLOCK) as usize], 0)
-        .unwrap();
+    promise(&fs, &caller, &inode, 200_000);
+    take(&store, 0, 100_000);
     store.asked();
     fs.attr(&inode);
     assert_eq!(store.asked(), 0);
@@ -131,16 +129,12 @@ fn attributes_of_a_large_promise_are_told_without_a_count() {
 #[test]
 fn a_held_promise_delays_no_call_and_no_look() {
     const CALLS: usize = 200;
-    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(MEMBER_BLOCKS);
     let (held, _greedy, other) = (new_file(&fs, "held"), new_file(&fs, "greedy"), new_file(&fs, "other"));
     for inode in [&held, &other] {
-        fs.fallocate(&caller.asking(), inode, mode::KEEP_SIZE, 0, 1000 * BLOCK)
-            .unwrap();
+        promise(&fs, &caller, inode, 1000);
     }
-    store
-        .write_unasked(1, 0, &vec![1; ((MEMBER_BLOCKS - 2500) * BLOCK) as usize], 0)
-        .unwrap();
+    take(&store, 1, MEMBER_BLOCKS - 2500);
     store.hold_allocating(true);
     let (took, asked, found) = thread::scope(|scope| {
         let keeper = scope.spawn(|| fs.keep_promises(Promised::Beyond));
@@ -171,11 +165,9 @@ fn a_held_promise_delays_no_call_and_no_look() {
 
 #[test]
 fn a_removed_file_is_promised_nothing_even_if_it_cannot_be_cut() {
-    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
-    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, 1000 * BLOCK)
-        .unwrap();
+    promise(&fs, &caller, &inode, 1000);
     store.fail(Some(Error::NoDescriptor));
     remove(&fs, "file", &inode);
     drop(inode);
@@ -185,8 +177,7 @@ fn a_removed_file_is_promised_nothing_even_if_it_cannot_be_cut() {
 #[test]
 fn fallocate_promises_room_and_places_nothing() {
     const BLOCKS: u64 = 4 * MEMBER_BLOCKS;
-    let (fs, _, store) = kernel_filesystem(1, BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(BLOCKS);
     let asking = caller.asking();
     let (inode, other) = (new_file(&fs, "file"), new_file(&fs, "other"));
     let half = BLOCKS / 2 * BLOCK;
@@ -225,7 +216,7 @@ fn fallocate_promises_room_and_places_nothing() {
     )
     .unwrap();
     assert_eq!(fs.statfs().free, BLOCKS / 2 + 99);
-    fs.set_attr(&inode, &set(|set| set.size = Some(20 * BLOCK))).unwrap();
+    fs.set_attr(&inode, &sized(20 * BLOCK)).unwrap();
     assert_eq!(fs.statfs().free, BLOCKS - 20);
     remove(&fs, "file", &inode);
     remove(&fs, "other", &other);
@@ -234,8 +225,7 @@ fn fallocate_promises_room_and_places_nothing() {
 
 #[test]
 fn fallocate_allocates_in_steps_where_little_room_is_left() {
-    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(MEMBER_BLOCKS);
     let asking = caller.asking();
     let inode = new_file(&fs, "file");
     let bytes = (MEMBER_BLOCKS - 10) * BLOCK;
@@ -260,19 +250,15 @@ fn fallocate_allocates_in_steps_where_little_room_is_left() {
 
 #[test]
 fn promised_space_is_allocated_before_others_take_it() {
-    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(MEMBER_BLOCKS);
     assert_eq!(fs.keep_promises(Promised::Beyond), Some(0), "no promise exists");
     let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
     let promised = 1000;
-    fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, 0, promised * BLOCK)
-        .unwrap();
+    promise(&fs, &caller, &inode, promised);
     assert_eq!(fs.keep_promises(Promised::Beyond), Some(0));
     assert_eq!(store.used_blocks(), 0, "allocated although room is left");
     let taken = MEMBER_BLOCKS - promised - 500;
-    store
-        .write_unasked(1, 0, &vec![1; (taken * BLOCK) as usize], 0)
-        .unwrap();
+    take(&store, 1, taken);
     assert_eq!(fs.keep_promises(Promised::Beyond), Some(0));
     assert_eq!(store.used_blocks(), taken + promised);
     // What is allocated, and is a hole until it is written, is not promised once more.
@@ -296,8 +282,7 @@ fn promised_space_is_allocated_before_others_take_it() {
 
 #[test]
 fn bookkeeping_of_promises_stays_small() {
-    let (fs, _, store) = kernel_filesystem(1, 8 * MEMBER_BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(8 * MEMBER_BLOCKS);
     let asking = caller.asking();
     let inode = new_file(&fs, "file");
     // Every other block, far more of them than are booked.
@@ -324,8 +309,7 @@ fn the_steps_of_a_fallocate_count_its_range_once() {
     const RANGE: u64 = STEPS * 4096;
     for is_short in [false, true] {
         let room = if is_short { RANGE + 10_000 } else { 4 * RANGE };
-        let (fs, _, store) = kernel_filesystem(1, room);
-        let caller = Caller::on_node(&fs, 0);
+        let (fs, caller, store) = pool(room);
         let asking = caller.asking();
         let inode = new_file(&fs, "file");
         let promises = if is_short { 0 } else { 1024 };
@@ -394,8 +378,7 @@ fn calls_count_a_few_of_many_promises() {
 
 #[test]
 fn a_failed_fallocate_keeps_earlier_promises() {
-    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(MEMBER_BLOCKS);
     let asking = caller.asking();
     let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
     fs.fallocate(&asking, &inode, mode::KEEP_SIZE, 0, 10 * BLOCK).unwrap();
@@ -411,8 +394,7 @@ fn a_failed_fallocate_keeps_earlier_promises() {
 
 #[test]
 fn a_fallocate_that_fails_in_a_later_step_adds_no_promise() {
-    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(MEMBER_BLOCKS);
     let asking = caller.asking();
     let inode = new_file(&fs, "file");
     let bytes = (MEMBER_BLOCKS - 10) * BLOCK;
@@ -427,8 +409,7 @@ fn a_fallocate_that_fails_in_a_later_step_adds_no_promise() {
 #[test]
 fn punching_promised_ranges_keeps_the_rest_in_few_pieces() {
     const BLOCKS: u64 = 6000;
-    let (fs, _, store) = kernel_filesystem(1, 8 * MEMBER_BLOCKS);
-    let caller = Caller::on_node(&fs, 0);
+    let (fs, caller, store) = pool(8 * MEMBER_BLOCKS);
     let asking = caller.asking();
     let inode = new_file(&fs, "file");
     fs.fallocate(&asking, &inode, mode::KEEP_SIZE, 0, BLOCKS * BLOCK)

@@ -1,9 +1,9 @@
 //! A full pool: what is left is found wherever it lies, and what is freed can be used at once.
 
 use crate::support::pattern::Random;
-use crate::support::{BLOCK, Caller, RUN, TestFs, add_member, assert_empty, empty_filesystem, filesystem};
+use crate::support::{BLOCK, Caller, RUN, TestFs, add_member, assert_empty, empty_filesystem, filesystem, sized};
 use crate::support::{new_file, pattern, seeded, threads};
-use homenode_engine::fs::{Error, Inode, SetAttr, fallocate_mode as mode};
+use homenode_engine::fs::{Error, Inode, fallocate_mode as mode};
 use homenode_engine::{MemberId, NodeId};
 use std::sync::Arc;
 
@@ -29,11 +29,7 @@ fn fill(fs: &TestFs, caller: &Caller, inode: &Inode) -> u64 {
 }
 
 fn truncate(fs: &TestFs, inode: &Inode, size: u64) {
-    let set = SetAttr {
-        size: Some(size),
-        ..SetAttr::default()
-    };
-    fs.set_attr(inode, &set).expect("the inode is a file");
+    fs.set_attr(inode, &sized(size)).expect("the inode is a file");
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! Where blocks go: the asking node, the nearest candidate, a policy; and what is counted.
 
 use crate::support::{
-    BLOCK, Caller, RUN, TestFs, add_member, directory, empty_filesystem, filesystem, new_file, regular,
+    BLOCK, Caller, RUN, TestFs, add_member, directory, empty_filesystem, filesystem, new_file, regular, sized,
 };
-use homenode_engine::fs::{
-    Error, Inode, POLICY_XATTR, RESERVE_VALUE, RESERVE_XATTR, SetAttr, XattrMode, fallocate_mode,
-};
+use homenode_engine::fs::{Error, Inode, POLICY_XATTR, RESERVE_VALUE, RESERVE_XATTR, XattrMode, fallocate_mode};
 use homenode_engine::pool::{Access, Ahead, MemberStatus, Spill};
 use homenode_engine::{MemberId, NodeId};
 use std::sync::Arc;
@@ -150,11 +148,8 @@ fn a_member_is_a_candidate_again_only_when_enough_is_free() {
     append(&fs, &a, &inode, BLOCKS * 99 / 100);
     assert!(status_of(&fs, 0).fat, "more than 98 % are used");
     let free_down_to = |blocks: u64| {
-        let set = SetAttr {
-            size: Some(blocks * BLOCK),
-            ..SetAttr::default()
-        };
-        fs.set_attr(&inode, &set).expect("the inode is a file");
+        fs.set_attr(&inode, &sized(blocks * BLOCK))
+            .expect("the inode is a file");
     };
     free_down_to(BLOCKS * 96 / 100);
     assert!(status_of(&fs, 0).fat, "96 % are used: still fat");
@@ -377,11 +372,7 @@ fn extensions_reserve_where_the_directory_says_so() {
     }
     let extend = |inode: &Arc<Inode>, bytes: u64| {
         fs.reserve_extension(&caller.asking(), inode, bytes)?;
-        let size = SetAttr {
-            size: Some(bytes),
-            ..SetAttr::default()
-        };
-        fs.set_attr(inode, &size).map(|attr| (attr.size, attr.blocks))
+        fs.set_attr(inode, &sized(bytes)).map(|attr| (attr.size, attr.blocks))
     };
     let sectors = |blocks: u64| blocks * BLOCK / 512;
     assert_eq!(extend(&plain, 3 * RUN * BLOCK), Ok((3 * RUN * BLOCK, 0)));

@@ -1,8 +1,8 @@
 //! The files that all threads work on, and the stamps in them.
 
 use crate::support::pattern::Random;
-use crate::support::{Bytes, Caller, TestFs, assert_empty, filesystem_on, new_file};
-use homenode_engine::fs::{Asking, Inode, SetAttr};
+use crate::support::{Bytes, Caller, TestFs, assert_empty, filesystem_on, new_file, sized};
+use homenode_engine::fs::{Asking, Inode};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,12 +41,8 @@ impl World {
     pub(crate) fn new(bytes: Bytes) -> Self {
         let (fs, _) = filesystem_on(bytes, NODES, MEMBER_BLOCKS);
         let files: Vec<_> = (0..FILES).map(|file| new_file(&fs, &file.to_string())).collect();
-        let set = SetAttr {
-            size: Some(SIZE),
-            ..SetAttr::default()
-        };
         for inode in &files {
-            fs.set_attr(inode, &set).expect("the inode is a file");
+            fs.set_attr(inode, &sized(SIZE)).expect("the inode is a file");
         }
         Self {
             fs,

@@ -3,9 +3,9 @@
 
 use crate::support::pattern::Random;
 use crate::support::{
-    BLOCK, Bytes, Caller, DISKS, TestFs, assert_empty, filesystem_on, new_file, seeded, tend, threads,
+    BLOCK, Bytes, Caller, DISKS, TestFs, assert_empty, filesystem_on, new_file, seeded, sized, tend, threads,
 };
-use homenode_engine::fs::{Placement, SetAttr, Volume, VolumeError};
+use homenode_engine::fs::{Placement, Volume, VolumeError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -159,11 +159,7 @@ fn recycle(world: &World, caller: &Caller, random: &mut Random) -> bool {
     let mut back = vec![0; bytes.len()];
     assert_eq!(fs.read(asking, &inode, 0, &mut back), Ok(bytes.len()));
     assert!(back == bytes, "the file has other bytes");
-    let set = SetAttr {
-        size: Some(0),
-        ..SetAttr::default()
-    };
-    fs.set_attr(&inode, &set).expect("the inode is a file");
+    fs.set_attr(&inode, &sized(0)).expect("the inode is a file");
     fs.unlink(&fs.root(), b"recycled").expect("the name exists");
     fs.unpin(&inode, 1);
     true

@@ -1,5 +1,4 @@
-//! Volumes: against a slow model, among files and in a pool that is often full; under threads; and what is refused.
+//! Volumes under threads, and what is refused; `file_model` has them against a slow model.
 
-mod model;
 mod refused;
 mod threads;

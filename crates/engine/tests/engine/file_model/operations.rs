@@ -1,15 +1,16 @@
-//! Operations on the files, at random.
+//! Operations on volumes and files, and those of a pool with files only, at random.
 
 use super::model::LARGEST;
-use super::{FILES, NODES};
+use super::{FILES, NODES, OPERATIONS};
 use crate::support::{BLOCK, RUN};
-use homenode_engine::fs::{Whence, fallocate_mode as mode};
+use homenode_engine::fs::{Placement, Whence, fallocate_mode as mode};
 use proptest::prelude::*;
 use proptest::sample::select;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    pub(crate) file: usize,
+    /// A volume, or behind them a file.
+    pub(crate) what: usize,
     pub(crate) cpu: u32,
     pub(crate) operation: Operation,
 }
@@ -54,6 +55,22 @@ pub(crate) enum Operation {
         value: &'static str,
     },
     Replace,
+    Discard {
+        offset: u64,
+        bytes: u64,
+    },
+    Zero {
+        offset: u64,
+        bytes: u64,
+    },
+    Resize {
+        size: u64,
+        may_discard: bool,
+    },
+    ReplaceVolume {
+        size: u64,
+        placement: Placement,
+    },
     Drain {
         member: usize,
     },
@@ -140,6 +157,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-pub(crate) fn step() -> impl Strategy<Value = Step> {
-    (0..FILES, 0..u32::from(NODES) * 2, operation()).prop_map(|(file, cpu, operation)| Step { file, cpu, operation })
+pub(crate) fn steps() -> BoxedStrategy<Vec<Step>> {
+    let step = (0..FILES, 0..u32::from(NODES) * 2, operation());
+    let step = step.prop_map(|(what, cpu, operation)| Step { what, cpu, operation });
+    prop::collection::vec(step, OPERATIONS).boxed()
 }

@@ -60,16 +60,16 @@ fn concurrent_appends_are_neither_lost_nor_torn() {
     const RECORDS: usize = 500;
     let stage = stage!();
     let path = stage.file("f", []);
-    let stamps = ["first-process", "second-process-longer", "thread-a", "thread-bb"];
+    let stamps = ["first-process", "second-process-longer", "thread", "direct-thread"];
     let mut actors = [Actor::start(), Actor::start()];
     for (actor, stamp) in actors.iter_mut().zip(stamps) {
         actor.tell(&format!("append {RECORDS} {stamp} {}", path.display()));
     }
     std::thread::scope(|scope| {
-        for stamp in &stamps[2..] {
+        for (stamp, flags) in [(stamps[2], OFlags::empty()), (stamps[3], OFlags::DIRECT)] {
             let path = &path;
             scope.spawn(move || {
-                let fd = open(path, OFlags::WRONLY | OFlags::APPEND).unwrap();
+                let fd = open(path, OFlags::WRONLY | OFlags::APPEND | flags).unwrap();
                 for _ in 0..RECORDS {
                     let record = format!("{stamp}\n");
                     assert_eq!(rustix::io::write(&fd, record.as_bytes()).unwrap(), record.len());
@@ -184,26 +184,30 @@ fn direct_appends_reach_the_end() {
 
 #[test]
 fn direct_writers_of_separate_blocks_do_not_disturb_each_other() {
+    const BYTES: u64 = 256 * 4096;
     let stage = stage!();
-    let path = stage.file("f", []);
-    std::thread::scope(|scope| {
-        for writer in 0..4_u8 {
-            let fd = direct(&path);
-            scope.spawn(move || {
-                let mut block = Aligned::filled(writer + 1, 4096);
-                for index in 0..64 {
-                    write_at(&fd, (index * 4 + u64::from(writer)) * 4096, block.all());
-                }
-            });
+    for (name, length) in [("grows", 0), ("has holes", BYTES)] {
+        let path = stage.file(name, []);
+        rustix::fs::ftruncate(edit(&path), length).unwrap();
+        std::thread::scope(|scope| {
+            for writer in 0..4_u8 {
+                let fd = direct(&path);
+                scope.spawn(move || {
+                    let mut block = Aligned::filled(writer + 1, 4096);
+                    for index in 0..64 {
+                        write_at(&fd, (index * 4 + u64::from(writer)) * 4096, block.all());
+                    }
+                });
+            }
+        });
+        let all = content(&path);
+        assert_eq!(all.len() as u64, BYTES);
+        for (index, block) in all.chunks(4096).enumerate() {
+            assert!(
+                block.iter().all(|&byte| usize::from(byte) == index % 4 + 1),
+                "{name}: block {index} is not its writer's"
+            );
         }
-    });
-    let all = content(&path);
-    assert_eq!(all.len(), 256 * 4096);
-    for (index, block) in all.chunks(4096).enumerate() {
-        assert!(
-            block.iter().all(|&byte| usize::from(byte) == index % 4 + 1),
-            "block {index} is not its writer's"
-        );
     }
 }
 

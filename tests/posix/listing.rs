@@ -144,6 +144,9 @@ fn ten_thousand_entries_are_listed_once_each() {
         assert_eq!(entries.len(), 10_002);
         assert_eq!(kept(&entries).len(), 10_000);
     }
+    stage.file("one more", []);
+    let entries = read_all(&open_dir(stage.path()), 32_768);
+    assert_eq!(entries.len(), 10_003, "a cached listing notices");
 }
 
 #[test]

@@ -75,6 +75,12 @@ fn missing_parts_of_a_path_are_refused() {
     assert_errno!(open(stage.at("file/"), OFlags::RDONLY), NOTDIR);
     assert_errno!(open(stage.at("new/"), OFlags::RDWR | OFlags::CREATE), ISDIR);
     assert_errno!(open("", OFlags::RDONLY), NOENT);
+    stage.file("none", b"made");
+    assert_eq!(
+        content(stage.at("none")),
+        b"made",
+        "the name was looked up in vain before"
+    );
 }
 
 #[test]

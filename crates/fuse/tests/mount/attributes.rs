@@ -217,50 +217,15 @@ fn extended_attributes_and_placement() {
         let map = String::from_utf8(xattr(&path, "user.homenode.map").unwrap()).unwrap();
         assert_eq!(map, format!("{cpu}={}", 4 * 65536));
     }
+    let reserved = File::create(mounted.path("reserved")).unwrap();
+    rustix::fs::fallocate(&reserved, FallocateFlags::empty(), 0, 1 << 20).unwrap();
+    let map = xattr(&mounted.path("reserved"), "user.homenode.map").unwrap();
+    assert_eq!(map, b"", "reserved, not placed");
+    drop(reserved);
     set_xattr(&mounted.dir, "user.homenode.policy", b"node:1").unwrap();
     let inheriting = mounted.path("inheriting");
     fs::write(&inheriting, vec![1; 8192]).unwrap();
     assert_eq!(xattr(&inheriting, "user.homenode.map").unwrap(), b"1=8192");
-    mounted.finish();
-}
-
-#[test]
-fn access_lists_are_enforced() {
-    let Some(mounted) = Mounted::new() else { return };
-    let path = mounted.path("shared");
-    fs::write(&path, b"for some").unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    let may_read = || as_nobody("cat \"$1\" >/dev/null 2>&1", &path);
-    assert!(!may_read());
-    // Owner rw, user 65534 r, group nothing, mask r, others nothing.
-    let entries: [(u16, u16, u32); 5] = [
-        (1, 6, u32::MAX),
-        (2, 4, 65534),
-        (4, 0, u32::MAX),
-        (16, 4, u32::MAX),
-        (32, 0, u32::MAX),
-    ];
-    let mut list = 2_u32.to_le_bytes().to_vec();
-    for (tag, permissions, id) in entries {
-        list.extend_from_slice(&tag.to_le_bytes());
-        list.extend_from_slice(&permissions.to_le_bytes());
-        list.extend_from_slice(&id.to_le_bytes());
-    }
-    set_xattr(&path, "system.posix_acl_access", &list).unwrap();
-    assert!(may_read());
-    assert_eq!(
-        fs::metadata(&path).unwrap().mode() & 0o777,
-        0o640,
-        "the mask shows as the group's rights"
-    );
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    assert!(!may_read(), "chmod takes the mask away");
-
-    let dir = mounted.path("dir");
-    fs::create_dir(&dir).unwrap();
-    set_xattr(&dir, "system.posix_acl_default", &list).unwrap();
-    fs::write(dir.join("inheriting"), b"x").unwrap();
-    assert!(as_nobody("cat \"$1\" >/dev/null", &dir.join("inheriting")));
     mounted.finish();
 }
 

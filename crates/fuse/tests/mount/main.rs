@@ -6,7 +6,6 @@ mod attributes;
 mod data;
 mod durable;
 mod life;
-mod names;
 mod open;
 mod support;
 mod words;

@@ -1,14 +1,17 @@
-//! A disk below the cache that hangs for a while, and one that dies, under load: each call ends in time, and what was synced stays.
+//! A disk below the cache that hangs for a while, and one that dies, under load: each call ends in time, and what was synced stays. The calls are the
+//! library's, and those of a mount.
 //!
 //! The disk is a file on a mount of another pool; its server is stopped or killed. That pool's member is mapped, so that it loses nothing with its server.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
 mod support;
 
-use homenode::{Error, File, OpenOptions, Pool, PoolOptions};
+use homenode::{Error, File, Mount, MountOptions, OpenOptions, Pool, PoolOptions, Transport};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -114,8 +117,101 @@ fn content(file: u64, run: u64, version: u64) -> Vec<u8> {
     word.to_le_bytes().repeat(RUN_BYTES / 8)
 }
 
+/// Ways to the files of the pool: the library, or a mount. The last one is the first again where there are no rings.
+const WAYS: [Option<Transport>; 3] = [None, Some(Transport::Classic), Some(Transport::Auto)];
+
+/// A pool on a disk, and its mount in this process. Nothing maps files of it.
+struct Reached {
+    mount: Option<Mount>,
+    pool: Pool,
+}
+
+impl Reached {
+    /// `None` where a way is the one before.
+    fn new(disk: &Disk, way: Option<Transport>) -> Option<Self> {
+        let pool = Pool::create_on(&[disk.path()], &options()).unwrap();
+        let mount = way.map(|transport| {
+            let mut options = MountOptions::default();
+            options.transport = transport;
+            let directory = disk.files.0.join("tank");
+            fs::create_dir(&directory).unwrap();
+            pool.mount_with(directory, &options).unwrap()
+        });
+        let chosen = mount.as_ref().map(|mount| mount.transport().transport);
+        let is_new = way != Some(Transport::Auto) || chosen != Some(Transport::Classic);
+        is_new.then_some(Self { mount, pool })
+    }
+
+    fn file(&self, name: &str) -> Box<dyn Bytes> {
+        match &self.mount {
+            None => {
+                let options = OpenOptions::new().read(true).write(true).create(true);
+                Box::new(self.pool.open(name, &options).unwrap())
+            }
+            Some(mount) => {
+                let mut options = fs::File::options();
+                let options = options.read(true).write(true).create(true).truncate(false);
+                Box::new(options.open(mount.directory().join(name)).unwrap())
+            }
+        }
+    }
+
+    /// Unmounts the pool, and makes all durable; then it is closed.
+    fn put_away(self) -> Result<(), Error> {
+        if let Some(mount) = self.mount {
+            // Children of other tests have copies of descriptors until they execute.
+            let start = Instant::now();
+            while let Err(error) = mount.unmount(false) {
+                assert!(error.errno() == 16 && start.elapsed() < BOUND, "{error}");
+                thread::sleep(Duration::from_millis(5));
+            }
+            drop(mount);
+        }
+        self.pool.sync()
+    }
+}
+
+/// A file of the pool; errors are told by number.
+trait Bytes: Send + Sync {
+    fn write(&self, from: &[u8], offset: u64) -> Result<(), i32>;
+    fn read(&self, to: &mut [u8], offset: u64) -> Result<(), i32>;
+    fn sync(&self) -> Result<(), i32>;
+}
+
+impl Bytes for File {
+    fn write(&self, from: &[u8], offset: u64) -> Result<(), i32> {
+        self.write_all_at(from, offset).map_err(|error| error.errno())
+    }
+
+    fn read(&self, to: &mut [u8], offset: u64) -> Result<(), i32> {
+        self.read_exact_at(to, offset).map(drop).map_err(|error| error.errno())
+    }
+
+    fn sync(&self) -> Result<(), i32> {
+        File::sync(self).map_err(|error| error.errno())
+    }
+}
+
+impl Bytes for fs::File {
+    fn write(&self, from: &[u8], offset: u64) -> Result<(), i32> {
+        self.write_all_at(from, offset).map_err(number)
+    }
+
+    fn read(&self, to: &mut [u8], offset: u64) -> Result<(), i32> {
+        self.read_exact_at(to, offset).map_err(number)
+    }
+
+    fn sync(&self) -> Result<(), i32> {
+        self.sync_all().map_err(number)
+    }
+}
+
+fn number(error: io::Error) -> i32 {
+    error.raw_os_error().expect("the kernel's")
+}
+
 /// The last version of which all was synced, and what ended the writer.
-type Written = (u64, Option<Error>);
+type Written = (u64, Option<i32>);
 
 /// Threads at work on a pool, until an error, or until they are told to end.
 #[derive(Default)]
@@ -126,7 +222,7 @@ struct Work {
 
 impl Work {
     /// A call that succeeded, or the error that ends a thread.
-    fn call<T>(&self, act: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    fn call(&self, act: impl FnOnce() -> Result<(), i32>) -> Result<(), i32> {
         let start = Instant::now();
         let result = act();
         assert!(start.elapsed() < BOUND, "a call took {:?}", start.elapsed());
@@ -135,7 +231,7 @@ impl Work {
     }
 
     /// Overwrites a file and syncs it now and then; the last version of which all was synced, and what ended it.
-    fn write(&self, file: &File, number: u64) -> Written {
+    fn write(&self, file: &dyn Bytes, number: u64) -> Written {
         let mut synced = 0;
         for version in 1.. {
             for run in 0..FILE_BYTES / RUN_BYTES as u64 {
@@ -143,7 +239,7 @@ impl Work {
                     return (synced, None);
                 }
                 let bytes = content(number, run, version);
-                if let Err(error) = self.call(|| file.write_all_at(&bytes, run * RUN_BYTES as u64)) {
+                if let Err(error) = self.call(|| file.write(&bytes, run * RUN_BYTES as u64)) {
                     return (synced, Some(error));
                 }
             }
@@ -155,12 +251,12 @@ impl Work {
         unreachable!("there are versions enough")
     }
 
-    fn read(&self, file: &File, number: u64) -> Option<Error> {
+    fn read(&self, file: &dyn Bytes, number: u64) -> Option<i32> {
         let mut random = fastrand::Rng::with_seed(number);
         let mut bytes = vec![0; RUN_BYTES];
         while !self.is_over.load(Ordering::Relaxed) {
             let run = random.u64(..FILE_BYTES / RUN_BYTES as u64);
-            if let Err(error) = self.call(|| file.read_exact_at(&mut bytes, run * RUN_BYTES as u64)) {
+            if let Err(error) = self.call(|| file.read(&mut bytes, run * RUN_BYTES as u64)) {
                 return Some(error);
             }
             check(&bytes, number, run, 0);
@@ -179,27 +275,26 @@ fn check(bytes: &[u8], file: u64, run: u64, least: u64) {
 }
 
 /// Runs writers and readers, and `trouble` beside them; returns what each writer and each reader came to.
-fn work(pool: &Pool, trouble: impl FnOnce(&Work)) -> (Vec<Written>, Vec<Option<Error>>) {
-    let both = OpenOptions::new().read(true).write(true).create(true);
-    let files: Vec<File> = (0..WRITERS)
+fn work(reached: &Reached, trouble: impl FnOnce(&Work)) -> (Vec<Written>, Vec<Option<i32>>) {
+    let files: Vec<_> = (0..WRITERS)
         .map(|number| {
-            let file = pool.open(format!("file{number}"), &both).unwrap();
+            let file = reached.file(&format!("file{number}"));
             for run in 0..FILE_BYTES / RUN_BYTES as u64 {
-                file.write_all_at(&content(number, run, 0), run * RUN_BYTES as u64)
-                    .unwrap();
+                file.write(&content(number, run, 0), run * RUN_BYTES as u64).unwrap();
             }
+            file.sync().unwrap();
             file
         })
         .collect();
-    pool.sync().unwrap();
+    reached.pool.sync().unwrap();
     let (work, files) = (&Work::default(), &files);
     thread::scope(|scope| {
         let numbered = || (0..).zip(files);
         let writers: Vec<_> = numbered()
-            .map(|(number, file)| scope.spawn(move || work.write(file, number)))
+            .map(|(number, file)| scope.spawn(move || work.write(&**file, number)))
             .collect();
         let readers: Vec<_> = numbered()
-            .map(|(number, file)| scope.spawn(move || work.read(file, number)))
+            .map(|(number, file)| scope.spawn(move || work.read(&**file, number)))
             .collect();
         trouble(work);
         let writers = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
@@ -220,64 +315,66 @@ fn wait_for_calls(work: &Work, count: u64) {
 
 #[test]
 fn a_slow_or_hanging_disk_fails_no_call() {
-    let Some(disk) = Disk::new("a_slow_or_hanging_disk_fails_no_call") else {
-        return;
-    };
-    let pool = Pool::create_on(&[disk.path()], &options()).unwrap();
-    let (writers, readers) = work(&pool, |work| {
-        wait_for_calls(work, 500);
-        disk.signal(Signal::STOP);
-        thread::sleep(HANGS);
-        disk.signal(Signal::CONT);
-        wait_for_calls(work, 500);
-        // Slow: it works for a tenth of the time.
-        for _ in 0..50 {
+    for way in WAYS {
+        let Some(disk) = Disk::new("a_slow_or_hanging_disk_fails_no_call") else {
+            return;
+        };
+        let Some(reached) = Reached::new(&disk, way) else {
+            return;
+        };
+        let (writers, readers) = work(&reached, |work| {
+            wait_for_calls(work, 500);
             disk.signal(Signal::STOP);
-            thread::sleep(Duration::from_millis(45));
+            thread::sleep(HANGS);
             disk.signal(Signal::CONT);
-            thread::sleep(Duration::from_millis(5));
-        }
-        wait_for_calls(work, 500);
-        work.is_over.store(true, Ordering::Relaxed);
-    });
-    for (_, error) in &writers {
-        assert!(error.is_none(), "{error:?}");
+            wait_for_calls(work, 500);
+            // Slow: it works for a tenth of the time.
+            for _ in 0..50 {
+                disk.signal(Signal::STOP);
+                thread::sleep(Duration::from_millis(45));
+                disk.signal(Signal::CONT);
+                thread::sleep(Duration::from_millis(5));
+            }
+            wait_for_calls(work, 500);
+            work.is_over.store(true, Ordering::Relaxed);
+        });
+        assert!(writers.iter().all(|(_, error)| error.is_none()), "{way:?}: {writers:?}");
+        assert!(readers.iter().all(Option::is_none), "{way:?}: {readers:?}");
+        reached.put_away().unwrap();
+        let pool = Pool::open_on(&[disk.path()], &options()).unwrap();
+        check_synced(&pool, &writers);
     }
-    assert!(readers.iter().all(Option::is_none), "{readers:?}");
-    pool.sync().unwrap();
-    drop(pool);
-    let pool = Pool::open_on(&[disk.path()], &options()).unwrap();
-    check_synced(&pool, &writers);
 }
 
 #[test]
 fn a_disk_dying_under_load_is_reported_in_time_and_synced_data_is_kept() {
     let test = "a_disk_dying_under_load_is_reported_in_time_and_synced_data_is_kept";
-    let Some(mut disk) = Disk::new(test) else { return };
-    let pool = Pool::create_on(&[disk.path()], &options()).unwrap();
-    let (writers, readers) = work(&pool, |work| {
-        wait_for_calls(work, 500);
-        disk.kill();
-        thread::sleep(Duration::from_secs(2));
-        work.is_over.store(true, Ordering::Relaxed);
-    });
-    for (_, error) in &writers {
+    for way in WAYS {
+        let Some(mut disk) = Disk::new(test) else { return };
+        let Some(reached) = Reached::new(&disk, way) else {
+            return;
+        };
+        let (writers, readers) = work(&reached, |work| {
+            wait_for_calls(work, 500);
+            disk.kill();
+            thread::sleep(Duration::from_secs(2));
+            work.is_over.store(true, Ordering::Relaxed);
+        });
         // EROFS where the log was the first that could not be written.
-        let errno = error.as_ref().map(Error::errno);
-        assert!(errno == Some(5) || errno == Some(30), "{error:?}");
+        let is_told = |(_, error): &Written| matches!(error, Some(5 | 30));
+        assert!(writers.iter().all(is_told), "{way:?}: {writers:?}");
+        // All that some of them read is in a cache.
+        let is_fine = |error: &Option<i32>| matches!(error, None | Some(5));
+        assert!(readers.iter().all(is_fine), "{way:?}: {readers:?}");
+        let start = Instant::now();
+        assert!(reached.put_away().is_err());
+        assert!(start.elapsed() < BOUND, "putting it away took {:?}", start.elapsed());
+        disk.unmount();
+        disk.serve(test);
+        let pool = Pool::open_on(&[disk.path()], &options()).unwrap();
+        check_synced(&pool, &writers);
+        pool.create_file("again").unwrap().sync().unwrap();
     }
-    // All that some of them read is in the cache.
-    let is_fine = |error: &Option<Error>| error.as_ref().is_none_or(|error| error.errno() == 5);
-    assert!(readers.iter().all(is_fine), "{readers:?}");
-    let start = Instant::now();
-    assert!(pool.sync().is_err());
-    drop(pool);
-    assert!(start.elapsed() < BOUND, "putting it away took {:?}", start.elapsed());
-    disk.unmount();
-    disk.serve(test);
-    let pool = Pool::open_on(&[disk.path()], &options()).unwrap();
-    check_synced(&pool, &writers);
-    pool.create_file("again").unwrap().sync().unwrap();
 }
 
 fn check_synced(pool: &Pool, writers: &[Written]) {

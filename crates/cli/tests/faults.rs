@@ -5,7 +5,12 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
 #[path = "command/harness.rs"]
-#[allow(dead_code, reason = "shared with the tests of the command, which use all of it")]
+#[allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    reason = "shared with the tests of the command, which use all of it"
+)]
 mod harness;
 /// Where the tests of the command have it.
 mod command {

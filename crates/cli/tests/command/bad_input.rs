@@ -116,9 +116,7 @@ fn unusable_mount_directories_are_refused() {
 
 #[test]
 fn missing_nodes_and_impossible_sizes_are_refused() {
-    need_mounts!();
-    let scratch = Scratch::new("sizes");
-    let dir = scratch.dir("pool");
+    let (scratch, dir) = need_mounts!("sizes");
     refused(homenode(["up", "--node", "999"]).arg(&dir), &["node 999", "node 0"]);
     refused(
         homenode(["up", "--size-per-node", "100T"]).arg(&dir),
@@ -263,9 +261,7 @@ fn an_invalid_log_level_is_reported_once() {
         message.contains("HOMENODE_LOG=bogus") && message.contains("debug"),
         "{message}"
     );
-    need_mounts!();
-    let scratch = Scratch::new("log");
-    let dir = scratch.dir("pool");
+    let (_scratch, dir) = need_mounts!("log");
     let message = stderr(homenode(["up", SIZE]).arg(&dir));
     assert_eq!(message.matches("HOMENODE_LOG").count(), 1, "{message}");
     down(&dir);

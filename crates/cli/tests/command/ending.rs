@@ -47,9 +47,7 @@ fn in_the_foreground_signals_exit_with_0() {
 
 #[test]
 fn an_early_signal_leaves_no_mount() {
-    need_mounts!();
-    let scratch = Scratch::new("early");
-    let dir = scratch.dir("pool");
+    let (scratch, dir) = need_mounts!("early");
     for delay_ms in [0, 5, 10, 20, 40, 80] {
         let mut server = homenode(["up", SIZE, "--foreground"])
             .arg(&dir)
@@ -65,9 +63,7 @@ fn an_early_signal_leaves_no_mount() {
 
 #[test]
 fn two_concurrent_downs_both_succeed() {
-    need_mounts!();
-    let scratch = Scratch::new("down-race");
-    let dir = scratch.dir("pool");
+    let (scratch, dir) = need_mounts!("down-race");
     for _ in 0..8 {
         up(&dir);
         let start = || homenode(["down"]).arg(&dir).stderr(Stdio::piped()).spawn().unwrap();
@@ -90,10 +86,7 @@ fn two_concurrent_downs_both_succeed() {
 
 #[test]
 fn umount_ends_the_server() {
-    need_mounts!();
-    let scratch = Scratch::new("umount");
-    let dir = scratch.dir("pool");
-    up(&dir);
+    let (scratch, dir) = need_pool!("umount");
     let pid = server_pid(&dir).unwrap();
     assert!(Command::new("umount").arg(&dir).status().unwrap().success());
     wait_for_end(pid);
@@ -163,10 +156,7 @@ fn down_clears_a_dead_mount() {
 
 #[test]
 fn down_on_a_busy_mount_names_the_users_and_the_remedy() {
-    need_mounts!();
-    let scratch = Scratch::new("busy");
-    let dir = scratch.dir("pool");
-    up(&dir);
+    let (scratch, dir) = need_pool!("busy");
     let pid = server_pid(&dir).unwrap();
     fs::write(dir.join("file"), "held").unwrap();
     let mut file = File::open(dir.join("file")).unwrap();
@@ -193,10 +183,7 @@ fn down_on_a_busy_mount_names_the_users_and_the_remedy() {
 
 #[test]
 fn a_signal_ends_a_busy_mount_too() {
-    need_mounts!();
-    let scratch = Scratch::new("busy-signal");
-    let dir = scratch.dir("pool");
-    up(&dir);
+    let (scratch, dir) = need_pool!("busy-signal");
     let pid = server_pid(&dir).unwrap();
     let file = File::create(dir.join("file")).unwrap();
     signal(pid, Signal::TERM);
@@ -210,9 +197,7 @@ fn a_signal_ends_a_busy_mount_too() {
 /// The command that waits for `ready` was killed: its server must not live on unknown.
 #[test]
 fn a_server_ends_when_its_starting_command_dies() {
-    need_mounts!();
-    let scratch = Scratch::new("orphan");
-    let dir = scratch.dir("pool");
+    let (scratch, dir) = need_mounts!("orphan");
     let mut server = homenode(["up", SIZE, "--detached"])
         .arg(&dir)
         .stdout(Stdio::piped())
@@ -304,10 +289,7 @@ fn down_on_a_remaining_bind_mount_ends_the_pool() {
 
 #[test]
 fn down_names_the_mount_inside() {
-    need_mounts!();
-    let scratch = Scratch::new("nested");
-    let dir = scratch.dir("pool");
-    up(&dir);
+    let (scratch, dir) = need_pool!("nested");
     let inner = dir.join("inner");
     fs::create_dir(&inner).unwrap();
     let mounted = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&inner).status();
@@ -325,10 +307,7 @@ fn down_names_the_mount_inside() {
 
 #[test]
 fn an_aborted_connection_leaves_no_mount() {
-    need_mounts!();
-    let scratch = Scratch::new("aborted");
-    let dir = scratch.dir("pool");
-    up(&dir);
+    let (scratch, dir) = need_pool!("aborted");
     let pid = server_pid(&dir).unwrap();
     abort_connection(&scratch, &dir);
     wait_for_end(pid);

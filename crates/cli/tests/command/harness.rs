@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,8 @@ pub(crate) fn can_mount() -> bool {
     false
 }
 
-/// Returns from the test where mounts are not possible. With `alone` no other test of this binary runs meanwhile.
+/// Returns from the test where mounts are not possible. With `alone` no other test of this binary runs meanwhile; with a test's name it gives a
+/// [`Scratch`] and a new directory in it.
 macro_rules! need_mounts {
     () => {
         if !$crate::command::harness::can_mount() {
@@ -49,29 +50,63 @@ macro_rules! need_mounts {
         }
         let _alone = $crate::command::harness::NAMESPACES.write();
     };
+    ($test:literal) => {{
+        let Some(scratch) = $crate::command::harness::Scratch::for_mounts($test) else {
+            return;
+        };
+        let dir = scratch.dir("pool");
+        (scratch, dir)
+    }};
 }
 pub(crate) use need_mounts;
 
+/// `need_mounts`, with a small pool mounted on the directory.
+macro_rules! need_pool {
+    ($test:literal) => {{
+        let (scratch, dir) = $crate::command::harness::need_mounts!($test);
+        $crate::command::harness::up(&dir);
+        (scratch, dir)
+    }};
+}
+pub(crate) use need_pool;
+
 /// A directory for one test. What is mounted below it goes with it.
-pub(crate) struct Scratch(PathBuf);
+pub(crate) struct Scratch {
+    path: PathBuf,
+    /// Dropped behind the mounts.
+    _among_others: Option<RwLockReadGuard<'static, ()>>,
+}
 
 impl Scratch {
+    /// `None`, and a word about it, where mounts are not possible.
+    pub(crate) fn for_mounts(test: &str) -> Option<Self> {
+        let among_others = || NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
+        can_mount().then(|| Self::with(test, Some(among_others())))
+    }
+
     pub(crate) fn new(test: &str) -> Self {
+        Self::with(test, None)
+    }
+
+    fn with(test: &str, among_others: Option<RwLockReadGuard<'static, ()>>) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("homenode-{test}-{}-{number}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
-        // As mountinfo will tell it.
-        Self(fs::canonicalize(path).unwrap())
+        Self {
+            // As mountinfo will tell it.
+            path: fs::canonicalize(path).unwrap(),
+            _among_others: among_others,
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     /// A new directory in it.
     pub(crate) fn dir(&self, name: impl AsRef<OsStr>) -> PathBuf {
-        let path = self.0.join(Path::new(name.as_ref()));
+        let path = self.path.join(Path::new(name.as_ref()));
         fs::create_dir(&path).unwrap();
         path
     }
@@ -79,7 +114,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        for (mount_point, _) in mounts_below(&self.0) {
+        for (mount_point, _) in mounts_below(&self.path) {
             let pid = server_pid(&mount_point);
             let _ = rustix::mount::unmount(&mount_point, rustix::mount::UnmountFlags::DETACH);
             if let Some(pid) = pid {
@@ -87,7 +122,7 @@ impl Drop for Scratch {
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
         }
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.path);
     }
 }
 

@@ -25,9 +25,7 @@ fn assert_interrupted(output: &Output) {
 
 #[test]
 fn a_drain_interrupted_before_its_start_is_dropped() {
-    need_mounts!();
-    let scratch = Scratch::new("interrupted");
-    let dir = scratch.dir("pool");
+    let (_scratch, dir) = need_mounts!("interrupted");
     succeed(homenode(["up", SIZE, "--node", "0"]).arg(&dir));
     fs::write(dir.join("file"), vec![1; 5_000_000]).unwrap();
     succeed(homenode(["pool", "add", "--node", "0", "--size", "16M"]).arg(&dir));
@@ -48,9 +46,7 @@ fn a_drain_interrupted_before_its_start_is_dropped() {
 
 #[test]
 fn a_drain_interrupted_after_its_start_continues() {
-    need_mounts!();
-    let scratch = Scratch::new("begun");
-    let dir = scratch.dir("pool");
+    let (_scratch, dir) = need_mounts!("begun");
     succeed(homenode(["up", SIZE, "--node", "0"]).arg(&dir));
     for number in 0..2000 {
         fs::write(dir.join(number.to_string()), vec![1; 4096]).unwrap();
@@ -78,9 +74,7 @@ fn a_drain_interrupted_after_its_start_continues() {
 /// A command that has done its work tells so despite Ctrl-C. A second Ctrl-C ends a command that cannot print.
 #[test]
 fn a_second_ctrl_c_ends_a_waiting_command() {
-    need_mounts!();
-    let scratch = Scratch::new("telling");
-    let dir = scratch.dir("pool");
+    let (_scratch, dir) = need_mounts!("telling");
     succeed(homenode(["up", SIZE, "--node", "0"]).arg(&dir));
     let file = dir.join("file");
     fs::write(&file, "bytes").unwrap();

@@ -8,9 +8,7 @@ use std::thread;
 
 #[test]
 fn add_drain_remove_under_a_writer() {
-    need_mounts!();
-    let scratch = Scratch::new("members");
-    let dir = scratch.dir("pool");
+    let (_scratch, dir) = need_mounts!("members");
     succeed(homenode(["up", SIZE, "--node", "0"]).arg(&dir));
     let content: Vec<u8> = (0..6_000_000_u32).map(|at| (at % 251) as u8).collect();
     fs::write(dir.join("still"), &content).unwrap();
@@ -46,9 +44,7 @@ fn add_drain_remove_under_a_writer() {
 
 #[test]
 fn impossible_member_changes_are_refused_without_effect() {
-    need_mounts!();
-    let scratch = Scratch::new("refusals");
-    let dir = scratch.dir("pool");
+    let (scratch, dir) = need_mounts!("refusals");
     succeed(homenode(["up", SIZE, "--node", "0"]).arg(&dir));
     let pool = |verb: &str, rest: &[&str]| {
         let mut command = homenode(["pool", verb]);

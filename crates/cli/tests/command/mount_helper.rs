@@ -15,9 +15,7 @@ fn helper(directory: &Path, arguments: &[&str]) -> Command {
 
 #[test]
 fn the_mount_helper_follows_its_options() {
-    need_mounts!();
-    let scratch = Scratch::new("helper");
-    let dir = scratch.dir("pool");
+    let (scratch, dir) = need_mounts!("helper");
     succeed(&mut helper(
         &dir,
         &["-n", "-v", "-o", "rw,noauto,size_per_node=16M,node=0,per_node,nosuid"],

@@ -18,9 +18,7 @@ use std::time::Duration;
 /// An automount lets only one process group reach the directory; others would wait for the mount.
 #[test]
 fn a_pool_is_mounted_on_an_automount() {
-    need_mounts!();
-    let scratch = Scratch::new("automount");
-    let dir = scratch.dir("pool");
+    let (scratch, dir) = need_mounts!("automount");
     let (_requests, to_us) = rustix::pipe::pipe().unwrap();
     let group = rustix::process::getpgrp().as_raw_nonzero();
     let options = format!("fd={},pgrp={group},minproto=5,maxproto=5,direct", to_us.as_raw_fd());
@@ -72,9 +70,7 @@ fn wrong_values_are_usage_errors_that_name_flag_and_remedy() {
 
 #[test]
 fn up_and_status_show_the_transport_and_the_reason() {
-    need_mounts!();
-    let scratch = Scratch::new("transport");
-    let dir = scratch.dir("pool");
+    let (_scratch, dir) = need_mounts!("transport");
     let output = homenode(["up", SIZE, "--transport=classic"])
         .arg(&dir)
         .output()
@@ -103,9 +99,7 @@ fn up_and_status_show_the_transport_and_the_reason() {
 
 #[test]
 fn a_mover_without_work_says_so() {
-    need_mounts!();
-    let scratch = Scratch::new("mover");
-    let dir = scratch.dir("pool");
+    let (_scratch, dir) = need_mounts!("mover");
     let output = homenode(["up", SIZE, "--mover=on", "--data=pool"])
         .arg(&dir)
         .output()
@@ -120,9 +114,7 @@ fn a_mover_without_work_says_so() {
 
 #[test]
 fn per_node_makes_a_directory_for_each_node() {
-    need_mounts!();
-    let scratch = Scratch::new("per-node");
-    let dir = scratch.dir("pool");
+    let (_scratch, dir) = need_mounts!("per-node");
     chown(&dir, Some(7), Some(8)).unwrap();
     fs::set_permissions(&dir, Permissions::from_mode(0o2770)).unwrap();
     succeed(homenode(["up", SIZE, "--per-node"]).arg(&dir));
@@ -167,9 +159,7 @@ fn policy(path: &Path) -> String {
 /// A stat sooner than `--cache-attr` is answered by the kernel, a later one by the server.
 #[test]
 fn attributes_expire_after_the_given_time() {
-    need_mounts!();
-    let scratch = Scratch::new("attributes");
-    let dir = scratch.dir("pool");
+    let (_scratch, dir) = need_mounts!("attributes");
     let asked_by_ten_looks = |option: &[&str]| {
         // Files of the kernel change unseen, so nothing of theirs is kept once they are written.
         succeed(homenode(["up", SIZE, "--data=pool"]).args(option).arg(&dir));
@@ -191,9 +181,7 @@ fn attributes_expire_after_the_given_time() {
 
 #[test]
 fn nosuid_nodev_and_noexec_are_enforced() {
-    need_mounts!();
-    let scratch = Scratch::new("restricted");
-    let dir = scratch.dir("pool");
+    let (_scratch, dir) = need_mounts!("restricted");
     succeed(homenode(["up", SIZE, "--noexec", "--nosuid", "--nodev"]).arg(&dir));
     let options = mount_options(&dir);
     for option in ["nosuid", "nodev", "noexec"] {
@@ -213,9 +201,7 @@ fn nosuid_nodev_and_noexec_are_enforced() {
 /// systemd starts what comes after a service of Type=notify when it says READY=1: the mount must be there then.
 #[test]
 fn up_notifies_systemd_when_the_mount_is_ready() {
-    need_mounts!();
-    let scratch = Scratch::new("notify");
-    let dir = scratch.dir("pool");
+    let (scratch, dir) = need_mounts!("notify");
     let path = scratch.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

@@ -91,10 +91,7 @@ fn a_server_that_sends_viewers_away_is_shown() {
 
 #[test]
 fn the_server_reports_use_by_thread() {
-    need_mounts!();
-    let scratch = Scratch::new("tasks");
-    let dir = scratch.dir("pool");
-    up(&dir);
+    let (_scratch, dir) = need_pool!("tasks");
     let mut stream = UnixStream::connect(log_of(&dir).with_extension("sock")).unwrap();
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
     for _ in 0..2 {

@@ -232,9 +232,7 @@ fn top_ends_by_a_signal_when_its_terminal_takes_no_output() {
 /// Nobody has looked at the pool before, so its server has not looked where files of the kernel lie.
 #[test]
 fn the_first_viewer_is_told_where_files_of_the_kernel_lie() {
-    need_mounts!();
-    let scratch = Scratch::new("top-first");
-    let dir = scratch.dir("pool");
+    let (_scratch, dir) = need_mounts!("top-first");
     succeed(homenode(["up", SIZE, "--data", "kernel"]).arg(&dir));
     fs::write(dir.join("file"), vec![1; 2 << 20]).unwrap();
     // Samples are taken without a viewer meanwhile.
@@ -251,10 +249,7 @@ fn the_first_viewer_is_told_where_files_of_the_kernel_lie() {
 
 #[test]
 fn top_prints_one_picture_or_json() {
-    need_mounts!();
-    let scratch = Scratch::new("top-once");
-    let dir = scratch.dir("pool");
-    up(&dir);
+    let (_scratch, dir) = need_pool!("top-once");
     fs::write(dir.join("file"), vec![1; 2 << 20]).unwrap();
     let found = || {
         let told: Value = serde_json::from_str(&succeed(&mut homenode(["top", "--json"]))).unwrap();

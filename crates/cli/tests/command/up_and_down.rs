@@ -12,9 +12,7 @@ use std::process::Command;
 
 #[test]
 fn up_write_read_status_down() {
-    need_mounts!();
-    let scratch = Scratch::new("up");
-    let dir = scratch.dir("pool");
+    let (scratch, dir) = need_mounts!("up");
     fs::set_permissions(&dir, Permissions::from_mode(0o1777)).unwrap();
     up(&dir);
     assert_eq!(
@@ -119,10 +117,7 @@ fn up_write_read_status_down() {
 
 #[test]
 fn file_map_shows_bytes_by_node() {
-    need_mounts!();
-    let scratch = Scratch::new("map");
-    let dir = scratch.dir("pool");
-    up(&dir);
+    let (_scratch, dir) = need_pool!("map");
     let file = dir.join("file");
     fs::write(&file, vec![1; 8192]).unwrap();
     symlink("file", dir.join("link")).unwrap();
@@ -198,9 +193,7 @@ fn commands_accept_any_spelling_of_the_directory() {
 
 #[test]
 fn only_one_of_two_concurrent_ups_succeeds() {
-    need_mounts!();
-    let scratch = Scratch::new("race");
-    let dir = scratch.dir("pool");
+    let (scratch, dir) = need_mounts!("race");
     for round in 0..6 {
         if round % 2 == 1 {
             // The same with a dead mount that all of them want to clear.
@@ -236,9 +229,7 @@ fn only_one_of_two_concurrent_ups_succeeds() {
 
 #[test]
 fn options_of_up() {
-    need_mounts!();
-    let scratch = Scratch::new("options");
-    let dir = scratch.dir("pool");
+    let (scratch, dir) = need_mounts!("options");
     succeed(homenode(["up", "--node", "0", "--node", "0", "--size-per-node", "1%"]).arg(&dir));
     let status = status(&dir);
     assert_eq!(status["members"].as_array().unwrap().len(), 1, "{status}");
@@ -252,10 +243,7 @@ fn options_of_up() {
 
 #[test]
 fn status_of_a_silent_or_dead_server_has_its_ordinary_shape() {
-    need_mounts!();
-    let scratch = Scratch::new("shape");
-    let dir = scratch.dir("pool");
-    up(&dir);
+    let (_scratch, dir) = need_pool!("shape");
     let (pid, socket) = (server_pid(&dir).unwrap(), log_of(&dir).with_extension("sock"));
     let told = |words: &[&str], remedy| {
         let output = homenode(words).arg(&dir).output().unwrap();
@@ -288,9 +276,7 @@ fn status_of_a_silent_or_dead_server_has_its_ordinary_shape() {
 
 #[test]
 fn status_reports_a_full_pool_first() {
-    need_mounts!();
-    let scratch = Scratch::new("full");
-    let dir = scratch.dir("pool");
+    let (_scratch, dir) = need_mounts!("full");
     // Bytes of the kernel's files, where it has them, are on no member.
     up(&dir);
     let file = fs::File::create(dir.join("file")).unwrap();
@@ -321,9 +307,7 @@ fn status_reports_a_full_pool_first() {
 /// A daemon that kept its starter's pipes would hang every script that reads them.
 #[test]
 fn the_server_inherits_no_state_of_its_starter() {
-    need_mounts!();
-    let scratch = Scratch::new("pipes");
-    let dir = scratch.dir("pool");
+    let (scratch, dir) = need_mounts!("pipes");
     let lock = scratch.path().join("lock");
     let script = r#"exec 9>"$3"; flock -n 9 || exit 3; "$1" up --size-per-node 16M "$2"; echo started"#;
     let mut shell = Command::new("sh");

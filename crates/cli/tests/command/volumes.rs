@@ -23,10 +23,7 @@ fn list(pool: &Path) -> Value {
 
 #[test]
 fn volumes_are_created_resized_and_removed() {
-    need_mounts!();
-    let scratch = Scratch::new("volumes");
-    let pool = scratch.dir("pool");
-    up(&pool);
+    let (_scratch, pool) = need_pool!("volumes");
     let free_before = status(&pool)["free_bytes"].clone();
     let disk = pool.join("disk");
     assert_eq!(succeed(&mut volume("list", &pool, &[])), "no volumes\n");
@@ -79,10 +76,7 @@ fn volumes_are_created_resized_and_removed() {
 
 #[test]
 fn a_volume_larger_than_its_pool_is_reported() {
-    need_mounts!();
-    let scratch = Scratch::new("thin");
-    let pool = scratch.dir("pool");
-    up(&pool);
+    let (_scratch, pool) = need_pool!("thin");
     for (verb, size) in [("create", "1T"), ("resize", "8191P")] {
         let output = volume(verb, pool.join("v"), &["--size", size]).output().unwrap();
         assert!(output.status.success(), "{}", describe(&output));
@@ -118,10 +112,7 @@ fn sizes_and_policies_that_do_not_parse_are_usage_errors() {
 
 #[test]
 fn each_mistake_with_volumes_has_its_message() {
-    need_mounts!();
-    let scratch = Scratch::new("mistakes");
-    let pool = scratch.dir("pool");
-    up(&pool);
+    let (scratch, pool) = need_pool!("mistakes");
     let name = pool.to_str().unwrap();
     let create = |path: &OsStr| volume("create", path, &["--size=4M"]);
     succeed(&mut create(pool.join("v").as_os_str()));
@@ -176,10 +167,7 @@ fn each_mistake_with_volumes_has_its_message() {
 
 #[test]
 fn a_stopped_or_killed_server_is_reported() {
-    need_mounts!();
-    let scratch = Scratch::new("gone");
-    let pool = scratch.dir("pool");
-    up(&pool);
+    let (scratch, pool) = need_pool!("gone");
     let (pid, log) = (server_pid(&pool).unwrap(), log_of(&pool));
     let create = || volume("create", pool.join("v"), &["--size=4M"]);
     signal(pid, Signal::STOP);
@@ -261,10 +249,7 @@ fn without_the_kernels_driver_a_volume_is_not_attached() {
 
 #[test]
 fn each_mistake_with_devices_has_its_message() {
-    need_mounts!();
-    let scratch = Scratch::new("devices");
-    let pool = scratch.dir("pool");
-    up(&pool);
+    let (scratch, pool) = need_pool!("devices");
     let disk = pool.join("disk");
     succeed(&mut volume("create", &disk, &["--size=4M"]));
     for verb in ["attach", "detach"] {

@@ -326,10 +326,7 @@ fn a_browser_shows_pools_live_and_does_not_grow() {
 
 #[test]
 fn the_page_and_metrics_need_the_token() {
-    need_mounts!();
-    let scratch = Scratch::new("web-token");
-    let dir = scratch.dir("pool");
-    up(&dir);
+    let (_scratch, dir) = need_pool!("web-token");
     let web = Web::on_loopback();
     let (port, token) = web.parts();
     for page in ["live", "metrics", "doctor", "plan", "other", "live?token=x"] {
@@ -365,10 +362,7 @@ fn the_page_and_metrics_need_the_token() {
 
 #[test]
 fn a_stopped_server_is_told_and_the_next_figures_are_new() {
-    need_mounts!();
-    let scratch = Scratch::new("web-stopped");
-    let dir = scratch.dir("pool");
-    up(&dir);
+    let (_scratch, dir) = need_pool!("web-stopped");
     let web = Web::on_loopback();
     let (port, token) = web.parts();
     let bearer = format!("Authorization: Bearer {token}");

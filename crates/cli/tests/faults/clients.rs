@@ -27,11 +27,7 @@ fn all_is_free_again(dir: &Path) {
 
 #[test]
 fn killed() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    for transport in transports() {
-        let scratch = Scratch::new("killed");
-        let dir = scratch.dir("pool");
+    on_each_transport("killed", |_, dir, transport| {
         up_by(transport, &dir);
         let pid = server_pid(&dir).unwrap().as_raw_nonzero();
         let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
@@ -51,16 +47,12 @@ fn killed() {
             count("fd") <= before.0 && count("task") <= before.1
         });
         down(&dir);
-    }
+    });
 }
 
 #[test]
 fn stopped() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    for transport in transports() {
-        let scratch = Scratch::new("stopped");
-        let dir = scratch.dir("pool");
+    on_each_transport("stopped", |_, dir, transport| {
         up_by(transport, &dir);
         let mut steady = Load::start(&dir);
         let mut load = Load::start(&dir);
@@ -76,5 +68,5 @@ fn stopped() {
         steady.kill(&dir);
         all_is_free_again(&dir);
         down(&dir);
-    }
+    });
 }

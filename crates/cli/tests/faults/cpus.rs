@@ -56,10 +56,7 @@ fn asks_on(cpu: u32, dir: &Path) {
 fn a_cpu_goes_offline_and_returns_under_load() {
     need_mounts!();
     let Some((cpu, switch)) = switch() else { return };
-    let has_rings = {
-        let _undisturbed = as_it_is();
-        transports().contains(&"uring")
-    };
+    let has_rings = has_rings();
     for transport in ["classic", "uring"].into_iter().take(1 + usize::from(has_rings)) {
         let scratch = Scratch::new("cpu");
         let dir = scratch.dir("pool");
@@ -98,10 +95,7 @@ fn a_cpu_goes_offline_and_returns_under_load() {
 fn a_cpu_comes_online_after_the_pool_is_up() {
     need_mounts!();
     let Some((cpu, switch)) = switch() else { return };
-    let has_rings = {
-        let _undisturbed = as_it_is();
-        transports().contains(&"uring")
-    };
+    let has_rings = has_rings();
     for transport in ["classic", "uring"].into_iter().take(1 + usize::from(has_rings)) {
         let scratch = Scratch::new("cpu-offline");
         let dir = scratch.dir("pool");

@@ -37,9 +37,7 @@ fn rings_switched_off() {
 /// A mount with rings is not touched by a switch that others turn.
 #[test]
 fn rings_switched_off_while_in_use() {
-    need_mounts!();
-    let scratch = Scratch::new("switch");
-    let dir = scratch.dir("pool");
+    let (_scratch, dir) = need_mounts!("switch");
     {
         let _undisturbed = as_it_is();
         if !transports().contains(&"uring") {
@@ -59,10 +57,7 @@ fn rings_switched_off_while_in_use() {
 #[test]
 fn io_uring_forbidden() {
     need_mounts!();
-    let has_rings = {
-        let _undisturbed = as_it_is();
-        transports().contains(&"uring")
-    };
+    let has_rings = has_rings();
     let Some(_off) = Changed::new(Path::new("/proc/sys/kernel/io_uring_disabled"), "2") else {
         return;
     };

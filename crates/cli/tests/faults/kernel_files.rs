@@ -65,11 +65,8 @@ impl Drop for Group {
 /// Bytes are charged to the group of who writes them: it is ended, and neither the server nor anybody else.
 #[test]
 fn a_writer_in_a_full_memory_group_fails_alone() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    for transport in transports() {
-        let scratch = Scratch::new("group");
-        let (dir, tmpfs) = (scratch.dir("pool"), scratch.dir("tmpfs"));
+    on_each_transport("group", |scratch, dir, transport| {
+        let tmpfs = scratch.dir("tmpfs");
         if !super::sync::kernel_can_hold_bytes(transport, &dir) {
             return;
         }
@@ -93,7 +90,7 @@ fn a_writer_in_a_full_memory_group_fails_alone() {
         fs::write(dir.join("file"), "content").unwrap();
         wait_until("the bytes are free", || status(&dir)["used_bytes"] == 4096);
         down(&dir);
-    }
+    });
 }
 
 /// Unmounts; tried again while a child of another test, which is just being started, has a file of it.
@@ -106,11 +103,8 @@ fn unmount(directory: &Path) {
 /// An overlay may lie on a mount. One on that overlay is the kernel's third layer, which it refuses; nothing is lost.
 #[test]
 fn too_many_stacked_layers_fall_back() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    for transport in transports() {
-        let scratch = Scratch::new("layers");
-        let (dir, layer, top) = (scratch.dir("pool"), scratch.dir("layer"), scratch.dir("top"));
+    on_each_transport("layers", |scratch, dir, transport| {
+        let (layer, top) = (scratch.dir("layer"), scratch.dir("top"));
         let empty = scratch.dir("empty");
         if !super::sync::kernel_can_hold_bytes(transport, &dir) {
             return;
@@ -131,7 +125,7 @@ fn too_many_stacked_layers_fall_back() {
         assert_eq!(fs::read(layer.join("file")).unwrap(), b"content");
         unmount(&layer);
         down(&dir);
-    }
+    });
 }
 
 /// Each of them is open to the machine, for root and for everybody.

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -26,6 +26,35 @@ pub(crate) fn transports() -> Vec<&'static str> {
     }
     say(&format!("rings need a kernel that has them, and Y in {SWITCH}"));
     vec!["classic"]
+}
+
+pub(crate) fn has_rings() -> bool {
+    let _undisturbed = as_it_is();
+    transports().contains(&"uring")
+}
+
+/// Runs a test by each transport that can be had here, in a new directory of a [`Scratch`], while the machine stays as it is.
+pub(crate) fn on_each_transport(test: &str, act: impl Fn(&Scratch, PathBuf, &str)) {
+    if !can_mount() {
+        return;
+    }
+    let _undisturbed = as_it_is();
+    for transport in transports() {
+        let scratch = Scratch::new(test);
+        act(&scratch, scratch.dir("pool"), transport);
+    }
+}
+
+/// Runs a test where requests can go through rings, in a new directory of a [`Scratch`], while the machine stays as it is.
+pub(crate) fn with_rings(test: &str, act: impl FnOnce(&Scratch, PathBuf)) {
+    if !can_mount() {
+        return;
+    }
+    let _undisturbed = as_it_is();
+    if transports().contains(&"uring") {
+        let scratch = Scratch::new(test);
+        act(&scratch, scratch.dir("pool"));
+    }
 }
 
 /// Says that something is skipped, past the test harness's capture.

@@ -28,11 +28,7 @@ fn anonymous_bytes(dir: &Path) -> u64 {
 
 #[test]
 fn metadata_of_a_user_stays_within_its_limit() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    for transport in transports() {
-        let scratch = Scratch::new("memory");
-        let dir = scratch.dir("pool");
+    on_each_transport("memory", |_, dir, transport| {
         let metadata = format!("--metadata={LIMIT}");
         let mut up = homenode(["up", SIZE, &metadata, "--transport", transport]);
         // Pages of rings come when first used, 2 MiB at a time: few of them, as all that grows is taken for metadata.
@@ -76,5 +72,5 @@ fn metadata_of_a_user_stays_within_its_limit() {
         assert!(status(&dir)["metadata_used_bytes"].as_u64().unwrap() < 4096);
         assert!(!is_ill());
         down(&dir);
-    }
+    });
 }

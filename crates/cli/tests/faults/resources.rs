@@ -8,38 +8,33 @@ use std::process::Command;
 
 #[test]
 fn buffers_too_small() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    if !transports().contains(&"uring") {
-        return;
-    }
-    let scratch = Scratch::new("buffers");
-    let dir = scratch.dir("pool");
-    let with = |transport: &str, bytes: u64| {
-        let mut command = homenode(["up", SIZE, "--transport", transport]);
-        command.arg(format!("--buffers={bytes}")).arg(&dir);
-        command
-    };
-    let output = with("uring", 4096).output().unwrap();
-    let message = describe(&output);
-    let least = message.split_once("need buffers of ").unwrap().1;
-    let least: u64 = least.split(' ').next().unwrap().parse().unwrap();
-    refused(&mut with("uring", 4096), &["4096", "allow more", "classic"]);
-    refused(&mut with("uring", least - 1), &["allow more"]);
-    assert_nothing_mounted(scratch.path());
+    with_rings("buffers", |scratch, dir| {
+        let with = |transport: &str, bytes: u64| {
+            let mut command = homenode(["up", SIZE, "--transport", transport]);
+            command.arg(format!("--buffers={bytes}")).arg(&dir);
+            command
+        };
+        let output = with("uring", 4096).output().unwrap();
+        let message = describe(&output);
+        let least = message.split_once("need buffers of ").unwrap().1;
+        let least: u64 = least.split(' ').next().unwrap().parse().unwrap();
+        refused(&mut with("uring", 4096), &["4096", "allow more", "classic"]);
+        refused(&mut with("uring", least - 1), &["allow more"]);
+        assert_nothing_mounted(scratch.path());
 
-    succeed(&mut with("auto", least - 1));
-    let fuse = status(&dir)["fuse"].clone();
-    assert_eq!(fuse["transport"], "classic");
-    assert!(
-        fuse["transport_reason"].as_str().unwrap().contains("allow more"),
-        "{fuse}"
-    );
-    down(&dir);
+        succeed(&mut with("auto", least - 1));
+        let fuse = status(&dir)["fuse"].clone();
+        assert_eq!(fuse["transport"], "classic");
+        assert!(
+            fuse["transport_reason"].as_str().unwrap().contains("allow more"),
+            "{fuse}"
+        );
+        down(&dir);
 
-    succeed(&mut with("uring", least));
-    works(&dir);
-    down(&dir);
+        succeed(&mut with("uring", least));
+        works(&dir);
+        down(&dir);
+    });
 }
 
 /// Large files, a large attribute and a long listing go through what there is of buffers.

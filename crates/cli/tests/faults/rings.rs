@@ -48,93 +48,69 @@ fn work(dir: &Path) -> bool {
     status.unwrap().code() == Some(1)
 }
 
-fn has_rings() -> bool {
-    transports().contains(&"uring")
-}
-
 fn wait_until_mounted(scratch: &Scratch) {
     wait_until("it is mounted", || mounts_below(scratch.path()).len() == 1);
 }
 
 #[test]
 fn a_broken_ring_ends_the_server_and_no_call_hangs() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    if !has_rings() {
-        return;
-    }
-    let scratch = Scratch::new("broken-ring");
-    let dir = scratch.dir("pool");
-    let mut server = Traced::up("io_uring_enter:error=EIO:when=300", &dir);
-    wait_until_mounted(&scratch);
-    assert!(work(&dir), "users get errors");
-    assert!(!server.end().success());
-    assert_nothing_mounted(scratch.path());
+    with_rings("broken-ring", |scratch, dir| {
+        let mut server = Traced::up("io_uring_enter:error=EIO:when=300", &dir);
+        wait_until_mounted(scratch);
+        assert!(work(&dir), "users get errors");
+        assert!(!server.end().success());
+        assert_nothing_mounted(scratch.path());
+    });
 }
 
 #[test]
 fn a_broken_ring_leaves_mounts_on_top_alone() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    if !has_rings() {
-        return;
-    }
-    let scratch = Scratch::new("covered-ring");
-    let dir = scratch.dir("pool");
-    let mut server = Traced::up("io_uring_enter:error=EIO:when=300", &dir);
-    wait_until_mounted(&scratch);
-    let below = fs::File::open(&dir).unwrap();
-    let mounted = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&dir).status();
-    assert!(mounted.unwrap().success());
-    fs::write(dir.join("on top"), "of it").unwrap();
-    let path = format!(
-        "/proc/{}/fd/{}",
-        std::process::id(),
-        std::os::fd::AsRawFd::as_raw_fd(&below)
-    );
-    assert!(work(Path::new(&path)), "users get errors");
-    assert!(!server.end().success());
-    assert_eq!(fs::read(dir.join("on top")).unwrap(), b"of it");
-    drop(below);
-    let unmounted = Command::new("umount").arg(&dir).status();
-    assert!(unmounted.unwrap().success());
-    succeed(homenode(["down"]).arg(&dir));
-    assert_nothing_mounted(scratch.path());
+    with_rings("covered-ring", |scratch, dir| {
+        let mut server = Traced::up("io_uring_enter:error=EIO:when=300", &dir);
+        wait_until_mounted(scratch);
+        let below = fs::File::open(&dir).unwrap();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&dir).status();
+        assert!(mounted.unwrap().success());
+        fs::write(dir.join("on top"), "of it").unwrap();
+        let path = format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            std::os::fd::AsRawFd::as_raw_fd(&below)
+        );
+        assert!(work(Path::new(&path)), "users get errors");
+        assert!(!server.end().success());
+        assert_eq!(fs::read(dir.join("on top")).unwrap(), b"of it");
+        drop(below);
+        let unmounted = Command::new("umount").arg(&dir).status();
+        assert!(unmounted.unwrap().success());
+        succeed(homenode(["down"]).arg(&dir));
+        assert_nothing_mounted(scratch.path());
+    });
 }
 
 #[test]
 fn requests_are_retried_while_the_kernel_lacks_memory() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    if !has_rings() {
-        return;
-    }
-    let scratch = Scratch::new("again");
-    let dir = scratch.dir("pool");
-    // Not the first call, which registers.
-    let mut server = Traced::up("io_uring_enter:error=EAGAIN:when=20+7", &dir);
-    wait_until_mounted(&scratch);
-    for number in 0..100 {
-        let path = dir.join(format!("{number}"));
-        fs::write(&path, vec![7; 10_000]).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), vec![7; 10_000]);
-    }
-    succeed(homenode(["down"]).arg(&dir));
-    assert!(server.end().success());
+    with_rings("again", |scratch, dir| {
+        // Not the first call, which registers.
+        let mut server = Traced::up("io_uring_enter:error=EAGAIN:when=20+7", &dir);
+        wait_until_mounted(scratch);
+        for number in 0..100 {
+            let path = dir.join(format!("{number}"));
+            fs::write(&path, vec![7; 10_000]).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), vec![7; 10_000]);
+        }
+        succeed(homenode(["down"]).arg(&dir));
+        assert!(server.end().success());
+    });
 }
 
 #[test]
 fn a_ring_that_takes_too_few_entries_is_refused() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    if !has_rings() {
-        return;
-    }
-    let scratch = Scratch::new("short");
-    let dir = scratch.dir("pool");
-    let mut server = Traced::up("io_uring_enter:retval=0:when=1", &dir);
-    assert!(!server.end().success());
-    assert_nothing_mounted(scratch.path());
-    std::thread::sleep(Duration::from_millis(10));
-    assert!(fs::read_dir(&dir).unwrap().next().is_none());
+    with_rings("short", |scratch, dir| {
+        let mut server = Traced::up("io_uring_enter:retval=0:when=1", &dir);
+        assert!(!server.end().success());
+        assert_nothing_mounted(scratch.path());
+        std::thread::sleep(Duration::from_millis(10));
+        assert!(fs::read_dir(&dir).unwrap().next().is_none());
+    });
 }

@@ -31,10 +31,7 @@ fn said(arguments: &[&str], dir: Option<&Path>) -> (String, bool) {
 
 /// Runs `silence` on the server of a mount at work, of each transport; dropping what it gives ends the silence.
 fn commands_do_not_wait<S>(test: &str, told: &[&str], silence: impl Fn(Pid) -> Option<S>) {
-    let _undisturbed = as_it_is();
-    for transport in transports() {
-        let scratch = Scratch::new(test);
-        let dir = scratch.dir("pool");
+    on_each_transport(test, |scratch, dir, transport| {
         up_by(transport, &dir);
         let pid = server_pid(&dir).unwrap();
         fs::write(dir.join("kept"), vec![7; 1 << 20]).unwrap();
@@ -100,12 +97,11 @@ fn commands_do_not_wait<S>(test: &str, told: &[&str], silence: impl Fn(Pid) -> O
         drop(load);
         down(&dir);
         assert_nothing_mounted(scratch.path());
-    }
+    });
 }
 
 #[test]
 fn stopped() {
-    need_mounts!();
     commands_do_not_wait("server-stopped", &["is stopped", "kill -CONT"], |pid| {
         Some(Stopped::new(pid))
     });
@@ -114,11 +110,7 @@ fn stopped() {
 /// Whoever gives up waiting may end it and clear up.
 #[test]
 fn stopped_and_killed() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    for transport in transports() {
-        let scratch = Scratch::new("stopped-killed");
-        let dir = scratch.dir("pool");
+    on_each_transport("stopped-killed", |scratch, dir, transport| {
         up_by(transport, &dir);
         let pid = server_pid(&dir).unwrap();
         let load = Load::start(&dir);
@@ -129,7 +121,7 @@ fn stopped_and_killed() {
         let (said, success) = said(&["down"], Some(&dir));
         assert!(success && said.contains("cleared a dead mount"), "{said}");
         assert_nothing_mounted(scratch.path());
-    }
+    });
 }
 
 /// A control group of its own for a process, frozen. Dropping it thaws it.
@@ -167,6 +159,5 @@ impl Frozen {
 
 #[test]
 fn frozen() {
-    need_mounts!();
     commands_do_not_wait("server-frozen", &["frozen"], Frozen::new);
 }

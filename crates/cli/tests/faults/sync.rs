@@ -36,11 +36,7 @@ fn kill_server(dir: &Path) {
 
 #[test]
 fn fsync_and_msync_fail_after_the_server_was_killed() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    for transport in transports() {
-        let scratch = Scratch::new("sync");
-        let dir = scratch.dir("pool");
+    on_each_transport("sync", |_, dir, transport| {
         up_with(transport, "pool", &dir);
         let (file, mut map) = mapped(&dir.join("file"));
         let directory = File::open(&dir).unwrap();
@@ -62,16 +58,12 @@ fn fsync_and_msync_fail_after_the_server_was_killed() {
             }
             map.fill(3 + round);
         }
-    }
+    });
 }
 
 #[test]
 fn open_kernel_files_work_after_the_server_was_killed() {
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    for transport in transports() {
-        let scratch = Scratch::new("outlive");
-        let dir = scratch.dir("pool");
+    on_each_transport("outlive", |_, dir, transport| {
         if !kernel_can_hold_bytes(transport, &dir) {
             return;
         }
@@ -97,7 +89,7 @@ fn open_kernel_files_work_after_the_server_was_killed() {
             Some(107),
             "{transport}: open"
         );
-    }
+    });
 }
 
 /// Mounts a pool whose bytes are in files of the kernel, where it can hold them.
@@ -127,11 +119,7 @@ fn commit(map: &mut MmapMut, number: u64) -> io::Result<()> {
 fn a_mapped_database_acknowledges_nothing_after_the_server_was_killed() {
     const COMMITS_BEFORE: u64 = 100;
     const COMMITS_MAX: u64 = 1_000_000;
-    need_mounts!();
-    let _undisturbed = as_it_is();
-    for transport in transports() {
-        let scratch = Scratch::new("writemap");
-        let dir = scratch.dir("pool");
+    on_each_transport("writemap", |_, dir, transport| {
         up_with(transport, "pool", &dir);
         let (_file, mut map) = mapped(&dir.join("data.mdb"));
         let acknowledged = AtomicU64::new(0);
@@ -154,5 +142,5 @@ fn a_mapped_database_acknowledges_nothing_after_the_server_was_killed() {
             // One may have had its last answer, and not been counted yet.
             assert!(count() <= when_gone + 1, "{transport}: {} after {when_gone}", count());
         });
-    }
+    });
 }

@@ -85,10 +85,7 @@ fn unusable_mount_directories_are_refused() {
     );
 
     symlink("loop", scratch.path().join("loop")).unwrap();
-    refused(
-        homenode(["up", SIZE]).arg(scratch.path().join("loop")),
-        &["loop", "symbolic links"],
-    );
+    scratch.refused("up --size-per-node=16M loop", &["loop", "symbolic links"]);
 
     let mounted = scratch.dir("mounted");
     let mount = Command::new("mount")
@@ -116,20 +113,13 @@ fn unusable_mount_directories_are_refused() {
 
 #[test]
 fn missing_nodes_and_impossible_sizes_are_refused() {
-    let (scratch, dir) = need_mounts!("sizes");
-    refused(homenode(["up", "--node", "999"]).arg(&dir), &["node 999", "node 0"]);
-    refused(
-        homenode(["up", "--size-per-node", "100T"]).arg(&dir),
-        &["node 0", "MiB", "ask for less"],
-    );
-    refused(
-        homenode(["up", "--size-per-node", "100%"]).arg(&dir),
-        &["node 0", "MiB", "ask for less"],
-    );
-    refused(
-        homenode(["up", "--size-per-node", "4K"]).arg(&dir),
-        &["node 0", "4096", "at least"],
-    );
+    let (scratch, _) = need_mounts!("sizes");
+    scratch.refused("up --node 999 pool", &["node 999", "node 0"]);
+    for size in ["100T", "100%"] {
+        let up = format!("up --size-per-node {size} pool");
+        scratch.refused(&up, &["node 0", "MiB", "ask for less"]);
+    }
+    scratch.refused("up --size-per-node 4K pool", &["node 0", "4096", "at least"]);
     assert_nothing_mounted(scratch.path());
 }
 
@@ -224,14 +214,8 @@ fn paths_outside_homenode_mounts_are_refused() {
         homenode(["pool", "drain"]).arg(&dir).arg("0"),
         &[name, "not on a homenode mount"],
     );
-    refused(
-        homenode(["file", "map"]).arg(dir.join("missing")),
-        &["missing", "No such file"],
-    );
-    refused(
-        homenode(["down"]).arg(dir.join("missing")),
-        &["missing", "does not exist", "homenode status"],
-    );
+    scratch.refused("file map plain/missing", &["missing", "No such file"]);
+    scratch.refused("down plain/missing", &["missing", "does not exist", "homenode status"]);
 
     up(&scratch.dir("pool"));
     let pool = scratch.path().join("pool");
@@ -240,12 +224,9 @@ fn paths_outside_homenode_mounts_are_refused() {
         homenode(["down"]).arg(pool.join("sub")),
         &["inside", pool.to_str().unwrap()],
     );
-    refused(homenode(["file", "map"]).arg(pool.join("sub")), &["sub", "not a file"]);
+    scratch.refused("file map pool/sub", &["sub", "not a file"]);
     fs::write(pool.join("file"), "x").unwrap();
-    refused(
-        homenode(["file", "move", "--node", "999"]).arg(pool.join("file")),
-        &["file", "node 999", "node 0"],
-    );
+    scratch.refused("file move --node 999 pool/file", &["file", "node 999", "node 0"]);
     down(&pool);
 }
 

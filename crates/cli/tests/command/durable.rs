@@ -47,6 +47,16 @@ impl Pools {
         command
     }
 
+    /// Runs a command that must succeed; gives what it printed.
+    fn run(&self, arguments: &str) -> String {
+        succeed(&mut self.homenode(arguments))
+    }
+
+    /// Expects a failure that names everything in `parts`.
+    fn refused(&self, arguments: &str, parts: &[&str]) {
+        refused(&mut self.homenode(arguments), parts);
+    }
+
     fn listed(&self) -> Vec<Value> {
         let listed = succeed(&mut self.homenode("pool list --json"));
         serde_json::from_str(&listed).unwrap()
@@ -80,7 +90,7 @@ fn a_pool_on_a_tmpfs_warns_that_it_lasts_until_reboot() {
     // All that tell the size tell the same.
     let made = String::from_utf8_lossy(&output.stdout);
     assert!(made.contains("made pool tank of 64 MiB"), "{made}");
-    let listed = succeed(&mut pools.homenode("pool list"));
+    let listed = pools.run("pool list");
     assert!(listed.contains(" 64 MiB "), "{listed}");
 }
 
@@ -89,7 +99,7 @@ fn options_in_the_file_of_a_pool_are_those_of_up() {
     let Some((pools, mount)) = Pools::to_mount("options") else {
         return;
     };
-    succeed(&mut pools.homenode("pool create tank a --size 32M"));
+    pools.run("pool create tank a --size 32M");
     let known = pools.path("known/tank.toml");
     let text = fs::read_to_string(&known).unwrap();
     let write = |options: &str| fs::write(&known, format!("{text}options = [{options}]\n")).unwrap();
@@ -103,7 +113,7 @@ fn options_in_the_file_of_a_pool_are_those_of_up() {
         (r#""--pool=other""#, "belongs on a command line"),
     ] {
         write(options);
-        refused(&mut pools.homenode("up tank mount"), &[problem]);
+        pools.refused("up tank mount", &[problem]);
     }
     write(r#""--noatime", "--commit=7", "--mover=off""#);
     for (nth, seconds) in [(0, 7), (1, 2)] {
@@ -129,7 +139,7 @@ fn options_in_the_file_of_a_pool_are_those_of_up() {
         assert!(fs::read_to_string(&known).unwrap().contains("--commit=7"));
         down(&mount);
     }
-    succeed(&mut pools.homenode("pool import --force a member-0 member-1"));
+    pools.run("pool import --force a member-0 member-1");
     assert!(fs::read_to_string(&known).unwrap().contains("--noatime"));
 }
 
@@ -138,20 +148,20 @@ fn a_pool_mounted_by_name_keeps_its_contents() {
     let Some((pools, mount)) = Pools::to_mount("durable") else {
         return;
     };
-    let made = succeed(&mut pools.homenode("pool create tank a b --size 32M"));
+    let made = pools.run("pool create tank a b --size 32M");
     assert!(made.contains("made pool tank"), "{made}");
     let used = fs::metadata(pools.path("a")).unwrap();
     assert_eq!(std::os::unix::fs::MetadataExt::mode(&used) & 0o777, 0o600);
     for round in 0..4 {
-        succeed(&mut pools.homenode("up tank mount --commit 2"));
+        pools.run("up tank mount --commit 2");
         let names = fs::read_dir(&mount).unwrap().count();
         assert_eq!(names, round);
         fs::write(mount.join(format!("{round}")), format!("in round {round}")).unwrap();
         assert_eq!(pools.listed()[0]["mounted_on"][0], mount.to_str().unwrap());
-        refused(&mut pools.homenode("pool export tank"), &["is in use"]);
-        refused(&mut pools.homenode("pool export tank --force"), &["is in use"]);
+        pools.refused("pool export tank", &["is in use"]);
+        pools.refused("pool export tank --force", &["is in use"]);
         if round == 0 {
-            let told = succeed(&mut pools.homenode("doctor --period 0.2"));
+            let told = pools.run("doctor --period 0.2");
             let notice = format!("do not reach the pool tank at {}", mount.display());
             assert!(told.contains(&notice), "{told}");
         }
@@ -163,22 +173,22 @@ fn a_pool_mounted_by_name_keeps_its_contents() {
         }
     }
     // By mount(8), under another name, from where somebody else has put the files.
-    succeed(&mut pools.homenode("pool export tank"));
+    pools.run("pool export tank");
     assert!(pools.listed().is_empty());
-    refused(&mut pools.homenode("up tank mount"), &["no pool tank is known here"]);
+    pools.refused("up tank mount", &["no pool tank is known here"]);
     let moved = pools.0.dir("moved");
     for name in ["a", "b"] {
         fs::rename(pools.path(name), moved.join(name)).unwrap();
     }
     fs::write(moved.join("other"), "no member").unwrap();
-    refused(&mut pools.homenode("pool import moved/b"), &["member 0", "is missing"]);
-    let found = succeed(&mut pools.homenode("pool import moved --name tonk"));
+    pools.refused("pool import moved/b", &["member 0", "is missing"]);
+    let found = pools.run("pool import moved --name tonk");
     assert!(found.contains("pool tonk is known"), "{found}");
     let mut helper = pools.command("mount.homenode");
     helper.args(["tonk", "mount", "-o", "rw,nosuid,commit=300"]);
     succeed(&mut helper);
     assert_eq!(fs::read_to_string(mount.join("1")).unwrap(), "in round 1");
-    let status = succeed(&mut pools.homenode("status mount"));
+    let status = pools.run("status mount");
     assert!(status.contains("moved/a") && status.contains("file"), "{status}");
     down(&mount);
     let mut helper = pools.command("mount.homenode");
@@ -196,24 +206,21 @@ fn a_pool_mounted_by_name_keeps_its_contents() {
 fn up_with_only_the_name_of_a_durable_pool_is_refused() {
     need_mounts!();
     let pools = Pools::new("lone-name");
-    succeed(&mut pools.homenode("pool create tank a --size 32M"));
+    pools.run("pool create tank a --size 32M");
     for is_directory in [false, true] {
         if is_directory {
             pools.0.dir("tank");
         }
-        refused(
-            &mut pools.homenode("up tank --size-per-node 16M"),
+        pools.refused(
+            "up tank --size-per-node 16M",
             &["tank is a durable pool", "homenode up tank DIR", "./tank"],
         );
     }
     // The other way round.
-    refused(
-        &mut pools.homenode("up mount tank"),
-        &["no pool mount is known", "`homenode up tank mount`"],
-    );
-    succeed(&mut pools.homenode("up ./tank --size-per-node 16M"));
+    pools.refused("up mount tank", &["no pool mount is known", "`homenode up tank mount`"]);
+    pools.run("up ./tank --size-per-node 16M");
     down(&pools.path("tank"));
-    succeed(&mut pools.homenode("pool export tank"));
+    pools.run("pool export tank");
 }
 
 #[test]
@@ -230,33 +237,21 @@ fn an_existing_file_keeps_its_size_and_create_says_so() {
         let said = String::from_utf8(made.stderr).unwrap();
         assert_eq!(said.contains("a exists and keeps its 64 MiB"), is_told, "{said}");
         assert_eq!(file.metadata().unwrap().len(), 64 << 20);
-        succeed(&mut pools.homenode("pool export tank"));
+        pools.run("pool export tank");
     }
 }
 
 #[test]
 fn a_refused_pool_create_leaves_nothing() {
     let pools = Pools::new("refused-pools");
-    refused(
-        &mut pools.homenode("pool create tank a"),
-        &["a does not exist", "--size"],
-    );
-    refused(
-        &mut pools.homenode("pool create none a --size 32M"),
-        &["none", "memory"],
-    );
-    refused(
-        &mut pools.homenode("pool create tank a b --size 2M"),
-        &["2097152 B and needs"],
-    );
-    refused(&mut pools.homenode("pool create tank ."), &["is no regular file"]);
+    pools.refused("pool create tank a", &["a does not exist", "--size"]);
+    pools.refused("pool create none a --size 32M", &["none", "memory"]);
+    pools.refused("pool create tank a b --size 2M", &["2097152 B and needs"]);
+    pools.refused("pool create tank .", &["is no regular file"]);
     fail(2, &mut pools.homenode("pool create ../x a"));
     fail(2, &mut pools.homenode("up tank mount --size-per-node 1G"));
     fail(2, &mut pools.homenode("up tank mount --commit 301"));
-    refused(
-        &mut pools.homenode("up mount --commit 5"),
-        &["--commit is for durable pools"],
-    );
+    pools.refused("up mount --commit 5", &["--commit is for durable pools"]);
     let left: Vec<_> = fs::read_dir(pools.0.path()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
     let data = pools.path("data");
@@ -269,50 +264,38 @@ fn a_refused_pool_create_leaves_nothing() {
         .unwrap();
     let holds = fail(1, &mut pools.homenode("pool create tank data"));
     assert!(holds.contains("holds data") && holds.contains("chmod 600"), "{holds}");
-    succeed(&mut pools.homenode("pool create tank data --force"));
-    refused(
-        &mut pools.homenode("pool create tank other --size 32M"),
-        &["known here already"],
-    );
+    pools.run("pool create tank data --force");
+    pools.refused("pool create tank other --size 32M", &["known here already"]);
     // By mkfs(8): made, and not known.
     let mut mkfs = pools.command("mkfs.homenode");
     succeed(mkfs.args(["-L", "tank", "--size", "32M", "other"]));
     assert_eq!(pools.listed().len(), 1);
-    refused(&mut pools.homenode("pool import ."), &["several pools", "tank"]);
-    refused(
-        &mut pools.homenode("pool import other"),
-        &["another pool is known as tank"],
-    );
-    succeed(&mut pools.homenode("pool import other --name tunk"));
+    pools.refused("pool import .", &["several pools", "tank"]);
+    pools.refused("pool import other", &["another pool is known as tank"]);
+    pools.run("pool import other --name tunk");
     fs::copy(pools.path("other"), pools.path("copy")).unwrap();
-    refused(&mut pools.homenode("pool import other copy"), &["are both member 0"]);
+    pools.refused("pool import other copy", &["are both member 0"]);
     // One name a pool.
-    refused(
-        &mut pools.homenode("pool import other --name tonk"),
-        &["known as tunk", "--force"],
-    );
-    assert!(succeed(&mut pools.homenode("pool import other")).contains("pool tunk is known"));
-    let renamed = succeed(&mut pools.homenode("pool import other --name tonk --force"));
+    pools.refused("pool import other --name tonk", &["known as tunk", "--force"]);
+    assert!(pools.run("pool import other").contains("pool tunk is known"));
+    let renamed = pools.run("pool import other --name tonk --force");
     assert!(
         renamed.contains("pool tonk is known, and no longer as tunk"),
         "{renamed}"
     );
-    succeed(&mut pools.homenode("pool import other --name tunk --force"));
+    pools.run("pool import other --name tunk --force");
     assert_eq!(pools.listed().len(), 2);
     fs::remove_file(pools.path("other")).unwrap();
-    refused(&mut pools.homenode("pool export tunk"), &["No such file", "--force"]);
+    pools.refused("pool export tunk", &["No such file", "--force"]);
     fs::rename(pools.path("copy"), &data).unwrap();
-    refused(
-        &mut pools.homenode("pool export tank"),
-        &["no longer a member of pool tank"],
-    );
+    pools.refused("pool export tank", &["no longer a member of pool tank"]);
     let listed = pools.listed();
     assert!(
         listed[1]["problem"].as_str().unwrap().contains("No such file"),
         "{listed:?}"
     );
-    succeed(&mut pools.homenode("pool export tunk --force"));
-    succeed(&mut pools.homenode("pool export -f tank"));
+    pools.run("pool export tunk --force");
+    pools.run("pool export -f tank");
     assert!(pools.listed().is_empty());
 }
 
@@ -329,8 +312,8 @@ fn flip(path: &std::path::Path, at: u64) {
 fn a_damaged_pool_is_repaired_with_the_option() {
     let pools = Pools::new("repair");
     let (member, untouched) = (pools.path("a"), |path: &std::path::Path| fs::read(path).unwrap());
-    succeed(&mut pools.homenode("pool create tank a --size 32M"));
-    succeed(&mut pools.homenode("fsck --repair tank"));
+    pools.run("pool create tank a --size 32M");
+    pools.run("fsck --repair tank");
     for at in [100, (32 << 20) - 4000] {
         flip(&member, at);
         let before = untouched(&member);
@@ -354,7 +337,7 @@ fn a_damaged_pool_is_repaired_with_the_option() {
             told.contains("written again") && told.contains("1 fault repaired"),
             "{told}"
         );
-        succeed(&mut pools.homenode("fsck tank"));
+        pools.run("fsck tank");
     }
     // Both: nobody knows what pool it is.
     flip(&member, 100);
@@ -369,8 +352,8 @@ fn a_careful_repair_loses_nothing() {
     need_mounts!();
     let pools = Pools::new("careful");
     let (mount, member) = (pools.0.dir("mount"), pools.path("a"));
-    succeed(&mut pools.homenode("pool create tank a --size 32M"));
-    succeed(&mut pools.homenode("up tank mount"));
+    pools.run("pool create tank a --size 32M");
+    pools.run("up tank mount");
     fs::write(mount.join("a-name-to-damage"), "kept").unwrap();
     down(&mount);
     let bytes = fs::read(&member).unwrap();
@@ -390,7 +373,7 @@ fn a_careful_repair_loses_nothing() {
         helper.args(["-p", "-y", "tank"]).output().unwrap().status.code(),
         Some(1)
     );
-    succeed(&mut pools.homenode("fsck tank"));
+    pools.run("fsck tank");
 }
 
 #[test]
@@ -398,22 +381,22 @@ fn a_read_only_or_degraded_pool_can_be_read() {
     need_mounts!();
     let pools = Pools::new("reading");
     let (mount, other) = (pools.0.dir("mount"), pools.0.dir("other"));
-    succeed(&mut pools.homenode("pool create cask a b --size 32M"));
-    succeed(&mut pools.homenode("up cask mount"));
+    pools.run("pool create cask a b --size 32M");
+    pools.run("up cask mount");
     fs::write(mount.join("small"), "kept").unwrap();
     fs::write(mount.join("large"), vec![7; 40 << 20]).unwrap();
     down(&mount);
     let before = [pools.path("a"), pools.path("b")].map(|path| fs::read(path).unwrap());
-    refused(&mut pools.homenode("up --degraded mount"), &["durable pools"]);
+    pools.refused("up --degraded mount", &["durable pools"]);
     // Twice beside each other, the second time by mount(8).
-    succeed(&mut pools.homenode("up --read-only cask mount"));
+    pools.run("up --read-only cask mount");
     let mut helper = pools.command("mount.homenode");
     succeed(helper.args(["cask", "other", "-o", "rw,ro"]));
     let used = fail(8, &mut pools.homenode("fsck --repair cask"));
     assert!(used.contains("in use"), "{used}");
-    succeed(&mut pools.homenode("fsck cask"));
+    pools.run("fsck cask");
     pools.0.dir("third");
-    refused(&mut pools.homenode("up cask third"), &["in use"]);
+    pools.refused("up cask third", &["in use"]);
     for mount in [&mount, &other] {
         assert_eq!(fs::read_to_string(mount.join("small")).unwrap(), "kept");
         let error = fs::write(mount.join("new"), "").unwrap_err();
@@ -432,7 +415,7 @@ fn a_read_only_or_degraded_pool_can_be_read() {
         assert!(fs::read(pools.path(path)).unwrap() == *bytes, "{path} was written to");
     }
     fs::rename(pools.path("b"), pools.path("away")).unwrap();
-    refused(&mut pools.homenode("up cask mount"), &["No such file"]);
+    pools.refused("up cask mount", &["No such file"]);
     let mut helper = pools.command("mount.homenode");
     succeed(helper.args(["cask", "mount", "-o", "degraded"]));
     assert_eq!(fs::read_to_string(mount.join("small")).unwrap(), "kept");
@@ -455,24 +438,18 @@ fn members_are_added_and_removed_while_the_pool_is_mounted() {
     let Some((pools, mount)) = Pools::to_mount("durable-members") else {
         return;
     };
-    succeed(&mut pools.homenode("pool create keg a --size 32M"));
-    succeed(&mut pools.homenode("up keg mount"));
+    pools.run("pool create keg a --size 32M");
+    pools.run("up keg mount");
     let content: Vec<u8> = (0..9_000_000_u32).map(|at| (at % 251) as u8).collect();
     fs::write(mount.join("still"), &content).unwrap();
-    refused(&mut pools.homenode("pool add mount b"), &["b does not exist", "--size"]);
-    refused(&mut pools.homenode("pool add mount b --size 2M"), &["needs"]);
-    refused(&mut pools.homenode("pool add mount b --size 25%"), &["bytes"]);
-    refused(&mut pools.homenode("pool add mount a"), &["is in use"]);
-    refused(
-        &mut pools.homenode("pool add mount mount/inner --size 32M"),
-        &["lies in the pool itself"],
-    );
-    refused(
-        &mut pools.homenode("pool add mount --node 0 --size 8M"),
-        &["is durable", "PATH"],
-    );
-    refused(&mut pools.homenode("pool remove mount 0"), &["member 0", "drain"]);
-    refused(&mut pools.homenode("pool drain mount 0"), &["member 0", "last"]);
+    pools.refused("pool add mount b", &["b does not exist", "--size"]);
+    pools.refused("pool add mount b --size 2M", &["needs"]);
+    pools.refused("pool add mount b --size 25%", &["bytes"]);
+    pools.refused("pool add mount a", &["is in use"]);
+    pools.refused("pool add mount mount/inner --size 32M", &["lies in the pool itself"]);
+    pools.refused("pool add mount --node 0 --size 8M", &["is durable", "PATH"]);
+    pools.refused("pool remove mount 0", &["member 0", "drain"]);
+    pools.refused("pool drain mount 0", &["member 0", "last"]);
     fail(2, &mut pools.homenode("pool add mount"));
     fs::write(pools.path("data"), vec![1; 32 << 20]).unwrap();
     let holds = fail(1, &mut pools.homenode("pool add mount data"));
@@ -480,28 +457,28 @@ fn members_are_added_and_removed_while_the_pool_is_mounted() {
     assert!(!pools.path("b").exists(), "a refused command left a file");
     assert_eq!(pools.listed()[0]["members"].as_array().unwrap().len(), 1);
     // Too small for all that is there.
-    let added = succeed(&mut pools.homenode("pool add mount small --size 16M"));
+    let added = pools.run("pool add mount small --size 16M");
     assert!(added.contains("added member 1") && added.contains("small"), "{added}");
     let file = fs::File::create(mount.join("large")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &content, 0).unwrap();
-    refused(&mut pools.homenode("pool drain mount 0"), &["no room", "member 0"]);
+    pools.refused("pool drain mount 0", &["no room", "member 0"]);
     let before = status(&mount);
     assert!(before["members"][0]["state"] != "draining", "{before}");
-    succeed(&mut pools.homenode("pool add mount data --force"));
-    succeed(&mut pools.homenode("pool drain mount 0"));
+    pools.run("pool add mount data --force");
+    pools.run("pool drain mount 0");
     assert_eq!(status(&mount)["members"][0]["state"], "drained");
-    succeed(&mut pools.homenode("pool remove mount 0"));
+    pools.run("pool remove mount 0");
     let files: Vec<PathBuf> = serde_json::from_value(pools.listed()[0]["members"].clone()).unwrap();
     assert_eq!(files, [pools.path("small"), pools.path("data")]);
     drop(file);
     down(&mount);
     // The file that went is free.
-    succeed(&mut pools.homenode("pool create other a --force"));
-    succeed(&mut pools.homenode("up keg mount"));
+    pools.run("pool create other a --force");
+    pools.run("up keg mount");
     assert!(fs::read(mount.join("still")).unwrap() == content);
     assert!(fs::read(mount.join("large")).unwrap() == content);
     down(&mount);
-    let checked = succeed(&mut pools.homenode("fsck keg"));
+    let checked = pools.run("fsck keg");
     assert!(checked.contains("sound"), "{checked}");
 }
 
@@ -510,8 +487,8 @@ fn a_server_killed_during_a_drain_loses_nothing() {
     let Some((pools, mount)) = Pools::to_mount("killed-drain") else {
         return;
     };
-    succeed(&mut pools.homenode("pool create vat a b --size 128M"));
-    succeed(&mut pools.homenode("up vat mount"));
+    pools.run("pool create vat a b --size 128M");
+    pools.run("up vat mount");
     let still: Vec<u8> = (0..90_000_000_u32).map(|at| (at % 251) as u8).collect();
     fs::write(mount.join("still"), &still).unwrap();
     let append_until_killed = |mut file: fs::File| {
@@ -549,7 +526,7 @@ fn a_server_killed_during_a_drain_loses_nothing() {
             writer.join().unwrap()
         });
         down(&mount);
-        succeed(&mut pools.homenode("up vat mount"));
+        pools.run("up vat mount");
         let read = fs::read(mount.join(&name)).unwrap();
         assert!(
             read.len() >= written as usize * 1000,
@@ -581,12 +558,12 @@ fn a_server_killed_during_a_drain_loses_nothing() {
     assert!(told.contains("is not a member of the pool, and is removed"), "{told}");
     assert!(!told.contains("WARN"), "{told}");
     assert_eq!(pools.listed()[0]["members"].as_array().unwrap().len(), 2);
-    succeed(&mut pools.homenode("pool add mount c"));
-    succeed(&mut pools.homenode("pool drain mount 0"));
-    succeed(&mut pools.homenode("pool remove mount 0"));
+    pools.run("pool add mount c");
+    pools.run("pool drain mount 0");
+    pools.run("pool remove mount 0");
     kill_server(&mount, Signal::KILL);
     down(&mount);
-    succeed(&mut pools.homenode("up vat mount"));
+    pools.run("up vat mount");
     assert!(fs::read(mount.join("still")).unwrap() == still);
     down(&mount);
 }

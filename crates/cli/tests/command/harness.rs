@@ -104,6 +104,11 @@ impl Scratch {
         &self.path
     }
 
+    /// Runs the command in it, and expects a failure as [`refused`] does.
+    pub(crate) fn refused(&self, arguments: &str, parts: &[&str]) {
+        refused(homenode(arguments.split_whitespace()).current_dir(&self.path), parts);
+    }
+
     /// A new directory in it.
     pub(crate) fn dir(&self, name: impl AsRef<OsStr>) -> PathBuf {
         let path = self.path.join(Path::new(name.as_ref()));

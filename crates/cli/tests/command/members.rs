@@ -46,37 +46,23 @@ fn add_drain_remove_under_a_writer() {
 fn impossible_member_changes_are_refused_without_effect() {
     let (scratch, dir) = need_mounts!("refusals");
     succeed(homenode(["up", SIZE, "--node", "0"]).arg(&dir));
-    let pool = |verb: &str, rest: &[&str]| {
-        let mut command = homenode(["pool", verb]);
-        command.arg(&dir).args(rest);
-        command
-    };
-    refused(&mut pool("drain", &["7"]), &["member 7", "only member 0"]);
-    refused(&mut pool("remove", &["7"]), &["member 7", "only member 0"]);
-    refused(&mut pool("drain", &["0"]), &["member 0", "last", "add"]);
-    refused(&mut pool("remove", &["0"]), &["member 0", "drain"]);
-    refused(
-        &mut pool("add", &["--node", "999", "--size", "8M"]),
-        &["node 999", "node 0"],
-    );
-    refused(&mut pool("add", &["--node", "0", "--size", "100T"]), &["node 0", "MiB"]);
-    refused(
-        &mut pool("add", &["--node", "0", "--size", "1K"]),
-        &["node 0", "at least"],
-    );
-    fail(2, &mut pool("add", &["--node", "0", "--size", "0"]));
+    scratch.refused("pool drain pool 7", &["member 7", "only member 0"]);
+    scratch.refused("pool remove pool 7", &["member 7", "only member 0"]);
+    scratch.refused("pool drain pool 0", &["member 0", "last", "add"]);
+    scratch.refused("pool remove pool 0", &["member 0", "drain"]);
+    scratch.refused("pool add pool --node 999 --size 8M", &["node 999", "node 0"]);
+    scratch.refused("pool add pool --node 0 --size 100T", &["node 0", "MiB"]);
+    scratch.refused("pool add pool --node 0 --size 1K", &["node 0", "at least"]);
+    fail(2, homenode(["pool", "add", "--node", "0", "--size", "0"]).arg(&dir));
     let file = scratch.path().join("file");
     fs::write(&file, vec![0; 32 << 20]).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    refused(
-        &mut pool("add", &[file.to_str().unwrap()]),
-        &["a pool of memory", "--node"],
-    );
+    scratch.refused("pool add pool file", &["a pool of memory", "--node"]);
 
     // More than the other member can hold.
-    succeed(&mut pool("add", &["--node", "0", "--size", "4M"]));
+    succeed(homenode(["pool", "add", "--node", "0", "--size", "4M"]).arg(&dir));
     fs::write(dir.join("large"), vec![1; 12 << 20]).unwrap();
-    refused(&mut pool("drain", &["0"]), &["member 0", "room"]);
+    scratch.refused("pool drain pool 0", &["member 0", "room"]);
     let status = status(&dir);
     assert_eq!(status["members"].as_array().unwrap().len(), 2, "{status}");
     assert_ne!(status["members"][0]["state"], "draining", "member 0 is still draining");

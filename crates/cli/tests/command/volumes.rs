@@ -135,31 +135,21 @@ fn each_mistake_with_volumes_has_its_message() {
     let odd = [name.as_bytes(), b"/\xff"].concat();
     refused(&mut create(OsStr::from_bytes(&odd)), &["UTF-8"]);
 
-    let sized = |verb: &str, volume_name: &str, options: &[&str]| volume(verb, pool.join(volume_name), options);
-    refused(
-        &mut sized("create", "w", &["--size=5000"]),
+    scratch.refused(
+        "volume create pool/w --size=5000",
         &["create the volume w", "5000", "take 8192"],
     );
-    refused(
-        &mut sized("create", "w", &["--size=9223372036854775807"]),
-        &["at most 9223372036854771712"],
-    );
-    refused(
-        &mut sized("create", "w", &["--size=4K", "--policy=node:999"]),
-        &["node 999", "node 0"],
-    );
-    refused(
-        &mut sized("resize", "v", &["--size=5000"]),
+    let too_large = "volume create pool/w --size=9223372036854775807";
+    scratch.refused(too_large, &["at most 9223372036854771712"]);
+    let nowhere = "volume create pool/w --size=4K --policy=node:999";
+    scratch.refused(nowhere, &["node 999", "node 0"]);
+    scratch.refused(
+        "volume resize pool/v --size=5000",
         &["resize the volume v", "take 8192"],
     );
-    refused(
-        &mut sized("resize", "w", &["--size=4K"]),
-        &["volume w", "no such volume", "homenode volume list"],
-    );
-    refused(
-        &mut sized("remove", "w", &[]),
-        &["volume w", "no such volume", "homenode volume list"],
-    );
+    for command in ["volume resize pool/w --size=4K", "volume remove pool/w"] {
+        scratch.refused(command, &["volume w", "no such volume", "homenode volume list"]);
+    }
     refused(&mut volume("list", scratch.path(), &[]), &["not on a homenode mount"]);
     assert_eq!(list(&pool).as_array().unwrap().len(), 1, "a volume was made");
     down(&pool);
@@ -236,10 +226,7 @@ fn without_the_kernels_driver_a_volume_is_not_attached() {
     let parts = ["attach the volume disk", "/dev/ublk-control", "modprobe ublk_drv"];
     refused(&mut volume("attach", &disk, &[]), &parts);
     let trace = scratch.path().join("trace");
-    refused(
-        volume("attach", &disk, &["--trace", "trace"]).current_dir(scratch.path()),
-        &parts,
-    );
+    scratch.refused("volume attach pool/disk --trace trace", &parts);
     assert!(!trace.exists(), "the trace file was kept");
     assert_eq!(list(&pool)[0]["attached"], false);
     succeed(&mut volume("resize", &disk, &["--size=8M"]));
@@ -253,40 +240,25 @@ fn each_mistake_with_devices_has_its_message() {
     let disk = pool.join("disk");
     succeed(&mut volume("create", &disk, &["--size=4M"]));
     for verb in ["attach", "detach"] {
-        refused(
-            &mut volume(verb, pool.join("w"), &[]),
-            &["volume w", "no such volume", "homenode volume list"],
-        );
-        refused(
-            &mut volume(verb, scratch.path().join("v"), &[]),
-            &["not on a homenode mount"],
-        );
+        let (missing, outside) = (format!("volume {verb} pool/w"), format!("volume {verb} v"));
+        scratch.refused(&missing, &["volume w", "no such volume", "homenode volume list"]);
+        scratch.refused(&outside, &["not on a homenode mount"]);
         refused(&mut volume(verb, &pool, &[]), &["POOL/NAME"]);
         fail(2, &mut homenode(["volume", verb]));
     }
-    for options in [&[][..], &["--force"]] {
-        refused(
-            &mut volume("detach", &disk, options),
-            &["volume disk is not attached", "homenode volume list"],
-        );
+    for detach in ["volume detach pool/disk", "volume detach pool/disk --force"] {
+        scratch.refused(detach, &["volume disk is not attached", "homenode volume list"]);
     }
-    let traced = |trace: &Path| {
-        let mut command = volume("attach", &disk, &["--trace"]);
-        command.arg(trace);
-        command
+    let traced = |trace: &str, parts: &[&str]| {
+        scratch.refused(&format!("volume attach pool/disk --trace {trace}"), parts);
     };
-    refused(
-        &mut traced(&scratch.path().join("missing/t")),
-        &["missing/t", "No such file"],
-    );
-    refused(
-        &mut traced(&pool.join("t")),
-        &["in the pool itself", "another directory"],
-    );
-    refused(&mut traced(Path::new(OsStr::from_bytes(b"/tmp/\xff"))), &["UTF-8"]);
+    traced("missing/t", &["missing/t", "No such file"]);
+    traced("pool/t", &["in the pool itself", "another directory"]);
+    let mut odd = volume("attach", &disk, &["--trace"]);
+    refused(odd.arg(OsStr::from_bytes(b"/tmp/\xff")), &["UTF-8"]);
     let earlier = scratch.path().join("earlier");
     fs::write(&earlier, "a trace").unwrap();
-    refused(&mut traced(&earlier), &["earlier", "File exists", "another name"]);
+    traced("earlier", &["earlier", "File exists", "another name"]);
     assert_eq!(fs::read(&earlier).unwrap(), b"a trace");
     assert_eq!(list(&pool)[0]["attached"], false);
     down(&pool);

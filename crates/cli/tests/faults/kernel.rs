@@ -8,10 +8,7 @@ use std::path::Path;
 fn rings_cannot_be_had(remedy: &str) {
     let scratch = Scratch::new("no-rings");
     let dir = scratch.dir("pool");
-    refused(
-        homenode(["up", SIZE, "--transport=uring"]).arg(&dir),
-        &["rings", remedy],
-    );
+    scratch.refused("up pool --size-per-node=16M --transport=uring", &["rings", remedy]);
     assert_nothing_mounted(scratch.path());
     up(&dir);
     let fuse = status(&dir)["fuse"].clone();

@@ -154,7 +154,7 @@ fn a_pool_on_partitions_keeps_synced_data_and_changes_nothing_else() {
     assert_eq!(kinds, (&"block".into(), &"block".into()));
     assert!(line_of(&pools, "tank").contains(&format!("{} (block)", first.display())));
     for (round, cache) in (0..3).zip(["", "--cache 32M", "--cache 64M"]) {
-        succeed(&mut pools.homenode(&format!("up tank mount {cache}")));
+        pools.run(&format!("up tank mount {cache}"));
         assert_holds(&mount, round);
         let status = status(&mount);
         for (number, path) in (0..).zip(members.as_array().unwrap()) {
@@ -162,12 +162,12 @@ fn a_pool_on_partitions_keeps_synced_data_and_changes_nothing_else() {
             assert_eq!((&member["backing"], &member["errors"]), (path, &0.into()));
         }
         let open = ["is in use", "; open in homenode ("];
-        refused(&mut pools.homenode("pool export tank"), &open);
+        pools.refused("pool export tank", &open);
         synced(&mount.join(format!("{round}")), &content(round, 20 << 20));
         kill_server(&mount, Signal::KILL);
         succeed(Command::new("umount").arg("-l").arg(&mount));
     }
-    assert!(succeed(&mut pools.homenode("fsck tank")).contains("sound"));
+    assert!(pools.run("fsck tank").contains("sound"));
     let (after, end) = (fs::read(pools.path("two")).unwrap(), 78 << 20);
     assert!(after[..30 << 20] == before[..30 << 20] && after[end..] == before[end..]);
 }
@@ -179,7 +179,7 @@ fn a_pool_on_disks_is_repaired_renamed_and_moved() {
     };
     let disks = ["one", "two"].map(|name| Disk::new(&pools, name, 64 * MIB, &[]));
     succeed(&mut create(&pools, &[&disks[0].0, &disks[1].0], ""));
-    succeed(&mut pools.homenode("up tank mount --cache 64M"));
+    pools.run("up tank mount --cache 64M");
     (0..3).for_each(|seed| synced(&mount.join(format!("{seed}")), &content(seed, 20 << 20)));
     down(&mount);
     let disk = File::options().write(true).open(&disks[0].0).unwrap();
@@ -189,22 +189,22 @@ fn a_pool_on_disks_is_repaired_renamed_and_moved() {
         let checked = pools.homenode(&format!("fsck {options} tank")).output().unwrap();
         assert_eq!(checked.status.code(), Some(code), "{options}");
     }
-    succeed(&mut pools.homenode("pool export tank"));
+    pools.run("pool export tank");
     let [first, second] = linked(&pools, [&disks[0].0, &disks[1].0]);
     fs::write(pools.path("links/other"), "no member").unwrap();
     std::os::unix::fs::symlink(&first, pools.path("links/zero")).unwrap();
-    let known = succeed(&mut pools.homenode("pool import links"));
+    let known = pools.run("pool import links");
     let [one, two] = [&first, &second].map(|path| format!("{} (block)", path.display()));
     assert!(
         known.contains(&two) && (known.contains(&one) || known.contains("links/zero (block)")),
         "{known}"
     );
-    succeed(&mut pools.homenode("up tank mount --cache 64M"));
+    pools.run("up tank mount --cache 64M");
     let three = Disk::new(&pools, "three", 96 * MIB, &[]);
     succeed(pools.homenode("pool add mount").arg(&three.0));
     for member in 0..2 {
-        succeed(&mut pools.homenode(&format!("pool drain mount {member}")));
-        succeed(&mut pools.homenode(&format!("pool remove mount {member}")));
+        pools.run(&format!("pool drain mount {member}"));
+        pools.run(&format!("pool remove mount {member}"));
     }
     assert_eq!(pools.listed()[0]["members"], serde_json::json!([three.0]));
     down(&mount);
@@ -212,7 +212,7 @@ fn a_pool_on_disks_is_repaired_renamed_and_moved() {
         let looked = fail(1, pools.homenode("pool import").arg(disk));
         assert!(looked.contains("no member of a pool"), "{looked}");
     }
-    succeed(&mut pools.homenode("up tank mount --cache 64M"));
+    pools.run("up tank mount --cache 64M");
     assert_holds(&mount, 3);
     down(&mount);
     // A disk that left holds nothing; one of a pool that is known here stays its own.
@@ -224,7 +224,7 @@ fn a_pool_on_disks_is_repaired_renamed_and_moved() {
     succeed(&mut make("other", ""));
     let taken = "is a member of pool other (";
     refused(&mut make("third", "--force"), &[taken]);
-    succeed(&mut pools.homenode("pool export other"));
+    pools.run("pool export other");
     refused(&mut make("third", ""), &[taken, "--force` takes it"]);
     // Not when another one cannot be taken: nothing is written then.
     refused(
@@ -245,24 +245,24 @@ fn a_superblock_that_cannot_be_read_is_written_again() {
     };
     let disk = Disk::new(&pools, "disk", 64 * MIB, &[]);
     succeed(&mut create(&pools, &[&disk.0], ""));
-    succeed(&mut pools.homenode("up tank mount --cache 16M"));
+    pools.run("up tank mount --cache 16M");
     synced(&mount.join("kept"), b"content");
-    succeed(&mut pools.homenode("down mount"));
+    pools.run("down mount");
     let backing = File::options().write(true).open(pools.path("disk")).unwrap();
     let lose_last_block = || {
         backing.set_len(64 * MIB - 4096).unwrap();
         succeed(Command::new("blockdev").arg("--flushbufs").arg(&disk.0));
     };
     lose_last_block();
-    succeed(&mut pools.homenode("up tank mount --cache 16M"));
+    pools.run("up tank mount --cache 16M");
     assert_eq!(fs::read(mount.join("kept")).unwrap(), b"content");
-    succeed(&mut pools.homenode("down mount"));
+    pools.run("down mount");
     assert_eq!(backing.metadata().unwrap().len(), 64 * MIB, "it was not written");
     lose_last_block();
     let told = describe(&pools.homenode("fsck --repair tank").output().unwrap());
     let damaged = "superblock at the end of member 0";
     assert!(told.contains(damaged) && told.contains("1 fault repaired"), "{told}");
-    succeed(&mut pools.homenode("fsck tank"));
+    pools.run("fsck tank");
 }
 
 #[test]
@@ -272,10 +272,10 @@ fn unreadable_bytes_are_errors_and_status_counts_them() {
     };
     let disk = Disk::new(&pools, "disk", 64 * MIB, &[]);
     succeed(&mut create(&pools, &[&disk.0], ""));
-    succeed(&mut pools.homenode("up tank mount --cache 64M"));
+    pools.run("up tank mount --cache 64M");
     synced(&mount.join("large"), &content(1, 40 << 20));
-    succeed(&mut pools.homenode("down mount"));
-    succeed(&mut pools.homenode("up tank mount --cache 64M"));
+    pools.run("down mount");
+    pools.run("up tank mount --cache 64M");
     File::options()
         .write(true)
         .open(pools.path("disk"))
@@ -284,7 +284,7 @@ fn unreadable_bytes_are_errors_and_status_counts_them() {
         .unwrap();
     let errno = fs::read(mount.join("large")).unwrap_err().raw_os_error();
     assert_eq!(errno, Some(rustix::io::Errno::IO.raw_os_error()));
-    let told = succeed(&mut pools.homenode("status mount"));
+    let told = pools.run("status mount");
     assert!(
         told.contains("member 0 has failed") && told.contains("times to read or write"),
         "{told}"
@@ -302,7 +302,7 @@ fn requests_for_blocks_in_flight_do_not_block_each_other() {
     let disk = Disk::new(&pools, "disk", 64 * MIB, &[]);
     succeed(&mut create(&pools, &[&disk.0], ""));
     for transport in ["auto", "classic"] {
-        succeed(&mut pools.homenode(&format!("up tank mount --cache 16M --transport {transport}")));
+        pools.run(&format!("up tank mount --cache 16M --transport {transport}"));
         synced(&mount.join("file"), &content(9, MET_BYTES));
         let (ended, ends) = std::sync::mpsc::channel();
         for number in 0..8 {
@@ -322,7 +322,7 @@ fn requests_for_blocks_in_flight_do_not_block_each_other() {
             told.expect("a thread failed, or waits for ever");
         }
         down(&mount);
-        assert!(succeed(&mut pools.homenode("fsck tank")).contains("sound"));
+        assert!(pools.run("fsck tank").contains("sound"));
     }
 }
 
@@ -364,7 +364,7 @@ fn a_cache_too_small_for_the_reads_is_reported() {
     };
     let disk = Disk::new(&pools, "disk", 64 * MIB, &[]);
     succeed(&mut create(&pools, &[&disk.0], ""));
-    succeed(&mut pools.homenode("up tank mount --cache 16M"));
+    pools.run("up tank mount --cache 16M");
     synced(&mount.join("file"), &content(1, 24 << 20));
     let told = |pools: &Pools| {
         let doctor = pools.homenode("doctor").output().unwrap();
@@ -402,10 +402,7 @@ fn a_pool_without_disks_has_no_cache_and_says_so() {
     assert!(told.contains("cache: nothing is cached"), "{told}");
     let disk = Disk::new(&pools, "disk", 32 * MIB, &[]);
     refused(pools.homenode("pool add mount").arg(&disk.0), &["no cache for disks"]);
-    refused(
-        &mut pools.homenode("pool add mount b --size 32M --direct"),
-        &["no cache for disks"],
-    );
+    pools.refused("pool add mount b --size 32M --direct", &["no cache for disks"]);
     assert!(!pools.path("b").exists());
     down(&mount);
 }
@@ -413,10 +410,7 @@ fn a_pool_without_disks_has_no_cache_and_says_so() {
 #[test]
 fn a_cache_is_for_durable_pools() {
     let pools = Pools::new("cache-refused");
-    refused(
-        &mut pools.homenode("up mount --cache 64M"),
-        &["--cache is for disks of durable pools"],
-    );
+    pools.refused("up mount --cache 64M", &["--cache is for disks of durable pools"]);
     fail(2, &mut pools.homenode("up tank mount --cache 25%"));
     fail(2, &mut pools.homenode("pool create tank a --cache 0"));
     for bytes in ["1", "1000T"] {

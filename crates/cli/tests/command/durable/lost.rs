@@ -20,10 +20,10 @@ impl Lost {
     fn new(test: &str) -> Self {
         let pools = Pools::new(test);
         let (below, mount) = (pools.0.dir("below"), pools.0.dir("mount"));
-        succeed(&mut pools.homenode("pool create below a --size 160M"));
-        succeed(&mut pools.homenode("up below below"));
-        succeed(&mut pools.homenode("pool create tank below/disk --size 96M --direct --cache 8M"));
-        succeed(&mut pools.homenode("up tank mount"));
+        pools.run("pool create below a --size 160M");
+        pools.run("up below below");
+        pools.run("pool create tank below/disk --size 96M --direct --cache 8M");
+        pools.run("up tank mount");
         Self { pools, below, mount }
     }
 }
@@ -43,18 +43,16 @@ fn a_dead_disk_is_reported_by_status_and_to_down() {
     drop(file);
     assert!(status(&lost.mount)["members"][0]["errors"].as_u64().unwrap() > 0);
     let start = Instant::now();
-    refused(
-        &mut lost.pools.homenode("down mount"),
-        &["is unmounted", "could not be closed"],
-    );
+    lost.pools
+        .refused("down mount", &["is unmounted", "could not be closed"]);
     assert!(start.elapsed() < BOUND, "down took {:?}", start.elapsed());
     down(&lost.below);
-    succeed(&mut lost.pools.homenode("up below below"));
-    succeed(&mut lost.pools.homenode("up tank mount"));
+    lost.pools.run("up below below");
+    lost.pools.run("up tank mount");
     assert_eq!(fs::read(lost.mount.join("file")).unwrap()[..5000], [1; 5000]);
     fs::write(lost.mount.join("again"), "it works").unwrap();
     down(&lost.mount);
-    assert!(succeed(&mut lost.pools.homenode("fsck tank")).contains("sound"));
+    assert!(lost.pools.run("fsck tank").contains("sound"));
     down(&lost.below);
 }
 
@@ -64,9 +62,9 @@ fn a_pool_is_mounted_again_and_checked_right_after_it_is_unmounted() {
     let Some((pools, mount)) = Pools::to_mount("again") else {
         return;
     };
-    succeed(&mut pools.homenode("pool create tank a --size 32M"));
+    pools.run("pool create tank a --size 32M");
     for round in 0..2 {
-        succeed(&mut pools.homenode("up tank mount"));
+        pools.run("up tank mount");
         fs::write(mount.join("file"), [round; 5000]).unwrap();
         let server = server_pid(&mount).unwrap().as_raw_nonzero();
         let slow = "--inject=msync,fdatasync,fsync:delay_enter=700000";
@@ -93,9 +91,9 @@ fn a_pool_is_mounted_again_and_checked_right_after_it_is_unmounted() {
         });
         assert!(Command::new("umount").arg(&mount).status().unwrap().success());
         if round == 1 {
-            assert!(succeed(&mut pools.homenode("fsck tank")).contains("sound"));
+            assert!(pools.run("fsck tank").contains("sound"));
         } else {
-            succeed(&mut pools.homenode("up tank mount"));
+            pools.run("up tank mount");
             assert_eq!(fs::read(mount.join("file")).unwrap(), [round; 5000]);
             down(&mount);
         }
@@ -119,7 +117,7 @@ fn down_reports_a_server_that_is_killed_while_it_puts_the_pool_away() {
         let errors = String::from_utf8(told.stderr).unwrap();
         let is_told = errors.contains("killed before it had put the pool away");
         assert_eq!(told.status.code(), Some(i32::from(is_told)), "{errors}");
-        succeed(&mut lost.pools.homenode("up tank mount"));
+        lost.pools.run("up tank mount");
         is_told
     };
     // A server that has put the pool away is not there to be killed.
@@ -133,19 +131,16 @@ fn down_does_not_end_a_pool_whose_file_has_no_name() {
     let Some((pools, mount)) = Pools::to_mount("unnamed") else {
         return;
     };
-    succeed(&mut pools.homenode("pool create tank a --size 32M"));
-    succeed(&mut pools.homenode("up tank mount"));
+    pools.run("pool create tank a --size 32M");
+    pools.run("up tank mount");
     fs::write(mount.join("file"), "precious").unwrap();
     fs::remove_file(pools.path("a")).unwrap();
-    refused(
-        &mut pools.homenode("down mount"),
-        &["member 0", "no longer at", "copy", "--force"],
-    );
+    pools.refused("down mount", &["member 0", "no longer at", "copy", "--force"]);
     assert_eq!(fs::read(mount.join("file")).unwrap(), b"precious");
-    succeed(&mut pools.homenode("down mount --force"));
+    pools.run("down mount --force");
     assert_nothing_mounted(pools.0.path());
     // Nothing is promised of a pool whose file is gone.
-    let forgot = succeed(&mut pools.homenode("pool export tank --force"));
+    let forgot = pools.run("pool export tank --force");
     assert!(
         forgot.contains("forgot the name tank") && forgot.contains("needs the files"),
         "{forgot}"
@@ -159,7 +154,7 @@ fn sizes_that_do_not_fit_are_refused() {
     fs::File::create(pools.path("a")).unwrap().set_len(32 << 20).unwrap();
     let told = fail(1, &mut pools.homenode("pool create tank a --size 64M"));
     assert!(told.contains("has 32 MiB, where --size asks for 64 MiB"), "{told}");
-    succeed(&mut pools.homenode("pool create tank a --size 32M"));
+    pools.run("pool create tank a --size 32M");
 }
 
 #[test]
@@ -167,10 +162,10 @@ fn an_exported_pool_of_a_killed_server_is_no_pool_of_memory() {
     let Some((pools, mount)) = Pools::to_mount("exported") else {
         return;
     };
-    succeed(&mut pools.homenode("pool create tank a --size 32M"));
-    succeed(&mut pools.homenode("up tank mount"));
+    pools.run("pool create tank a --size 32M");
+    pools.run("up tank mount");
     kill_server(&mount, Signal::KILL);
-    succeed(&mut pools.homenode("pool export tank"));
+    pools.run("pool export tank");
     let output = pools.homenode("down mount").output().unwrap();
     let said = describe(&output);
     assert!(
@@ -179,5 +174,5 @@ fn an_exported_pool_of_a_killed_server_is_no_pool_of_memory() {
             && !said.contains("memory are lost"),
         "{said}"
     );
-    succeed(&mut pools.homenode("pool import a"));
+    pools.run("pool import a");
 }

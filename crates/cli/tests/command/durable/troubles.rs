@@ -17,7 +17,7 @@ fn forbid_writes(mount: &Path) {
 
 /// The line of a pool in `homenode pool list`.
 pub(super) fn line_of(pools: &Pools, name: &str) -> String {
-    let listed = succeed(&mut pools.homenode("pool list"));
+    let listed = pools.run("pool list");
     let line = listed.lines().find(|line| line.starts_with(name));
     line.unwrap_or_else(|| panic!("{name} is not in: {listed}")).to_owned()
 }
@@ -27,8 +27,8 @@ fn a_pool_that_lost_its_disk_is_read_only_until_reopened() {
     let Some((pools, mount)) = Pools::to_mount("unwritable") else {
         return;
     };
-    succeed(&mut pools.homenode("pool create butt a --size 32M"));
-    succeed(&mut pools.homenode("up butt mount"));
+    pools.run("pool create butt a --size 32M");
+    pools.run("up butt mount");
     fs::write(mount.join("before"), "kept").unwrap();
     File::open(mount.join("before")).unwrap().sync_all().unwrap();
     assert_eq!(status(&mount)["durable"]["access"], "read_write");
@@ -37,22 +37,19 @@ fn a_pool_that_lost_its_disk_is_read_only_until_reopened() {
     let failed = fs::write(mount.join("later"), "lost").and_then(|()| File::open(mount.join("later"))?.sync_all());
     failed.unwrap_err();
     let remedies = ["READ ONLY", "could not be written", "homenode down", "homenode up butt"];
-    for told in [
-        succeed(&mut pools.homenode("status mount")),
-        succeed(&mut pools.homenode("doctor --period 0.2")),
-    ] {
+    for told in [pools.run("status mount"), pools.run("doctor --period 0.2")] {
         assert!(remedies.iter().all(|part| told.contains(part)), "{told}");
     }
     assert_eq!(status(&mount)["durable"]["access"], "failed");
     assert!(line_of(&pools, "butt").contains("READ ONLY"));
-    refused(
-        &mut pools.homenode("down mount"),
+    pools.refused(
+        "down mount",
         &["is unmounted", "could not be closed", "cannot make the pool durable"],
     );
     assert_nothing_mounted(pools.0.path());
-    succeed(&mut pools.homenode("up butt mount"));
+    pools.run("up butt mount");
     assert_eq!(fs::read_to_string(mount.join("before")).unwrap(), "kept");
-    assert!(!succeed(&mut pools.homenode("status mount")).contains("READ ONLY"));
+    assert!(!pools.run("status mount").contains("READ ONLY"));
     down(&mount);
 }
 
@@ -61,13 +58,13 @@ fn pool_list_tells_apart_pools_that_share_a_name() {
     need_mounts!();
     let pools = Pools::new("listed");
     let (mount, place) = (pools.0.dir("mount"), pools.path("mount"));
-    succeed(&mut pools.homenode("pool create firkin a --size 32M"));
-    succeed(&mut pools.homenode("up firkin mount"));
+    pools.run("pool create firkin a --size 32M");
+    pools.run("up firkin mount");
     // Another pool takes the name.
-    succeed(&mut pools.homenode("pool import a --name pipe --force"));
+    pools.run("pool import a --name pipe --force");
     let mut mkfs = pools.command("mkfs.homenode");
     succeed(mkfs.args(["-L", "firkin", "--size", "32M", "b"]));
-    succeed(&mut pools.homenode("pool import b --force"));
+    pools.run("pool import b --force");
     let state = |name: &str| {
         let listed = pools.listed();
         let pool = listed.into_iter().find(|pool| pool["name"] == name).unwrap();
@@ -75,11 +72,11 @@ fn pool_list_tells_apart_pools_that_share_a_name() {
     };
     assert_eq!(state("pipe"), (place.to_str().into(), Value::Null));
     assert_eq!(state("firkin"), (Value::Null, Value::Null));
-    succeed(&mut pools.homenode("pool import a --name firkin --force"));
+    pools.run("pool import a --name firkin --force");
     kill_server(&mount, Signal::KILL);
     assert_eq!(state("firkin"), (Value::Null, place.to_str().into()));
     assert!(line_of(&pools, "firkin").contains("its server on"));
-    let told = succeed(&mut pools.homenode("status"));
+    let told = pools.run("status");
     assert!(told.contains("the pool firkin keeps all written data"), "{told}");
     let output = pools.homenode("down mount").output().unwrap();
     let cleared = describe(&output);
@@ -135,15 +132,15 @@ fn adding_a_file_continues_after_the_command_ends() {
     let Some((pools, mount)) = Pools::to_mount("interrupted-add") else {
         return;
     };
-    succeed(&mut pools.homenode("pool create keeve a --size 32M"));
-    succeed(&mut pools.homenode("up keeve mount"));
+    pools.run("pool create keeve a --size 32M");
+    pools.run("up keeve mount");
     let add = start(&mut pools.homenode("pool add mount large --size 1G"));
     wait_until("it takes room", || sectors(&pools.path("large")) > 0);
     let output = interrupt(add, Signal::INT);
     let said = describe(&output);
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("the server finishes the request"), "{said}");
-    succeed(&mut pools.homenode("pool add mount small --size 32M"));
+    pools.run("pool add mount small --size 32M");
     wait_until("both are members", || {
         status(&mount)["members"].as_array().unwrap().len() == 3
     });
@@ -154,7 +151,7 @@ fn adding_a_file_continues_after_the_command_ends() {
     assert!(usage.contains("the pool is durable: give PATH"), "{usage}");
     kill_server(&mount, Signal::KILL);
     down(&mount);
-    succeed(&mut pools.homenode("up keeve mount"));
+    pools.run("up keeve mount");
     down(&mount);
 }
 
@@ -176,10 +173,10 @@ fn unsuitable_member_files_are_refused_with_the_reason() {
     fs::remove_file(pools.path("large")).unwrap();
     let twice = ["pool create tank a a --size 32M", "pool create tank a ./a --size 32M"];
     for command in twice {
-        refused(&mut pools.homenode(command), &["a was given twice"]);
+        pools.refused(command, &["a was given twice"]);
         assert!(!pools.path("a").exists());
     }
-    succeed(&mut pools.homenode("pool create tank a b --size 32M"));
+    pools.run("pool create tank a b --size 32M");
     let file = File::open(pools.path("a")).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let own = format!("({})", std::process::id());
@@ -187,7 +184,7 @@ fn unsuitable_member_files_are_refused_with_the_reason() {
     assert!(used.contains("locked by") && used.contains(&own), "{used}");
     drop(file);
     fs::set_permissions(pools.path("b"), fs::Permissions::from_mode(0o640)).unwrap();
-    let told = succeed(&mut pools.homenode("doctor --period 0.2"));
+    let told = pools.run("doctor --period 0.2");
     let is_told = told.contains("by a lock") && told.contains(pools.path("b").to_str().unwrap());
     assert!(is_told && !told.contains(pools.path("a").to_str().unwrap()), "{told}");
     // Nothing there opens a pool degraded.
@@ -196,7 +193,7 @@ fn unsuitable_member_files_are_refused_with_the_reason() {
         missing.contains("member 1") && !missing.contains("degraded"),
         "{missing}"
     );
-    let checked = succeed(&mut pools.homenode("fsck a b known/tank.toml"));
+    let checked = pools.run("fsck a b known/tank.toml");
     assert!(checked.contains("tank.toml is no member of the pool"), "{checked}");
 }
 
@@ -205,18 +202,18 @@ fn incomplete_members_are_reported_while_the_pool_is_up() {
     let Some((pools, mount)) = Pools::to_mount("unwhole") else {
         return;
     };
-    succeed(&mut pools.homenode("pool create cade a b --size 32M"));
+    pools.run("pool create cade a b --size 32M");
     fs::rename(pools.path("b"), pools.path("away")).unwrap();
     let hint = fail(1, &mut pools.homenode("up cade mount"));
     assert!(hint.contains("--degraded"), "{hint}");
-    succeed(&mut pools.homenode("up --degraded cade mount"));
+    pools.run("up --degraded cade mount");
     let told = status(&mount);
     assert_eq!(told["members"][1]["state"], "missing");
     assert_eq!(told["durable"]["access"], "read_only");
     assert_eq!(told["members"][0]["problem"], Value::Null);
     down(&mount);
     fs::rename(pools.path("away"), pools.path("b")).unwrap();
-    succeed(&mut pools.homenode("up cade mount"));
+    pools.run("up cade mount");
     fs::rename(pools.path("a"), pools.path("away")).unwrap();
     File::options()
         .write(true)
@@ -225,10 +222,7 @@ fn incomplete_members_are_reported_while_the_pool_is_up() {
         .set_len(0)
         .unwrap();
     let lost = ["member 0", "has lost its file's name", "member 1", "was cut off"];
-    for told in [
-        succeed(&mut pools.homenode("status mount")),
-        succeed(&mut pools.homenode("doctor --period 0.2")),
-    ] {
+    for told in [pools.run("status mount"), pools.run("doctor --period 0.2")] {
         assert!(lost.iter().all(|part| told.contains(part)), "{told}");
     }
 }
@@ -250,8 +244,8 @@ fn two_pools_on_one_new_file_leave_it_to_the_one_that_was_made() {
         for pool in pools.listed() {
             assert_eq!(pool["problem"], Value::Null, "round {round}: {ended:?}");
             let name = pool["name"].as_str().unwrap();
-            assert!(succeed(&mut pools.homenode(&format!("fsck {name}"))).contains("sound"));
-            succeed(&mut pools.homenode(&format!("pool export {name}")));
+            assert!(pools.run(&format!("fsck {name}")).contains("sound"));
+            pools.run(&format!("pool export {name}"));
         }
         let _ = fs::remove_file(pools.path("file"));
     }

@@ -1,11 +1,14 @@
 //! Durable pools whose members are reached past the page cache, with less memory than data.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
-use homenode::{File, MemberKind, MountOptions, OpenOptions, Pool, PoolOptions, Transport};
+mod support;
+
+use homenode::{File, MemberKind, MountOptions, OpenOptions, Pool, Transport};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
+use support::{cached, can_mount};
 
 const MIB: u64 = 1 << 20;
 const FILE_BYTES: usize = 40 << 20;
@@ -15,12 +18,6 @@ fn member(directory: &tempfile::TempDir) -> PathBuf {
     let path = directory.path().join("member");
     fs::File::create(&path).unwrap().set_len(96 * MIB).unwrap();
     path
-}
-
-fn options() -> PoolOptions {
-    let mut options = PoolOptions::new().cache(8 * MIB);
-    options.direct = true;
-    options
 }
 
 fn byte_of(thread: usize, at: usize) -> u8 {
@@ -39,7 +36,7 @@ fn check(file: &File, thread: usize, at: usize, bytes: usize) {
 fn a_pool_holds_more_data_than_its_cache() {
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let members = [member(&directory)];
-    let pool = Pool::create_on(&members, &options()).unwrap();
+    let pool = Pool::create_on(&members, &cached()).unwrap();
     assert_eq!(pool.status().members[0].kind, MemberKind::Block);
     thread::scope(|scope| {
         for thread in 0..2 {
@@ -65,7 +62,7 @@ fn a_pool_holds_more_data_than_its_cache() {
     let fetched: u64 = cache.slices.iter().map(|slice| slice.fetched_bytes).sum();
     assert!(fetched > 0, "no block was ever evicted: {cache:?}");
     drop(pool);
-    let pool = Pool::open_on(&members, &options()).unwrap();
+    let pool = Pool::open_on(&members, &cached()).unwrap();
     for thread in 0..2 {
         let file = pool
             .open(format!("file{thread}"), &OpenOptions::new().read(true))
@@ -100,7 +97,7 @@ fn keeper_threads_run_on_their_slices_nodes() {
     /// `PF_MEMALLOC_NOIO` of the kernel: what `PR_SET_IO_FLUSHER` sets.
     const NO_IO: u64 = 0x0008_0000;
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let pool = Pool::create_on(&[member(&directory)], &options()).unwrap();
+    let pool = Pool::create_on(&[member(&directory)], &cached()).unwrap();
     let nodes: Vec<_> = pool.cache().slices.iter().map(|slice| slice.node).collect();
     // CAP_SYS_RESOURCE.
     let may_be_flusher = capabilities() >> 24 & 1 == 1;
@@ -219,7 +216,7 @@ fn crowd(what: &str, job: impl Fn(u64, Instant) -> (u64, Duration) + Sync) {
 #[test]
 fn many_threads_share_a_small_cache_fairly() {
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let pool = Pool::create_on(&[member(&directory)], &options()).unwrap();
+    let pool = Pool::create_on(&[member(&directory)], &cached()).unwrap();
     crowd("library", |thread, end| {
         let file = pool.create_file(format!("file{thread}")).unwrap();
         let file = CrowdFile {
@@ -229,8 +226,7 @@ fn many_threads_share_a_small_cache_fairly() {
         };
         work(&file, thread, end)
     });
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("SKIPPED: through a mount: only root may mount, and /dev/fuse is needed");
+    if !can_mount() {
         return;
     }
     for transport in [Transport::Auto, Transport::Classic] {
@@ -268,7 +264,7 @@ fn a_disk_whose_index_finds_no_memory_is_refused_before_it_is_written() {
         assert!(names && text.contains("4366270464 MiB"), "{text}");
         assert_eq!(errno, 12, "ENOMEM");
     };
-    match Pool::create_on(std::slice::from_ref(&huge), &options()) {
+    match Pool::create_on(std::slice::from_ref(&huge), &cached()) {
         Err(error) if error.to_string().contains("direct") => {
             eprintln!("SKIPPED: this kernel's tmpfs takes no direct requests");
             return;
@@ -276,7 +272,7 @@ fn a_disk_whose_index_finds_no_memory_is_refused_before_it_is_written() {
         made => refused(made.unwrap_err()),
     }
     let own = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-    let pool = Pool::create_on(&[member(&own)], &options()).unwrap();
+    let pool = Pool::create_on(&[member(&own)], &cached()).unwrap();
     let tables = pool.cache().table_bytes;
     let new = homenode::NewFile {
         direct: true,

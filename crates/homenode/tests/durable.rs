@@ -52,11 +52,7 @@ impl Kind {
     fn options(self) -> PoolOptions {
         match self {
             Self::Mapped => options(),
-            Self::Disk => {
-                let mut options = options().cache(8 << 20);
-                options.direct = true;
-                options
-            }
+            Self::Disk => support::cached(),
         }
     }
 
@@ -374,8 +370,7 @@ fn no_written_byte_is_lost_when_a_mounts_server_is_killed() {
     if let (Some(member), Some(directory)) = (std::env::var_os(KILLED), std::env::var_os(SERVER)) {
         serve_until_killed(Path::new(&member), Path::new(&directory));
     }
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("SKIPPED: only root may mount, and /dev/fuse is needed");
+    if !support::can_mount() {
         return;
     }
     Kind::ALL.into_iter().for_each(kill_servers);
@@ -625,8 +620,7 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 /// Many more threads than the server has, or entries in its rings: each comes to its turn.
 #[test]
 fn many_syncing_threads_on_a_mount_progress_without_blocking_others() {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("SKIPPED: only root may mount, and /dev/fuse is needed");
+    if !support::can_mount() {
         return;
     }
     for transport in [Transport::Auto, Transport::Classic] {

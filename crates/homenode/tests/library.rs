@@ -1,22 +1,17 @@
 //! The library as a program uses it.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
-use homenode::{Allocate, Error, FileType, FsError, NodeId, OpenOptions, Pool, PoolOptions, Size};
+mod support;
+
+use homenode::{Allocate, FileType, FsError, NodeId, OpenOptions, Pool, PoolOptions, Size};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use support::{errno, pool};
 
 const MIB: u64 = 1 << 20;
 const MIB_LEN: usize = 1 << 20;
-
-fn pool(mib: u64) -> Pool {
-    Pool::create(&PoolOptions::new().size_per_node(Size::Bytes(mib * MIB)).node(NodeId(0))).unwrap()
-}
-
-fn errno<T: std::fmt::Debug>(result: Result<T, Error>) -> i32 {
-    result.unwrap_err().errno()
-}
 
 const ENOENT: i32 = 2;
 const EBADF: i32 = 9;

@@ -17,7 +17,7 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Files, KILLED, start};
+use support::{Files, KILLED, cached, can_mount, start};
 
 const MIB: u64 = 1 << 20;
 /// Environment variable that makes this test's own process the disk's server: where it mounts the pool.
@@ -43,8 +43,7 @@ impl Disk {
         if let (Some(member), Some(mount)) = (std::env::var_os(KILLED), std::env::var_os(MOUNT)) {
             serve(Path::new(&member), Path::new(&mount));
         }
-        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            eprintln!("SKIPPED: only root may mount, and /dev/fuse is needed");
+        if !can_mount() {
             return None;
         }
         let files = Files::new(test);
@@ -105,12 +104,6 @@ fn serve(member: &Path, mount: &Path) -> ! {
     }
 }
 
-fn options() -> PoolOptions {
-    let mut options = PoolOptions::new().cache(8 * MIB);
-    options.direct = true;
-    options
-}
-
 /// Returns the bytes that a run of a file holds in a version.
 fn content(file: u64, run: u64, version: u64) -> Vec<u8> {
     let word = file << 48 | run << 32 | version;
@@ -129,7 +122,7 @@ struct Reached {
 impl Reached {
     /// `None` where a way is the one before.
     fn new(disk: &Disk, way: Option<Transport>) -> Option<Self> {
-        let pool = Pool::create_on(&[disk.path()], &options()).unwrap();
+        let pool = Pool::create_on(&[disk.path()], &cached()).unwrap();
         let mount = way.map(|transport| {
             let mut options = MountOptions::default();
             options.transport = transport;
@@ -341,7 +334,7 @@ fn a_slow_or_hanging_disk_fails_no_call() {
         assert!(writers.iter().all(|(_, error)| error.is_none()), "{way:?}: {writers:?}");
         assert!(readers.iter().all(Option::is_none), "{way:?}: {readers:?}");
         reached.put_away().unwrap();
-        let pool = Pool::open_on(&[disk.path()], &options()).unwrap();
+        let pool = Pool::open_on(&[disk.path()], &cached()).unwrap();
         check_synced(&pool, &writers);
     }
 }
@@ -371,7 +364,7 @@ fn a_disk_dying_under_load_is_reported_in_time_and_synced_data_is_kept() {
         assert!(start.elapsed() < BOUND, "putting it away took {:?}", start.elapsed());
         disk.unmount();
         disk.serve(test);
-        let pool = Pool::open_on(&[disk.path()], &options()).unwrap();
+        let pool = Pool::open_on(&[disk.path()], &cached()).unwrap();
         check_synced(&pool, &writers);
         pool.create_file("again").unwrap().sync().unwrap();
     }

@@ -1,20 +1,18 @@
 //! A volume under the block layer.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
+mod support;
+
 use homenode::blk::conformance::{Data, check};
 use homenode::blk::{Arena, Core, Device, Durability, Errno, Options, Outcome, Request};
-use homenode::{NodeId, Placement, Pool, PoolOptions, Size, Volume, VolumeDriver, VolumeQueue};
-use std::fs::File;
+use homenode::{NodeId, Placement, Pool, PoolOptions, Volume, VolumeDriver, VolumeQueue};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use support::{Files, cached, pool};
 
 const MIB: u64 = 1 << 20;
 const EBUSY: i32 = 16;
-
-fn pool(mib: u64) -> Pool {
-    Pool::create(&PoolOptions::new().size_per_node(Size::Bytes(mib * MIB)).node(NodeId(0))).unwrap()
-}
 
 fn attach(volume: &Volume, buffers: &Arc<Arena>) -> VolumeDriver {
     volume.attach(Arc::clone(buffers), &[Some(NodeId(0))]).unwrap()
@@ -119,15 +117,6 @@ fn a_full_pool_fails_one_writer_and_a_bad_buffer_one_request() {
     assert_eq!(volumes[1].status().used_bytes, 8192);
 }
 
-/// A directory that is removed with all in it.
-struct Directory(PathBuf);
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Bytes at the start of the volume as they are after a power cut: in a copy of the member's file only what was made durable counts.
 fn after_power_cut(member: &Path, bytes: usize) -> Vec<u8> {
     let copy = member.with_extension("copy");
@@ -144,10 +133,8 @@ fn after_power_cut(member: &Path, bytes: usize) -> Vec<u8> {
 #[test]
 fn flushed_and_forced_writes_survive_a_power_cut() {
     for place in [std::env::temp_dir(), "/dev/shm".into()] {
-        let directory = Directory(place.join(format!("homenode-flush-{}", std::process::id())));
-        std::fs::create_dir_all(&directory.0).unwrap();
-        let member = directory.0.join("a");
-        File::create(&member).unwrap().set_len(64 * MIB).unwrap();
+        let files = Files::under(&place, "flush");
+        let member = files.member("a", 64 * MIB);
         let pool = Pool::create_on(std::slice::from_ref(&member), &PoolOptions::new()).unwrap();
         let buffers = Arena::new(MIB, None).unwrap();
         let volume = pool.create_volume("v", 8 * MIB, Placement::Local).unwrap();
@@ -180,26 +167,17 @@ fn flushed_and_forced_writes_survive_a_power_cut() {
     }
 }
 
-/// A pool past the page cache, with much less memory than data, and its member's file.
-fn cached_pool(directory: &Directory) -> (PoolOptions, PathBuf) {
-    std::fs::create_dir_all(&directory.0).unwrap();
-    let member = directory.0.join("a");
-    File::create(&member).unwrap().set_len(160 * MIB).unwrap();
-    let mut options = PoolOptions::new().cache(8 * MIB);
-    options.direct = true;
-    (options, member)
-}
-
-/// Beside the target: /tmp may be a tmpfs, which has no page cache to be passed.
-fn beside(name: &str) -> Directory {
-    Directory(Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("{name}-{}", std::process::id())))
+/// A member for a pool with much less memory than data. Beside the target: /tmp may be a tmpfs, which has no page cache to be passed.
+fn beside(name: &str) -> (Files, PathBuf) {
+    let files = Files::under(Path::new(env!("CARGO_MANIFEST_DIR")), name);
+    let member = files.member("a", 160 * MIB);
+    (files, member)
 }
 
 #[test]
 fn the_volume_driver_conforms_with_few_frames() {
-    let directory = beside("contract");
-    let (options, member) = cached_pool(&directory);
-    let pool = Pool::create_on(std::slice::from_ref(&member), &options).unwrap();
+    let (_files, member) = beside("contract");
+    let pool = Pool::create_on(std::slice::from_ref(&member), &cached()).unwrap();
     let buffers = Arena::new(32 * MIB, None).unwrap();
     let volume = pool.create_volume("v", 64 * MIB, Placement::Local).unwrap();
     let start = Instant::now();
@@ -221,10 +199,9 @@ fn fill_of(offset: u64) -> u8 {
 fn cache_misses_do_not_block_other_requests() {
     const COUNT: u64 = 8;
     const VOLUME: u64 = 64 * MIB;
-    let directory = beside("misses");
-    let (options, member) = cached_pool(&directory);
+    let (_files, member) = beside("misses");
     let members = std::slice::from_ref(&member);
-    let pool = Pool::create_on(members, &options).unwrap();
+    let pool = Pool::create_on(members, &cached()).unwrap();
     let volume = pool.create_volume("v", VOLUME, Placement::Local).unwrap();
     for at in (0..VOLUME).step_by(4096) {
         volume.write_all_at(&[fill_of(at); 4096], at).unwrap();
@@ -232,7 +209,7 @@ fn cache_misses_do_not_block_other_requests() {
     drop(volume);
     pool.put_away().unwrap();
     drop(pool);
-    let pool = Pool::open_on(members, &options).unwrap();
+    let pool = Pool::open_on(members, &cached()).unwrap();
     let buffers = Arena::new(MIB, None).unwrap();
     let mut core = core(&attach(&pool.volume("v").unwrap(), &buffers));
     let start = Instant::now();

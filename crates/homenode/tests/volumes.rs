@@ -1,8 +1,11 @@
 //! Volumes as a program uses them.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
-use homenode::{Error, NodeId, Placement, Pool, PoolOptions, Size, VOLUME_BYTES_MAX};
+mod support;
+
+use homenode::{Error, NodeId, Placement, Size, VOLUME_BYTES_MAX};
 use std::thread;
+use support::{errno, pool};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
@@ -15,14 +18,6 @@ const EINVAL: i32 = 22;
 const EFBIG: i32 = 27;
 const ENOSPC: i32 = 28;
 const ENOTEMPTY: i32 = 39;
-
-fn pool(mib: u64) -> Pool {
-    Pool::create(&PoolOptions::new().size_per_node(Size::Bytes(mib * MIB)).node(NodeId(0))).unwrap()
-}
-
-fn errno<T: std::fmt::Debug>(result: Result<T, Error>) -> i32 {
-    result.unwrap_err().errno()
-}
 
 #[test]
 fn volume_bytes_are_read_back_until_discarded() {

@@ -1,8 +1,9 @@
 //! Files of a test's durable pools, and processes of the test that are killed.
 #![allow(dead_code, reason = "each test needs some of it")]
 
-use homenode::{OpenOptions, Pool};
+use homenode::{Error, NodeId, OpenOptions, Pool, PoolOptions, Size};
 use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::FileExt;
@@ -42,6 +43,32 @@ impl Drop for Files {
         let _ = umount.stderr(Stdio::null()).status();
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Says what is missing where pools cannot be mounted.
+pub(crate) fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
+    if !can {
+        eprintln!("SKIPPED: only root may mount, and /dev/fuse is needed");
+    }
+    can
+}
+
+/// A pool of memory of node 0.
+pub(crate) fn pool(mib: u64) -> Pool {
+    let size = Size::Bytes(mib << 20);
+    Pool::create(&PoolOptions::new().size_per_node(size).node(NodeId(0))).unwrap()
+}
+
+/// Options of a pool past the page cache, below a cache of 8 MiB.
+pub(crate) fn cached() -> PoolOptions {
+    let mut options = PoolOptions::new().cache(8 << 20);
+    options.direct = true;
+    options
+}
+
+pub(crate) fn errno<T: Debug>(result: Result<T, Error>) -> i32 {
+    result.unwrap_err().errno()
 }
 
 /// Flips bits of a byte.

@@ -4,6 +4,9 @@
 //! CPUs and a disk; says SKIPPED where they are missing.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
+#[path = "support/command.rs"]
+mod support;
+
 mod affinity {
     mod acting;
     mod configuration;

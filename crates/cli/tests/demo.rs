@@ -17,7 +17,7 @@ use command::harness::*;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -31,8 +31,7 @@ fn can_run() -> bool {
         .into_iter()
         .find(|name| Command::new(name).arg("--version").output().is_err());
     if let Some(name) = missing {
-        // Not by a macro: the test harness would keep it to itself.
-        let _ = writeln!(io::stderr(), "SKIPPED: needs {name} (demo)");
+        skipped(&format!("needs {name}"));
     }
     missing.is_none() && can_mount()
 }

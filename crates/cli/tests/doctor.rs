@@ -1,48 +1,36 @@
 //! `homenode doctor` through the real binary: this machine, a recorded one, and what is not one.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
+#[path = "support/command.rs"]
+mod support;
+
 use homenode_linux::affinity::record;
 use homenode_linux::topology::Source;
 use serde_json::Value;
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::process::Command;
 use std::time::Duration;
+use support::{as_nobody, fail, homenode, shown, skipped};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_homenode");
-const NOBODY: u32 = 65_534;
-
-fn doctor(arguments: &[&str]) -> Output {
-    Command::new(BINARY).arg("doctor").args(arguments).output().unwrap()
+fn doctor(arguments: &[&str]) -> Command {
+    let mut command = homenode(["doctor"]);
+    command.args(arguments);
+    command
 }
 
 /// Returns the doctor's output; panics if the doctor fails or writes to standard error.
 fn told(arguments: &[&str]) -> String {
-    let output = doctor(arguments);
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    shown(&mut doctor(arguments))
 }
 
 /// Returns the doctor's message; panics unless the doctor exits with `code` and an empty standard output.
 fn refused(code: i32, arguments: &[&str]) -> String {
-    let output = doctor(arguments);
-    assert_eq!(output.status.code(), Some(code), "{output:?}");
-    assert!(output.stdout.is_empty(), "{output:?}");
-    String::from_utf8(output.stderr).unwrap()
+    fail(code, &mut doctor(arguments))
 }
 
 fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&told(&[arguments, &["--json"]].concat())).unwrap()
-}
-
-fn skipped(why: &str) {
-    // Not by a macro: the test harness would keep it to itself.
-    let _ = writeln!(io::stderr(), "SKIPPED: {why}");
 }
 
 fn has_one_node(judged: &Value) -> bool {
@@ -89,27 +77,7 @@ fn doctor_without_root_judges_readable_data() {
         doctor_examines_this_machine();
         return;
     }
-    // Where nobody may go there: the binary's own directories may be closed to others.
-    let directory = tempfile::tempdir().unwrap();
-    let binary = directory.path().join("homenode");
-    fs::copy(BINARY, &binary).unwrap();
-    let open = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(directory.path(), open).unwrap();
-    let mut command = Command::new(&binary);
-    command.args(["doctor", "--period", "0.2", "--json"]).current_dir("/");
-    command.uid(NOBODY).gid(NOBODY);
-    // Threads that only sleep are not asked for: root has one that runs.
-    let is_over = AtomicBool::new(false);
-    let output = thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                thread::sleep(Duration::from_millis(10));
-            }
-        });
-        let output = command.output();
-        is_over.store(true, Ordering::Relaxed);
-        output.unwrap()
-    });
+    let output = as_nobody(&["doctor", "--period", "0.2", "--json"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let judged: Value = serde_json::from_slice(&output.stdout).unwrap();
     let unseen = judged["unseen"].as_array().unwrap();

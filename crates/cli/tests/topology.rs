@@ -3,15 +3,11 @@
 #[path = "../../../tests/topologies/facts.rs"]
 mod facts;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+#[path = "support/command.rs"]
+mod support;
 
-fn homenode(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_homenode"))
-        .args(arguments)
-        .output()
-        .expect("the binary starts")
-}
+use std::path::{Path, PathBuf};
+use support::homenode;
 
 fn recorded(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -19,19 +15,13 @@ fn recorded(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Runs a command that must succeed silently, and gives what it printed.
 fn shown(arguments: &[&str]) -> String {
-    let output = homenode(arguments);
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    String::from_utf8(output.stdout).expect("the output is UTF-8")
+    support::shown(&mut homenode(arguments))
 }
 
-/// Runs a command that must fail with a message on one subject, and gives the message.
-fn refused(from: &str) -> String {
-    let output = homenode(&["topology", "--from", from]);
-    assert!(matches!(output.status.code(), Some(1 | 2)), "{output:?}");
-    assert!(output.stdout.is_empty(), "{output:?}");
-    String::from_utf8(output.stderr).expect("messages are UTF-8")
+/// Runs a command that must fail with exit code `code` and a message on one subject; gives the message.
+fn refused(code: i32, from: &str) -> String {
+    support::fail(code, &mut homenode(["topology", "--from", from]))
 }
 
 #[test]
@@ -127,14 +117,14 @@ fn topology_and_member_list_show_this_machine() {
 
 #[test]
 fn bad_topology_sources_are_named() {
-    for from in [
-        "garbage",
-        "node:4 core:",
-        "/nonexistent/machine.xml",
-        "/etc/passwd",
-        "/",
+    for (code, from) in [
+        (2, "garbage"),
+        (1, "node:4 core:"),
+        (1, "/nonexistent/machine.xml"),
+        (1, "/etc/passwd"),
+        (1, "/"),
     ] {
-        let message = refused(from);
+        let message = refused(code, from);
         assert!(message.contains(from), "{message}");
         assert!(message.lines().count() <= 3, "one message: {message}");
     }
@@ -147,7 +137,7 @@ fn a_topology_file_that_crashes_hwloc_is_refused() {
     let complete = " complete_cpuset=\"0x00000004\"";
     assert!(whole.contains(complete));
     std::fs::write(&file, whole.replace(complete, "")).unwrap();
-    let message = refused(file.to_str().unwrap());
+    let message = refused(1, file.to_str().unwrap());
     assert!(
         message.contains(file.to_str().unwrap()) && message.contains("lstopo"),
         "{message}"

@@ -9,8 +9,8 @@ use std::fs;
 use std::process::Command;
 
 fn simulate(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_homenode"));
-    command.arg("simulate").args(arguments);
+    let mut command = homenode(["simulate"]);
+    command.args(arguments);
     command
 }
 

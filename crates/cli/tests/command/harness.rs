@@ -1,19 +1,21 @@
 //! Directories, processes and mounts that clean up after themselves.
 
+#[path = "../support/command.rs"]
+mod support;
+
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::thread;
 use std::time::{Duration, Instant};
+pub(crate) use support::{BINARY, describe, fail, homenode, skipped};
 
-pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_homenode");
 /// Small, so that many tests can run at once.
 pub(crate) const SIZE: &str = "--size-per-node=16M";
 /// A test that makes a mount namespace copies the mounts of all others into it, and keeps them there.
@@ -29,9 +31,7 @@ pub(crate) fn can_mount() -> bool {
     } else {
         return true;
     };
-    // Not by a macro: the test harness would keep it to itself.
-    let test = thread::current().name().unwrap_or("a test").to_owned();
-    let _ = writeln!(io::stderr(), "SKIPPED: needs {missing} ({test})");
+    skipped(&format!("needs {missing}"));
     false
 }
 
@@ -161,31 +161,11 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-pub(crate) fn homenode<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> Command {
-    let mut command = Command::new(BINARY);
-    command.args(arguments);
-    command
-}
-
 /// Runs a command that must succeed; gives what it printed on standard output.
 pub(crate) fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", describe(&output));
     String::from_utf8(output.stdout).unwrap()
-}
-
-/// Runs a command that must fail with exit code `code`; gives its message.
-pub(crate) fn fail(code: i32, command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(code), "{command:?}: {}", describe(&output));
-    assert!(
-        output.stdout.is_empty(),
-        "a failure prints on standard error only: {}",
-        describe(&output)
-    );
-    let message = String::from_utf8(output.stderr).unwrap();
-    assert!(!message.contains("panicked"), "{message}");
-    message
 }
 
 /// Expects a failure as [`refused_with`] does, with code 1.
@@ -200,11 +180,6 @@ pub(crate) fn refused_with(code: i32, command: &mut Command, parts: &[&str]) {
     for part in parts {
         assert!(message.contains(part), "{part:?} is missing in: {message}");
     }
-}
-
-pub(crate) fn describe(output: &Output) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    format!("{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
 pub(crate) fn up(directory: &Path) {

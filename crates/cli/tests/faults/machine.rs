@@ -3,7 +3,7 @@
 use crate::command::harness::*;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -24,7 +24,7 @@ pub(crate) fn transports() -> Vec<&'static str> {
     if fs::read_to_string(SWITCH).is_ok_and(|value| value.trim() == "Y") {
         return vec!["classic", "uring"];
     }
-    say(&format!("rings need a kernel that has them, and Y in {SWITCH}"));
+    skipped(&format!("rings need a kernel that has them, and Y in {SWITCH}"));
     vec!["classic"]
 }
 
@@ -55,12 +55,6 @@ pub(crate) fn with_rings(test: &str, act: impl FnOnce(&Scratch, PathBuf)) {
         let scratch = Scratch::new(test);
         act(&scratch, scratch.dir("pool"));
     }
-}
-
-/// Says that something is skipped, past the test harness's capture.
-pub(crate) fn say(reason: &str) {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    let _ = writeln!(io::stderr(), "SKIPPED: {reason} ({test})");
 }
 
 /// Mounts a small pool; `HOMENODE_TEST_DATA` says what holds the bytes.
@@ -113,7 +107,7 @@ impl Changed {
     /// `None`, and a word about it, where the setting is missing or cannot be changed.
     pub(crate) fn new(setting: &Path, value: &str) -> Option<Self> {
         let alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
-        let skip = |error: io::Error| say(&format!("needs {} to be writable: {error}", setting.display()));
+        let skip = |error: io::Error| skipped(&format!("needs {} to be writable: {error}", setting.display()));
         let before = fs::read_to_string(setting).map_err(skip).ok()?;
         let restore = Janitor::new(r#"printf %s "$1" >"$2""#, [before.trim().as_ref(), setting.as_os_str()]);
         fs::write(setting, value).map_err(skip).ok()?;

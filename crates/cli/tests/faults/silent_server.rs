@@ -152,7 +152,7 @@ impl Frozen {
                 return Some(Self { _thaw: janitor });
             }
         }
-        say("needs control groups that can be frozen");
+        skipped("needs control groups that can be frozen");
         None
     }
 }

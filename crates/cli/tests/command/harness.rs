@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -304,4 +305,82 @@ pub(crate) fn abort_connection(scratch: &Scratch, dir: &Path) {
     let connection = connections.join(rustix::fs::minor(device).to_string());
     fs::write(connection.join("abort"), "1").unwrap();
     rustix::mount::unmount(&connections, rustix::mount::UnmountFlags::DETACH).unwrap();
+}
+
+/// A memory control group, version 1 or 2. Dropping it removes it.
+pub(crate) struct ControlGroup {
+    directory: PathBuf,
+    pub(crate) limit: &'static str,
+    pub(crate) usage: &'static str,
+    /// Tells how often the limit was met.
+    met: &'static str,
+}
+
+impl ControlGroup {
+    /// `None`, and a word about it, where there is none to be had.
+    pub(crate) fn of_memory() -> Option<Self> {
+        let told = |error: io::Error| skipped(&format!("there is no memory control group to be had: {error}"));
+        Self::new().map_err(told).ok()
+    }
+
+    fn new() -> io::Result<Self> {
+        let name = format!("homenode-test-{}", std::process::id());
+        let (first, second) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
+        let group = if first.exists() {
+            Self {
+                directory: first.join(name),
+                limit: "memory.limit_in_bytes",
+                usage: "memory.usage_in_bytes",
+                met: "memory.failcnt",
+            }
+        } else {
+            fs::write(second.join("cgroup.subtree_control"), "+memory")?;
+            Self {
+                directory: second.join(name),
+                limit: "memory.max",
+                usage: "memory.current",
+                met: "memory.events",
+            }
+        };
+        fs::create_dir(&group.directory)?;
+        Ok(group)
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.directory.join(name)).unwrap()
+    }
+
+    pub(crate) fn write(&self, name: &str, value: &str) -> io::Result<()> {
+        fs::write(self.directory.join(name), value)
+    }
+
+    pub(crate) fn times_met(&self) -> u64 {
+        let text = self.read(self.met);
+        let line = text.lines().find(|line| line.starts_with("max ")).unwrap_or(&text);
+        line.trim_start_matches("max ").trim().parse().unwrap()
+    }
+
+    /// The command, in the group from its start.
+    pub(crate) fn run(&self, command: &Command) -> Command {
+        let mut inside = Command::new("sh");
+        let script = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
+        inside.args(["-c", script]).arg(&self.directory);
+        inside.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            inside.env(name, value.unwrap());
+        }
+        command.get_current_dir().map(|directory| inside.current_dir(directory));
+        inside
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        // A process that was killed just now is in it for a moment.
+        let removed = (0..200).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            fs::remove_dir(&self.directory).is_ok()
+        });
+        assert!(removed || thread::panicking(), "{} stays", self.directory.display());
+    }
 }

@@ -4,63 +4,13 @@ use super::machine::*;
 use crate::command::harness::*;
 use rustix::process::Signal;
 use std::fs;
-use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Small enough for the pool, more than a group of processes gets here.
 const WRITTEN_BYTES: u64 = 48 << 20;
 const GROUP_BYTES: u64 = 16 << 20;
-
-/// A control group that limits memory. Dropping it removes it.
-struct Group {
-    dir: PathBuf,
-}
-
-impl Group {
-    fn new(bytes: u64) -> Option<Self> {
-        let name = format!("homenode-test-memory-{}", std::process::id());
-        // Version 1 and 2.
-        for (root, limit) in [
-            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            ("/sys/fs/cgroup", "memory.max"),
-        ] {
-            let group = Self {
-                dir: Path::new(root).join(&name),
-            };
-            let set = |limit: &str, to: &str| {
-                // The file is there, unless the directory is none of a controller.
-                let mut file = fs::OpenOptions::new().write(true).open(group.dir.join(limit))?;
-                file.write_all(to.as_bytes())
-            };
-            if fs::create_dir(&group.dir).is_ok() && set(limit, &bytes.to_string()).is_ok() {
-                // Where there is swap, it is to be of no help.
-                let _ = set("memory.swap.max", "0");
-                return Some(group);
-            }
-        }
-        skipped("needs control groups that limit memory");
-        None
-    }
-
-    /// How a process in the group ends that writes a file.
-    fn write(&self, path: &Path) -> std::process::ExitStatus {
-        let script = r#"echo $$ >"$1/cgroup.procs" && exec head -c "$2" /dev/zero >"$3""#;
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", script, "sh"])
-            .arg(&self.dir)
-            .arg(WRITTEN_BYTES.to_string());
-        command.arg(path).status().unwrap()
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.dir);
-    }
-}
 
 /// Bytes are charged to the group of who writes them: it is ended, and neither the server nor anybody else.
 #[test]
@@ -70,9 +20,12 @@ fn a_writer_in_a_full_memory_group_fails_alone() {
         if !super::sync::kernel_can_hold_bytes(transport, &dir) {
             return;
         }
-        let Some(group) = Group::new(GROUP_BYTES) else {
+        let Some(group) = ControlGroup::of_memory() else {
             return down(&dir);
         };
+        group.write(group.limit, &GROUP_BYTES.to_string()).unwrap();
+        // Where there is swap, it is to be of no help.
+        let _ = group.write("memory.swap.max", "0");
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "tmpfs"])
             .arg(&tmpfs)
@@ -80,7 +33,9 @@ fn a_writer_in_a_full_memory_group_fails_alone() {
         assert!(mounted.unwrap().success());
         for directory in [&tmpfs, &dir] {
             let path = directory.join("file");
-            let ended = group.write(&path);
+            let mut write = Command::new("sh");
+            write.args(["-c", r#"exec head -c "$0" /dev/zero >"$1""#, &WRITTEN_BYTES.to_string()]);
+            let ended = group.run(write.arg(&path)).status().unwrap();
             assert_eq!(ended.signal(), Some(Signal::KILL.as_raw()), "{transport}: {ended}");
             let bytes = fs::metadata(&path).unwrap().len();
             assert!(bytes > GROUP_BYTES / 2 && bytes < WRITTEN_BYTES, "{bytes} bytes");

@@ -3,7 +3,6 @@
 use super::disks::Disk;
 use super::*;
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Stdio};
 use std::thread;
@@ -15,79 +14,11 @@ const ROOM: u64 = 8 * MIB;
 const FILE_BYTES: u64 = 12 * MIB;
 const WRITE_BYTES: usize = 64 << 10;
 
-/// A memory control group, version 1 or 2.
-struct Group {
-    directory: PathBuf,
-    limit: &'static str,
-    usage: &'static str,
-    /// Tells how often the limit was met.
-    met: &'static str,
-}
-
-impl Group {
-    fn new() -> io::Result<Self> {
-        let name = format!("homenode-test-{}", std::process::id());
-        let (first, second) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
-        let group = if first.exists() {
-            Self {
-                directory: first.join(name),
-                limit: "memory.limit_in_bytes",
-                usage: "memory.usage_in_bytes",
-                met: "memory.failcnt",
-            }
-        } else {
-            fs::write(second.join("cgroup.subtree_control"), "+memory")?;
-            Self {
-                directory: second.join(name),
-                limit: "memory.max",
-                usage: "memory.current",
-                met: "memory.events",
-            }
-        };
-        fs::create_dir(&group.directory)?;
-        Ok(group)
-    }
-
-    fn read(&self, name: &str) -> String {
-        fs::read_to_string(self.directory.join(name)).unwrap()
-    }
-
-    fn times_met(&self) -> u64 {
-        let text = self.read(self.met);
-        let line = text.lines().find(|line| line.starts_with("max ")).unwrap_or(&text);
-        line.trim_start_matches("max ").trim().parse().unwrap()
-    }
-
-    /// The command, in the group from its start.
-    fn run(&self, command: &Command) -> Command {
-        let mut inside = Command::new("sh");
-        let script = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
-        inside.args(["-c", script]).arg(&self.directory);
-        inside.arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            inside.env(name, value.unwrap());
-        }
-        inside.current_dir(command.get_current_dir().unwrap());
-        inside
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // A process that was killed just now is in it for a moment.
-        let removed = (0..200).any(|_| {
-            thread::sleep(Duration::from_millis(10));
-            fs::remove_dir(&self.directory).is_ok()
-        });
-        assert!(removed || thread::panicking(), "{} stays", self.directory.display());
-    }
-}
-
 /// Fills the group with page cache again and again, until dropped.
 struct Others(Child);
 
 impl Others {
-    fn start(pools: &Pools, group: &Group) -> Self {
+    fn start(pools: &Pools, group: &ControlGroup) -> Self {
         let mut fill = Command::new("sh");
         fill.args([
             "-c",
@@ -123,13 +54,7 @@ fn a_server_in_a_memory_group_at_its_limit_writes_back_and_serves() {
         eprintln!("SKIPPED: others fill page cache of a disk, and the temporary directory is a tmpfs");
         return;
     }
-    let group = match Group::new() {
-        Ok(group) => group,
-        Err(error) => {
-            eprintln!("SKIPPED: there is no memory control group to be had: {error}");
-            return;
-        }
-    };
+    let Some(group) = ControlGroup::of_memory() else { return };
     let mount = pools.0.dir("mount");
     let disk = Disk::new(&pools, "disk", 64 * MIB, &[]);
     succeed(pools.homenode("pool create tank").arg(&disk.0));
@@ -137,7 +62,7 @@ fn a_server_in_a_memory_group_at_its_limit_writes_back_and_serves() {
     let server = server_pid(&mount).unwrap();
     assert!(group.read("cgroup.procs").contains(&server.as_raw_pid().to_string()));
     let used: u64 = group.read(group.usage).trim().parse().unwrap();
-    fs::write(group.directory.join(group.limit), (used + ROOM).to_string()).unwrap();
+    group.write(group.limit, &(used + ROOM).to_string()).unwrap();
     let others = Others::start(&pools, &group);
     wait_until("the group is at its limit", || group.times_met() > 20);
     let before = group.times_met();

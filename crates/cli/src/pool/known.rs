@@ -153,7 +153,9 @@ pub(crate) fn put_new(name: &PoolName, known: &Known) -> Result<()> {
         fs::remove_file(new)
     };
     match write(name, known, link) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => fail!("another pool was recorded as {name} meanwhile"),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            fail!("another pool was recorded as {name} meanwhile")
+        }
         written => written.cannot(writing(name)),
     }
 }

@@ -1,6 +1,6 @@
 //! Contents of files, beside many threads and calls that wait. tests/posix has each call by itself.
 
-use crate::support::{Mounted, TestHost, created, direct, eventually, options, xattr};
+use crate::support::{Mounted, TestHost, eventually, options, xattr};
 use homenode_engine::CpuId;
 use homenode_fuse::{Data, Host, Transport};
 use rustix::fs::{Advice, FallocateFlags, fallocate};

@@ -10,9 +10,8 @@ use homenode_fuse::{Data, Host, Options, Server, Transport};
 use homenode_linux::tmpfs::store::TmpfsStore;
 use rustix::fs::XattrFlags;
 use rustix::time::{ClockId, clock_gettime};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -371,20 +370,6 @@ pub(crate) fn new_dir() -> PathBuf {
     let dir = std::env::temp_dir().join(format!("homenode-fuse-{}-{number}", std::process::id()));
     fs::create_dir(&dir).expect("a directory to mount on");
     dir
-}
-
-/// Opens a file to read and write it, new or empty.
-pub(crate) fn created(path: &Path) -> File {
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(true);
-    options.open(path).expect("the file can be made")
-}
-
-/// Opens a file to write it past the page cache.
-pub(crate) fn direct(path: &Path) -> File {
-    let mut options = File::options();
-    options.write(true).custom_flags(libc::O_DIRECT);
-    options.open(path).expect("the file is there")
 }
 
 /// Runs a shell script as user and group nobody, with an argument; whether it succeeded.

@@ -47,7 +47,9 @@ fn an_open_file_outlives_its_name() {
     rustix::fs::fchmod(&fd, crate::stage::mode(0o600)).unwrap();
     assert_eq!(rustix::fs::fstat(&fd).unwrap().st_mode & 0o7777, 0o600);
     rustix::fs::fsetxattr(&fd, "user.name", b"value", rustix::fs::XattrFlags::empty()).unwrap();
+    // Bytes of the server, not of the page cache.
     rustix::fs::fsync(&fd).unwrap();
+    rustix::fs::fadvise(&fd, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     let again = open(format!("/proc/self/fd/{}", fd.as_raw_fd()), OFlags::RDWR).unwrap();
     drop(fd);
     assert_eq!(read_at(&again, 0, 100), b"before afte");
@@ -72,12 +74,18 @@ fn the_last_close_frees_the_space() {
     let stage = Stage::on(&mount);
     let free = || rustix::fs::statvfs(stage.path()).unwrap().f_bfree;
     let before = free();
-    let fd = create(stage.at("f"));
-    write_at(&fd, 0, &vec![1; 8 << 20]);
-    unlink(stage.at("f")).unwrap();
-    assert!(before - free() >= 2048, "an open file without a name holds its blocks");
-    drop(fd);
-    eventually("the blocks are free again", || free() == before);
+    let removed = || {
+        let fd = create(stage.at("f"));
+        unlink(stage.at("f")).unwrap();
+        fd
+    };
+    let unnamed = || open(stage.path(), OFlags::TMPFILE | OFlags::RDWR).unwrap();
+    for fd in [removed(), unnamed()] {
+        write_at(&fd, 0, &vec![1; 8 << 20]);
+        assert!(before - free() >= 2048, "an open file without a name holds its blocks");
+        drop(fd);
+        eventually("the blocks are free again", || free() == before);
+    }
 }
 
 #[test]

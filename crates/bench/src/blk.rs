@@ -106,10 +106,11 @@ pub(crate) fn run(arguments: &BlkArguments) -> Result<(), Error> {
         return Err(Error::NoCase(arguments.cases.case.join(", ")));
     }
     interrupt::check()?;
+    let ended = common.end(json, &report, &requirements::findings(&report));
     if let Some(file) = figure {
         file.write(&figure::of(&report))?;
     }
-    common.end(json, &report, &requirements::findings(&report))
+    ended
 }
 
 /// Homenode and the case's peers in turns.

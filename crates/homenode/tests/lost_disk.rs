@@ -110,7 +110,7 @@ fn content(file: u64, run: u64, version: u64) -> Vec<u8> {
     word.to_le_bytes().repeat(RUN_BYTES / 8)
 }
 
-/// Ways to the files of the pool: the library, or a mount. The last one is the first again where there are no rings.
+/// Ways to the files of the pool: the library, or a mount. The last one is the one before where there are no rings.
 const WAYS: [Option<Transport>; 3] = [None, Some(Transport::Classic), Some(Transport::Auto)];
 
 /// A pool on a disk, and its mount in this process. Nothing maps files of it.
@@ -120,7 +120,7 @@ struct Reached {
 }
 
 impl Reached {
-    /// `None` where a way is the one before.
+    /// `None` where a way is the one before, and is skipped.
     fn new(disk: &Disk, way: Option<Transport>) -> Option<Self> {
         let pool = Pool::create_on(&[disk.path()], &cached()).unwrap();
         let mount = way.map(|transport| {
@@ -132,6 +132,9 @@ impl Reached {
         });
         let chosen = mount.as_ref().map(|mount| mount.transport().transport);
         let is_new = way != Some(Transport::Auto) || chosen != Some(Transport::Classic);
+        if !is_new {
+            eprintln!("SKIPPED: a mount by rings: they are not there");
+        }
         is_new.then_some(Self { mount, pool })
     }
 

@@ -4,11 +4,11 @@
 //! stays cool is evicted. *Filling*: one thread reads the bytes. *Dirty*: newer than the disk, never cool. *Held*: one thread saves, cools or evicts
 //! the frame; others go on using it, and a store makes it dirty again.
 //!
-//! Rules:
+//! Threads use a frame only inside a slot. Rules:
 //!
 //! 1. A cooled frame is evicted after every thread that was in a slot ([`crate::Slots`]) then has left ([`Epochs`]).
-//! 2. A thread stores, passes [`Slots::barrier_inside`], then sets dirty; a saver clears dirty, passes [`Slots::barrier_outside`], then reads. Each
-//!    store is saved, or its frame is dirty again, and savers wait for no thread. [`FrameIndex::warm_to_store`] sets dirty before the store.
+//! 2. A thread stores, passes [`Slots::barrier_inside`], then makes the frame dirty if it is clean; a saver clears dirty, passes
+//!    [`Slots::barrier_outside`], then reads. Each store is saved, or its frame is dirty again, and savers wait for no thread. [`FrameIndex::warm_to_store`] sets dirty before the store.
 //! 3. A block is forgotten only when no thread can reach it, except one that fills its frame: that thread sees the changed word and keeps the frame.
 //! 4. A frame's epoch stamp is taken after the frame became cool, while it is held, so the stamp is not older than any thread that found it hot.
 

@@ -383,7 +383,13 @@ mod tests {
         for line in lines {
             assert_eq!(serde_json::to_string(&read(line)).unwrap(), line);
         }
+        for (line, request) in [(0, Request::Status), (1, Request::Tasks), (10, Request::VolumeList)] {
+            assert_eq!(read(lines[line]), request);
+        }
         assert_eq!(read(lines[4]), Request::FileMove { inode: 7, node: 1 });
+        assert_eq!(read(lines[7]), Request::PoolDrain { member: 3 });
+        assert_eq!(read(lines[8]), Request::PoolRemove { member: 3 });
+        assert_eq!(read(lines[12]), Request::VolumeRemove { name: "a".into() });
         let create = Request::VolumeCreate {
             name: "a\"b".into(),
             size_bytes: 4096,

@@ -117,9 +117,9 @@ pub(super) struct Open<C, const WORDS: usize> {
 }
 
 /// A core's.
-pub(super) type OpenSoftware = Open<SoftwareCounts, { 4 * Operation::ALL.len() + 4 }>;
+pub(super) type OpenSoftware = Open<SoftwareCounts, { size_of::<SoftwareCounts>() / size_of::<u64>() }>;
 /// A hardware queue's.
-pub(super) type OpenHardware = Open<HardwareCounts, 7>;
+pub(super) type OpenHardware = Open<HardwareCounts, { size_of::<HardwareCounts>() / size_of::<u64>() }>;
 
 impl<C: Counts, const WORDS: usize> Open<C, WORDS> {
     pub(super) fn new() -> Self {

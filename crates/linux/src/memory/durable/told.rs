@@ -90,12 +90,14 @@ mod tests {
     }
 
     impl Mounts {
-        fn new() -> Self {
+        fn new() -> Option<Self> {
             let mounts = Self(tempfile::tempdir().unwrap());
             let at = |name: &str| mounts.0.path().join(name);
-            run(Command::new("mount")
-                .args(["-t", "tmpfs", "-o", "size=64m", "none"])
-                .arg(at("")));
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", "size=64m", "none"]).arg(at(""));
+            if !mount.status().is_ok_and(|status| status.success()) {
+                return None;
+            }
             for name in ["disk", "lower", "overlay"] {
                 std::fs::create_dir(at(name)).unwrap();
             }
@@ -114,7 +116,7 @@ mod tests {
             run(Command::new("mount")
                 .args(["-t", "overlay", "none", "-o", layers, "overlay"])
                 .current_dir(at("")));
-            mounts
+            Some(mounts)
         }
     }
 
@@ -143,11 +145,10 @@ mod tests {
 
     #[test]
     fn an_error_that_another_caller_was_told_is_found() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: only root may mount");
+        let Some(mounts) = Mounts::new() else {
+            eprintln!("SKIPPED: this user, or this container, may not mount");
             return;
-        }
-        let mounts = Mounts::new();
+        };
         for directory in ["disk", "overlay"] {
             let file = File::create_new(mounts.0.path().join(directory).join("member")).unwrap();
             let told = Told::of(&file).unwrap();

@@ -4,9 +4,7 @@
 //! syscall(2). A program that closes what the C library has opened by an instruction of its own is not for this library.
 
 use crate::real::{alias, real};
-use homenode_mapped::{
-    after_fork, duplicated, forget, forget_all, is_on, of_descriptor, of_path, replaced, stop, stop_appending,
-};
+use homenode_mapped::{after_fork, forget, forget_all, is_on, of_descriptor, of_path, replaced, stop, stop_appending};
 use libc::{DIR, FILE, mode_t};
 use std::ffi::{c_char, c_int, c_long, c_uint};
 use std::mem::MaybeUninit;
@@ -46,12 +44,7 @@ open! {
     mkstemp64(path: *mut c_char);
     mkostemp(path: *mut c_char, flags: c_int);
     mkostemp64(path: *mut c_char, flags: c_int);
-}
-
-/// dup(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    duplicated(fd, || new(real!(dup(fd => c_int) -> c_int)))
+    dup(fd: c_int);
 }
 
 /// Functions that open a stream.
@@ -99,36 +92,24 @@ macro_rules! reopen_stream {
 
 reopen_stream! { freopen freopen64 }
 
-/// Functions that put a duplicate in the place of a descriptor.
+/// Functions that close or replace a descriptor.
 macro_rules! replace {
-    ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
-        #[doc = concat!(stringify!($name), ": dup2(2) or a relative of it.")]
+    ($($name:ident($($argument:ident: $kind:ty),*) = $fd:expr;)*) => {$(
+        #[doc = concat!(stringify!($name), ": close(2), dup2(2) or a relative of them.")]
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(from: c_int, to: c_int $(, $argument: $kind)*) -> c_int {
-            let call = || real!($name(from => c_int, to => c_int $(, $argument => $kind)*) -> c_int);
-            duplicated(from, || replaced(to, to, call))
+        unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+            replaced($fd, $fd, || real!($name($($argument => $kind),*) -> c_int))
         }
     )*};
 }
 
 replace! {
-    dup2();
-    __dup2();
-    dup3(flags: c_int);
+    close(fd: c_int) = fd;
+    __close(fd: c_int) = fd;
+    dup2(from: c_int, to: c_int) = to;
+    __dup2(from: c_int, to: c_int) = to;
+    dup3(from: c_int, to: c_int, flags: c_int) = to;
 }
-
-/// Functions that close a descriptor.
-macro_rules! close {
-    ($($name:ident)*) => {$(
-        #[doc = concat!(stringify!($name), ": close(2).")]
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(fd: c_int) -> c_int {
-            replaced(fd, fd, || real!($name(fd => c_int) -> c_int))
-        }
-    )*};
-}
-
-close! { close __close }
 
 /// Functions that put something else in the place of the standard streams' descriptors.
 macro_rules! replace_standard {
@@ -239,7 +220,7 @@ unsafe extern "C" fn closedir(directory: *mut DIR) -> c_int {
 unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     let call = || real!(fcntl64(fd => c_int, command => c_int, argument => usize) -> c_int);
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, || new(call())),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => new(call()),
         libc::F_SETFL => with_flags(fd, argument, call),
         _ => call(),
     }
@@ -336,12 +317,10 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
         libc::SYS_fork => forked(call()),
         // Of memory of its own, and on the caller's stack.
         libc::SYS_clone if fd(a) & libc::CLONE_VM == 0 && b == 0 => forked(call()),
-        libc::SYS_dup => duplicated(fd(a), call),
-        libc::SYS_dup3 => duplicated(fd(a), || replaced(fd(b), fd(b), call)),
+        libc::SYS_dup3 => replaced(fd(b), fd(b), call),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2 => duplicated(fd(a), || replaced(fd(b), fd(b), call)),
+        libc::SYS_dup2 => replaced(fd(b), fd(b), call),
         libc::SYS_fcntl if fd(b) == libc::F_SETFL => with_flags(fd(a), c, call),
-        libc::SYS_fcntl if [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC].contains(&fd(b)) => duplicated(fd(a), call),
         _ => call(),
     }
 }

@@ -1,48 +1,71 @@
-//! Descriptors by which the kernel goes on to append when O_APPEND is taken away.
+//! Files by whose descriptors the kernel may go on to append when O_APPEND is taken away.
 //!
-//! The server's own file, which writes are passed to, was opened with the flags of that time. A descriptor that was opened with O_APPEND, and does not show it any more, would
-//! be taken for one at whose offsets can be written. It is left to the system until it is closed, and so are its duplicates.
+//! The server's own file, which writes are passed to, was opened with the flags of that time. A descriptor that was opened with O_APPEND, and does
+//! not show it any more, would be taken for one at whose offsets can be written. Nothing tells which descriptors have the same open file, so all
+//! of the inode are left to the system from then on, also by children.
 
+use crate::attributes;
 use crate::errno::KeptErrno;
-use crate::files::{DESCRIPTORS, is_left_appending, is_on, leave_appending};
-use crate::statistics::is_own_process;
+use crate::files::is_on;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Leaves a descriptor whose open file is about to lose O_APPEND to the system, if it has it. Others may have the same open file, and nothing tells which: all that append
-/// are left.
+/// Files that are told apart. Beyond, no descriptor of any file is learned.
+const FILES_MAX: usize = 64;
+
+/// Device and inode of each file.
+static FILES: [[AtomicU64; 2]; FILES_MAX] = [const { [const { AtomicU64::new(0) }; 2] }; FILES_MAX];
+/// Files that were noted.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes the file of a descriptor that is about to lose O_APPEND, if it has it.
 pub fn stop_appending(fd: c_int) {
+    if !is_on() {
+        return;
+    }
     let _errno = KeptErrno::new();
-    if is_on() && appends(fd) && !is_left_appending(fd) {
-        (0..descriptors()).filter(|fd| appends(*fd)).for_each(leave_appending);
-    }
-}
-
-/// Runs `duplicate`, which gives another descriptor of the open file that `from` has, or -1.
-pub fn duplicated<T: Copy + TryInto<c_int>>(from: c_int, duplicate: impl FnOnce() -> T) -> T {
-    let is_left = is_left_appending(from);
-    let made = duplicate();
-    // In a child of vfork(2) the descriptor is another process's.
-    if is_left && is_own_process() {
-        made.try_into().into_iter().for_each(leave_appending);
-    }
-    made
-}
-
-/// Whether a descriptor is open, and appends by its flags.
-fn appends(fd: c_int) -> bool {
     // SAFETY: takes numbers.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    flags >= 0 && flags & libc::O_APPEND != 0
+    if flags < 0 || flags & libc::O_APPEND == 0 {
+        return;
+    }
+    let status = attributes::known(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_INO);
+    let file = status.map(|status| {
+        (
+            libc::makedev(status.stx_dev_major, status.stx_dev_minor),
+            status.stx_ino,
+        )
+    });
+    match file {
+        Some((device, inode)) if may_append(device, inode) => {}
+        Some((device, inode)) => {
+            let nth = COUNT.fetch_add(1, Ordering::SeqCst);
+            if let Some(place) = FILES.get(nth) {
+                place[1].store(inode, Ordering::Relaxed);
+                place[0].store(device, Ordering::SeqCst);
+            }
+        }
+        // It may be any.
+        None => COUNT.store(FILES_MAX + 1, Ordering::SeqCst),
+    }
 }
 
-/// Descriptors that the process may have, and that can have a mapping, lie below this one.
-fn descriptors() -> c_int {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: there is room for a limit.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let limit = usize::try_from(limit.rlim_cur).unwrap_or(DESCRIPTORS);
-    c_int::try_from(limit.min(DESCRIPTORS)).unwrap_or(c_int::MAX)
+/// Whether the kernel may append by a descriptor of a file that does not show O_APPEND. Asked after its flags were read.
+pub(crate) fn may_append(device: u64, inode: u64) -> bool {
+    let count = COUNT.load(Ordering::SeqCst);
+    let is_it =
+        |place: &[AtomicU64; 2]| place[0].load(Ordering::SeqCst) == device && place[1].load(Ordering::Relaxed) == inode;
+    count > FILES_MAX || FILES.iter().take(count).any(is_it)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_beyond_the_table_are_all_left() {
+        assert!(!may_append(1, 2));
+        COUNT.store(FILES_MAX + 1, Ordering::SeqCst);
+        assert!(may_append(1, 2));
+    }
 }

@@ -12,15 +12,13 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering, fence};
 
 /// Descriptors that can have a mapping: those below.
-pub(crate) const DESCRIPTORS: usize = 1 << 16;
+const DESCRIPTORS: usize = 1 << 16;
 /// Uses before a descriptor is learned. Learning costs requests to the server; a journal that lives for one transaction is used fewer times.
 const USES: usize = 31;
 const LEARNING: usize = USES + 1;
 const CLOSING: usize = USES + 2;
 /// System calls for good: until it is closed.
 const OTHER: usize = USES + 3;
-/// Likewise, whatever changes: the kernel may append by it, which its flags do not tell any more.
-const APPENDS: usize = USES + 4;
 /// Below all addresses of mappings.
 const STATES: usize = 4096;
 
@@ -62,25 +60,10 @@ impl Descriptor {
             .is_ok()
     }
 
-    /// Forgets what is known, but for what cannot be learned again.
-    fn forget(&self) {
-        let forgotten = |state| (![0, APPENDS].contains(&state)).then_some(0);
-        let before = self.0.fetch_update(Ordering::SeqCst, Ordering::Relaxed, forgotten);
-        if let Ok(before) = before {
-            leave_if_mapped(before);
-        }
-    }
-
     /// Changes the state, and takes the mapping that it had out of use.
     fn set(&self, state: usize) {
         leave_if_mapped(self.0.swap(state, Ordering::SeqCst));
     }
-}
-
-/// The state of a descriptor; `None` if it can have no mapping.
-#[inline]
-fn of(fd: c_int) -> Option<&'static Descriptor> {
-    ALL.get(usize::try_from(fd).ok()?)
 }
 
 /// Gets the process ready. False if it cannot be, or another thread is about it.
@@ -115,7 +98,8 @@ pub fn start_all() {
 /// Learns a descriptor that was just opened, at once or with its next use. Where that cannot be, calls on it are system calls.
 pub fn learn_now(fd: c_int) {
     forget(fd);
-    if let Some(descriptor) = of(fd)
+    let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
+    if let Some(descriptor) = descriptor
         && descriptor.change(0, USES)
         && start()
     {
@@ -141,13 +125,15 @@ pub fn is_on() -> bool {
 
 /// Returns true if a descriptor has a mapping.
 pub(crate) fn is_mapped(fd: c_int) -> bool {
-    of(fd).is_some_and(|descriptor| descriptor.mapped().is_some())
+    let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
+    descriptor.is_some_and(|descriptor| descriptor.mapped().is_some())
 }
 
 /// Returns true if a descriptor is known to be none of a pool, and counts a call on it.
 #[inline]
 pub fn is_other(fd: c_int) -> bool {
-    let is_other = of(fd).is_none_or(|state| (OTHER..STATES).contains(&state.0.load(Ordering::Relaxed)));
+    let state = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
+    let is_other = state.is_none_or(|state| state.0.load(Ordering::Relaxed) == OTHER);
     if is_other {
         statistics::count(statistics::Outcome::Other);
     }
@@ -157,10 +143,10 @@ pub fn is_other(fd: c_int) -> bool {
 /// A descriptor that may have a mapping.
 #[inline]
 pub(crate) fn find(fd: c_int) -> Option<&'static Descriptor> {
-    let descriptor = of(fd)?;
+    let descriptor = ALL.get(usize::try_from(fd).ok()?)?;
     match descriptor.0.load(Ordering::Relaxed) {
-        OTHER..STATES => None,
-        STATES.. => Some(descriptor),
+        OTHER => None,
+        state if state >= STATES => Some(descriptor),
         state => first_uses(descriptor, fd, state),
     }
 }
@@ -269,7 +255,8 @@ pub fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
 
 /// Makes a descriptor unknown: it is new, or the flags of its file have changed.
 pub fn forget(fd: c_int) {
-    if let Some(descriptor) = of(fd)
+    let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
+    if let Some(descriptor) = descriptor
         && descriptor.0.load(Ordering::Relaxed) != 0
     {
         let _errno = KeptErrno::new();
@@ -278,25 +265,9 @@ pub fn forget(fd: c_int) {
     }
 }
 
-/// Makes all descriptors unknown: something has changed that counts for each.
+/// Makes all descriptors unknown.
 pub fn forget_all() {
-    let _errno = KeptErrno::new();
-    let learned = usize::try_from(LEARNED.load(Ordering::Relaxed)).unwrap_or(0);
-    ALL.iter().take(learned).for_each(Descriptor::forget);
-    free_leaving_if_any();
-}
-
-/// Whether a descriptor is left to the system by [`leave_appending`].
-pub(crate) fn is_left_appending(fd: c_int) -> bool {
-    of(fd).is_some_and(|descriptor| descriptor.0.load(Ordering::Relaxed) == APPENDS)
-}
-
-/// Leaves a descriptor to the system until it is closed.
-pub(crate) fn leave_appending(fd: c_int) {
-    if let Some(descriptor) = of(fd) {
-        LEARNED.fetch_max(fd + 1, Ordering::Relaxed);
-        descriptor.set(APPENDS);
-    }
+    (0..LEARNED.load(Ordering::Relaxed)).for_each(forget);
 }
 
 /// Takes the mapping that a descriptor had out of use, if its state was one.

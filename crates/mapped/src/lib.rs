@@ -20,7 +20,7 @@ mod pages;
 pub mod statistics;
 mod threads;
 
-pub use appending::{duplicated, stop_appending};
+pub use appending::stop_appending;
 pub use attached::{Attached, by_node};
 pub use attributes::{of_descriptor, of_path};
 pub use copies::{read, write};

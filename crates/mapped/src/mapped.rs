@@ -389,14 +389,17 @@ impl Mapped {
 
     /// Learns from a read that the system has carried out, of `read` bytes. Returns the patience of a new mapping, if the file should be mapped anew.
     pub(crate) fn after_read(&self, fd: c_int, range: Range, before: Before, read: isize) -> Option<u32> {
-        if read < 0 || before.number != self.number.load(Ordering::Relaxed) {
+        let read = u64::try_from(read).ok()?;
+        if read == 0 || before.number != self.number.load(Ordering::Relaxed) {
             return None;
         }
         self.read_tick.store(before.tick, Ordering::Relaxed);
-        let is_whole = u64::try_from(read) == Ok(range.bytes);
+        let is_whole = read == range.bytes;
         let is_missed = is_whole && (range.end() > self.size.load(Ordering::Relaxed) || !self.is_dense(range));
         let is_enough = || range.end() <= self.size.load(Ordering::Relaxed) && self.is_dense(range);
-        self.look_again(fd, range, before, is_missed, is_enough)
+        // Beyond its end the file has nothing that a mapping could be for.
+        let had = Range { bytes: read, ..range };
+        self.look_again(fd, had, before, is_missed, is_enough)
     }
 
     /// Learns from a write that the system has carried out, of `written` bytes. Otherwise as [`Mapped::after_read`].
@@ -477,29 +480,30 @@ impl Mapped {
 
     /// Counts a call for what is not mapped. Returns the patience of a mapping that is to take the place of this one, when this one's has come to its end.
     ///
-    /// A file that is used all over has no part that is worth more than another: each move there doubles the patience. It begins anew where a part was in use for long.
+    /// A file that is used all over has no part that is worth more than another: each move there doubles the patience. It halves where a part was in use for long.
     fn miss_outside(&self, range: Range) -> Option<u32> {
+        let mut patience = self.outside_patience.load(Ordering::Relaxed);
         if self.calm_ticks.swap(0, Ordering::Relaxed) >= CALM_TICKS {
+            patience = (patience / 2).max(PATIENCE);
             self.outside.store(0, Ordering::Relaxed);
-            self.outside_patience.store(PATIENCE, Ordering::Relaxed);
+            self.outside_patience.store(patience, Ordering::Relaxed);
         }
         let misses = self.outside.fetch_add(1, Ordering::Relaxed) + 1;
-        let patience = self.outside_patience.load(Ordering::Relaxed);
         if misses < patience {
             return None;
         }
         self.outside.store(0, Ordering::Relaxed);
+        let (first, length) = window(range.end(), range.offset)?;
         let (start, bytes) = (self.start.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
-        let found = window(range.end(), range.offset);
         // Nothing of a file that has grown is left.
-        let has_all = found.is_some_and(|(first, length)| first <= start && first + length >= start + bytes);
+        let has_all = first <= start && first + length >= start + bytes;
         let most = u32::try_from(bytes / OUTSIDE_BYTES).unwrap_or(u32::MAX).max(PATIENCE);
         let patience = match has_all {
             true => patience,
             false => patience.saturating_mul(2).min(most),
         };
         self.outside_patience.store(patience, Ordering::Relaxed);
-        found.map(|_| patience)
+        Some(patience)
     }
 
     /// The numbers of the pieces that a range lies in.

@@ -4,8 +4,8 @@
 //! cannot reach either makes system calls.
 
 use crate::apart::apart;
-use crate::attributes;
 use crate::statistics::Why;
+use crate::{appending, attributes};
 use homenode_shared::{LINES, Line, MountLine, PIECE_WORDS, Words, unescaped};
 use std::ffi::{CStr, c_int};
 use std::io::Write;
@@ -118,6 +118,7 @@ pub(crate) fn look(fd: c_int) -> Result<Found, Why> {
         _ if flags < 0 => return Err(Why::NoFile),
         Some((_, why)) => return Err(*why),
         None if access == libc::O_WRONLY => return Err(Why::WriteOnly),
+        None if appending::may_append(device, status.stx_ino) => return Err(Why::Appends),
         None => {}
     }
     Ok(Found {

@@ -727,6 +727,8 @@ fn appending(path: &Path) {
             rlim_max: 0,
         };
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const core) }, 0);
+        let marked = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+        assert_eq!(marked, 0);
         (0..100).for_each(|_| assert_eq!(pwrite(fd, b"z", 0), Ok(1)));
         bytes += 100;
         assert_eq!(file.metadata().unwrap().len(), bytes, "descriptor {nth}");

@@ -1,6 +1,6 @@
 /* Marks an interval for the counter.
  *     mark COMMAND...   while the command runs, and ends with its status
- *     mark for SECONDS  so long, in which it sleeps and starts nothing */
+ *     mark for SECONDS  so long, also 0.5, in which it sleeps and starts nothing */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,13 +16,13 @@ int main(int count, char **words)
         return 2;
     }
     if (count == 3 && !strcmp(words[1], "for")) {
-        int seconds = atoi(words[2]);
-        if (seconds <= 0) {
+        double seconds = atof(words[2]);
+        if (!(seconds > 0)) {
             fprintf(stderr, "mark: not a number of seconds: %s\n", words[2]);
             return 2;
         }
         MARK(MARK_BEGIN);
-        sleep(seconds);
+        usleep(seconds * 1e6);
         MARK(MARK_END);
         return 0;
     }

@@ -232,11 +232,9 @@ impl Stage {
             }
             thread::sleep(POLL);
         }
-        mark("begin")?;
         let (start, before) = (Instant::now(), running.bytes()?);
-        thread::sleep(length);
+        mark(length)?;
         let (after, seconds) = (running.bytes()?, start.elapsed().as_secs_f64());
-        mark("end")?;
         running.stop()?;
         Ok(Done {
             work,
@@ -280,9 +278,10 @@ impl Running {
     }
 }
 
-/// Tells the counter.
-fn mark(what: &str) -> Result<(), Error> {
-    let status = Command::new("mark").arg(what).status();
+/// Tells the counter of an interval of this length, and returns at its end.
+fn mark(length: Duration) -> Result<(), Error> {
+    let seconds = length.as_secs_f64().to_string();
+    let status = Command::new("mark").args(["for", &seconds]).status();
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Error::system("the lab's mark", io::Error::other(status.to_string()))),

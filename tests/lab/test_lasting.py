@@ -25,6 +25,11 @@ class Lasting(TrialTest):
     def test_nobody_has_to_wait_for_ever(self):
         self.trials("6.18", "Ends", transport="uring")
 
+    def test_no_device_goes_on_without_some_of_its_writes(self):
+        self.trials("6.18", "Disks")
+        self.trials("6.18", "Copied")
+
     def test_on_the_older_driver(self):
         self.trials("6.12", "Killed", "3")
-        self.trials("6.12", "Ends")
+        for name in ("Ends", "Disks", "Copied"):
+            self.trials("6.12", name)

@@ -2,7 +2,7 @@
 //!
 //! However it ends (unmount(8), `homenode down`, SIGTERM, SIGINT, an error while it starts), no mount and no block device is left.
 //! After SIGKILL the mount point is dead, and block devices have ended with errors; the next `up` or `down` clears the mount point,
-//! and the next `up` what is left of the devices. Users of a durable pool's devices wait: its next `up` takes the devices up.
+//! and the next `up` what is left of the devices. Users of a durable pool's devices wait, unless it has disks: its next `up` takes the devices up.
 
 use crate::control::{self, server::Socket};
 use crate::directory;

@@ -91,6 +91,7 @@ impl Pool {
             name: options.name,
             nonce: random()?,
             witness: witness((0..).map(MemberId).zip(&files))?,
+            history: random()?,
             ..log_options(files.iter().map(MemberFile::blocks).sum())
         };
         let members: Vec<_> = (0..)
@@ -421,6 +422,7 @@ fn log_options(blocks: u64) -> LogOptions {
         name: PoolName::default(),
         nonce: 0,
         witness: 0,
+        history: 0,
         metadata_bytes_max: u64::MAX,
         segment_blocks: 1 << segment_blocks.ilog2(),
         slack_bytes: (blocks * BLOCK_BYTES as u64 / SLACK_SHARE).min(SLACK_BYTES_MAX),
@@ -436,6 +438,7 @@ fn log_options_of(members: &Members, options: &PoolOptions) -> Result<LogOptions
         name: newest.name,
         nonce: newest.tail.nonce,
         witness: members.witness()?,
+        history: random()?,
         metadata_bytes_max: options.metadata_bytes(blocks * BLOCK_BYTES as u64, false),
         ..log_options(blocks)
     })

@@ -6,6 +6,7 @@ mod support;
 use homenode::{
     Allocate, Error, MemberKind, MountOptions, NewFile, OpenOptions, Placement, Pool, PoolOptions, Transport,
 };
+use homenode_linux::memory::MemberFile;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
@@ -512,6 +513,30 @@ fn no_acknowledged_byte_is_lost_when_the_process_is_killed() {
     Kind::ALL.into_iter().for_each(kill_writers);
 }
 
+/// Number of the history of a member's pool.
+fn history_of(member: &Path) -> u64 {
+    MemberFile::look(member).unwrap().superblock().unwrap().history
+}
+
+#[test]
+fn a_copy_of_a_pool_has_another_history() {
+    let files = Files::new("copied");
+    let [member, copy] = ["a", "b"].map(|name| files.member(name, MEMBER_BYTES));
+    drop(Pool::create_on(std::slice::from_ref(&member), &options()).unwrap());
+    fs::copy(&member, &copy).unwrap();
+    assert_eq!(history_of(&copy), history_of(&member));
+    for path in [&member, &copy] {
+        Pool::open_on(std::slice::from_ref(path), &options())
+            .unwrap()
+            .put_away()
+            .unwrap();
+    }
+    assert_ne!(history_of(&copy), history_of(&member));
+    let before = history_of(&member);
+    drop(Pool::open_on(std::slice::from_ref(&member), &options()).unwrap());
+    assert_eq!(history_of(&member), before, "nothing was lost in the original");
+}
+
 /// Kills processes that write to a member that is reached in such a way.
 fn kill_writers(kind: Kind) {
     let rounds = kills();
@@ -519,6 +544,7 @@ fn kill_writers(kind: Kind) {
     let member = files.member("a", MEMBER_BYTES);
     drop(Pool::create_on(std::slice::from_ref(&member), &kind.options()).unwrap());
     let (mut written, mut synced) = (0, 0);
+    let mut history = history_of(&member);
     for round in 0..rounds {
         let test = "no_acknowledged_byte_is_lost_when_the_process_is_killed";
         let mut variables = vec![(KILLED, member.as_os_str())];
@@ -544,6 +570,12 @@ fn kill_writers(kind: Kind) {
         lines.map_while(Result::ok).for_each(|line| note(&mut told, &line));
         child.wait().unwrap();
         let pool = Pool::open_on(std::slice::from_ref(&member), &kind.options()).unwrap();
+        let before = std::mem::replace(&mut history, history_of(&member));
+        assert_eq!(
+            history == before,
+            kind == Kind::Mapped,
+            "{kind:?}: block devices may go on where nothing is lost"
+        );
         synced = told[THREADS].max(synced);
         check_overwritten(&pool, synced);
         for (thread, told) in told[..THREADS].iter().enumerate() {

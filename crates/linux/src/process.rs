@@ -53,6 +53,13 @@ pub fn start_ticks(pid: u32) -> Option<u64> {
     Stat::parse(&line).map(|stat| stat.started)
 }
 
+/// Whether process `pid` is there and not about to end: one that was killed may be there for long, as a zombie for example.
+#[must_use]
+pub fn goes_on(pid: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    Stat::parse(&line).is_some_and(|stat| stat.flags & Stat::EXITING == 0)
+}
+
 /// Fields of `/proc/PID/stat`, as proc_pid_stat(5) has them. Parsed without touching the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat<'a> {
@@ -82,6 +89,8 @@ impl<'a> Stat<'a> {
     /// `include/linux/sched.h`: a thread of the kernel, or one whose mask the kernel lets nobody set (io_uring's workers).
     const KERNEL_THREAD: u64 = 0x0020_0000;
     const NO_SET_AFFINITY: u64 = 0x0400_0000;
+    /// Likewise: set before the kernel takes anything away from a thread that ends, and never cleared.
+    const EXITING: u64 = 0x4;
 
     /// Fields of a line. The name may hold spaces and parentheses; the last `)` is its end.
     #[must_use]
@@ -210,6 +219,21 @@ mod tests {
         let thread = std::thread::spawn(|| (own_thread(), start_ticks(own_thread())));
         let (thread, started) = thread.join().unwrap();
         assert!(thread != std::process::id() && started.unwrap() >= own);
+    }
+
+    #[test]
+    fn a_killed_process_does_not_go_on_though_nobody_has_waited_for_it() {
+        assert!(goes_on(std::process::id()));
+        assert!(!goes_on(u32::MAX), "there is none");
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        assert!(goes_on(child.id()));
+        child.kill().unwrap();
+        while goes_on(child.id()) {
+            std::thread::yield_now();
+        }
+        assert!(start_ticks(child.id()).is_some(), "its number is still taken");
+        child.wait().unwrap();
+        assert!(!goes_on(child.id()));
     }
 
     #[test]

@@ -18,6 +18,9 @@ from pool import BLOCK, MIB, TRANSPORT, WORDS, Commanding, homenode, soon
 POOL = Path("/tmp/pool")
 MEMBERS = Path("/tmp/members")
 PLACE = Path("/tmp/mnt")
+# Members of a copy of the pool, and where that is mounted.
+COPIES = Path("/tmp/copies")
+COPY = Path("/tmp/copy")
 # All that is at work ends when there is such a file.
 ENOUGH = Path("/tmp/enough")
 # Bytes of the disk that each writer has for itself.
@@ -104,10 +107,13 @@ class Writer:
 class Lasting(Commanding):
     """A durable pool, and volumes that are attached."""
 
+    # Options that the pool is made with.
+    options = ()
+
     def setUp(self):
-        for directory in (POOL, MEMBERS, PLACE):
+        for directory in (POOL, MEMBERS, PLACE, COPIES, COPY):
             directory.mkdir(exist_ok=True)
-        self.done("pool", "create", "data", MEMBERS / "a", "--size", "192M")
+        self.done("pool", "create", "data", MEMBERS / "a", "--size", "192M", *self.options)
         self.addCleanup(self.put_away)
         self.up()
 
@@ -148,6 +154,39 @@ class Lasting(Commanding):
         """A new volume, attached."""
         self.done("volume", "create", POOL / name, "--size", size)
         return Path(self.done("volume", "attach", POOL / name).strip())
+
+    def aside(self, name: str, other: str) -> None:
+        """Renames what is noted of devices."""
+        os.rename(Path("/run/homenode") / name, Path("/run/homenode") / other)
+
+    def reader(self, disk: Path, count: str) -> subprocess.Popen:
+        """A program that reads the disk."""
+        words = ["dd", f"if={disk}", "of=/dev/null", "bs=4096", f"count={count}", "iflag=direct"]
+        program = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(program.kill)
+        return program
+
+    def waiting_reader(self, disk: Path, kill: bool = True) -> subprocess.Popen:
+        """A program that waits for a disk whose server was killed."""
+        if kill:
+            killed(self.pid)
+        reader = self.reader(disk, "16")
+        time.sleep(2)
+        self.assertIsNone(reader.poll(), "it waits")
+        return reader
+
+    def failed(self, program: subprocess.Popen) -> None:
+        """It ends with an error."""
+        try:
+            told, _ = program.communicate(timeout=GO_ON_S)
+        except subprocess.TimeoutExpired:
+            # Where the server is, who waits for it, and who is in the driver.
+            others = [task for task in Path("/proc").glob("[0-9]*") if "ublk" in stack_of(task)]
+            for task in [*Path(f"/proc/{self.pid}/task").iterdir(), Path(f"/proc/{program.pid}"), *others]:
+                print(name_of(task), stack_of(task), file=sys.stderr)
+            raise
+        self.assertNotEqual(program.returncode, 0, told)
+        self.assertRegex(told, r"Input/output error|No such device")
 
     def run_well(self, *words, **options) -> str:
         """Another program that has to end well."""
@@ -370,38 +409,134 @@ class Ends(Lasting):
         self.run_well("umount", PLACE)
         self.run_well("fsck.ext4", "-f", "-n", disk)
 
-    def aside(self, name: str, other: str) -> None:
-        """Renames what is noted of devices."""
-        os.rename(Path("/run/homenode") / name, Path("/run/homenode") / other)
 
-    def reader(self, disk: Path, count: str) -> subprocess.Popen:
-        """A program that reads the disk."""
-        words = ["dd", f"if={disk}", "of=/dev/null", "bs=4096", f"count={count}", "iflag=direct"]
-        program = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(program.kill)
-        return program
+class Disks(Lasting):
+    """The server keeps what was written to a disk in its own memory, and so takes along what is not durable."""
 
-    def waiting_reader(self, disk: Path, kill: bool = True) -> subprocess.Popen:
-        """A program that waits for a disk whose server was killed."""
-        if kill:
-            killed(self.pid)
-        reader = self.reader(disk, "16")
-        time.sleep(2)
-        self.assertIsNone(reader.poll(), "it waits")
-        return reader
+    options = ("--direct", "--cache", "16M")
 
-    def failed(self, program: subprocess.Popen) -> None:
-        """It ends with an error."""
+    def test_a_device_ends_with_its_server(self):
+        disk = self.disk("disk")
+        self.assertEqual(self.left(), ["/dev/ublkb0", "/dev/ublkc0"], "it is to wait for nobody")
+        buffer = mmap.mmap(-1, MIB)
+        file = os.open(disk, os.O_RDWR | os.O_DIRECT)
         try:
-            told, _ = program.communicate(timeout=GO_ON_S)
-        except subprocess.TimeoutExpired:
-            # Where the server is, who waits for it, and who is in the driver.
-            others = [task for task in Path("/proc").glob("[0-9]*") if "ublk" in stack_of(task)]
-            for task in [*Path(f"/proc/{self.pid}/task").iterdir(), Path(f"/proc/{program.pid}"), *others]:
-                print(name_of(task), stack_of(task), file=sys.stderr)
-            raise
-        self.assertNotEqual(program.returncode, 0, told)
-        self.assertRegex(told, r"Input/output error|No such device")
+            for byte in (b"d", b"l"):
+                buffer[:] = byte * MIB
+                self.assertEqual(os.pwrite(file, buffer, 0), MIB)
+                if byte == b"d":
+                    os.fsync(file)
+            killed(self.pid)
+            told = self.up()
+            print(told)
+            self.assertNotIn("took up", told)
+            with contextlib.suppress(OSError):
+                self.assertEqual(os.preadv(file, [buffer], 0), 0)
+            for use in (lambda: os.pwrite(file, buffer, 0), lambda: os.fsync(file)):
+                with self.assertRaises(OSError):
+                    use()
+        finally:
+            os.close(file)
+        soon(lambda: not self.left(), "the device is gone")
+        disk = Path(self.done("volume", "attach", POOL / "disk").strip())
+        told = disk.read_bytes()[:MIB]
+        # Each block as it was made durable, or as it was written afterwards.
+        self.assertTrue(all(told[at : at + BLOCK] in (b"d" * BLOCK, b"l" * BLOCK) for at in range(0, MIB, BLOCK)))
+        self.done("volume", "detach", POOL / "disk")
+
+    def test_a_filesystem_survives_as_after_a_power_cut(self):
+        disk = self.disk("disk")
+        self.run_well("mkfs.ext4", "-q", disk)
+        self.run_well("mount", disk, PLACE)
+        (PLACE / "file").write_bytes(b"x" * MIB)
+        self.run_well("sync", PLACE / "file")
+        # Without a buffer here: nothing is written when it is closed.
+        with open(PLACE / "other", "wb", buffering=0) as other:
+            other.write(b"y" * MIB)
+            killed(self.pid)
+            self.up()
+            with self.assertRaises(OSError):
+                os.fsync(other.fileno())
+        self.run_well("umount", PLACE)
+        soon(lambda: not self.left(), "the device is gone")
+        disk = Path(self.done("volume", "attach", POOL / "disk").strip())
+        self.run_well("mount", disk, PLACE)
+        self.assertEqual((PLACE / "file").read_bytes(), b"x" * MIB)
+        self.run_well("umount", PLACE)
+        self.run_well("fsck.ext4", "-f", "-n", disk)
+        self.done("volume", "detach", POOL / "disk")
+
+
+class Copied(Lasting):
+    """There are copies of the pool's members, which have the pool's UUID."""
+
+    def copy(self, member: Path = MEMBERS / "a") -> Path:
+        """A copy of a member."""
+        path = COPIES / "a"
+        self.run_well("cp", member, path)
+        self.addCleanup(lambda: path.unlink(missing_ok=True))
+        return path
+
+    def test_a_device_ends_when_its_member_is_a_copy(self):
+        disk = self.disk("disk")
+        reader = self.waiting_reader(disk)
+        self.copy().replace(MEMBERS / "a")
+        told = self.up()
+        print(told)
+        self.assertIn("volume disk may lack completed writes", told)
+        self.assertIn(f"ended {disk}", told)
+        self.assertNotIn("took up", told)
+        self.failed(reader)
+
+    def test_a_device_ends_though_another_server_has_lost_its_writes(self):
+        disk = self.disk("disk")
+        reader = self.waiting_reader(disk)
+        self.copy().replace(MEMBERS / "a")
+        self.aside("ublk", "aside")
+        self.up()
+        self.aside("aside", "ublk")
+        told = self.refused("volume", "attach", POOL / "disk")
+        for part in (str(disk), "may lack completed writes", "volume detach --force"):
+            self.assertIn(part, told)
+        self.assertIsNone(reader.poll(), "it waits still")
+        self.aside("ublk", "aside")
+        self.done("down", POOL)
+        self.aside("aside", "ublk")
+        # This one finds all there.
+        told = self.up()
+        self.assertIn("volume disk may lack completed writes", told)
+        self.assertIn(f"ended {disk}", told)
+        self.failed(reader)
+
+    def test_a_copy_leaves_the_devices_of_the_pool_alone(self):
+        for has_volume in (False, True):
+            self.done("down", POOL)
+            copy = self.copy()
+            self.up()
+            if has_volume:
+                disk = Path(self.done("volume", "attach", POOL / "disk").strip())
+            else:
+                disk = self.disk("disk")
+                self.run_well("mkfs.ext4", "-q", disk)
+            self.run_well("mount", disk, PLACE)
+            (PLACE / "file").write_bytes(b"x" * MIB)
+            self.done("pool", "import", copy)
+            at = time.monotonic()
+            done = homenode("up", "data", COPY)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            print(f"a copy {'with' if has_volume else 'without'} the volume: up in {time.monotonic() - at:.1f} s, {done.stderr!r}")
+            self.assertLess(time.monotonic() - at, 30, "it waits for no device")
+            for word in ("ended", "took up", str(disk)):
+                self.assertNotIn(word, done.stderr)
+            self.assertTrue(disk.is_block_device())
+            (PLACE / "other").write_bytes(b"y" * MIB)
+            self.run_well("sync", PLACE / "other")
+            self.run_well("umount", PLACE)
+            self.run_well("fsck.ext4", "-f", "-n", disk)
+            self.done("down", COPY)
+            self.done("pool", "import", MEMBERS)
+            self.done("volume", "detach", POOL / "disk")
+            copy.unlink()
 
 
 suite = unittest.defaultTestLoader.loadTestsFromTestCase(globals()[WORDS[0]])

@@ -8,7 +8,8 @@ use crate::control::protocol::{Outcome, Refusal};
 use crate::device_use::{self, Usage};
 use crate::failure::chain;
 use crate::mountinfo::{Device, locate, shown};
-use homenode::{Claim, Export, LastingExport, Pool, Volume, lasting_exports};
+use crate::waiting;
+use homenode::{Claim, Export, LastingExport, Pool, Volume};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -72,7 +73,7 @@ impl Exports {
         }
         let waiting = waiting_of(pool, name);
         if let Some(waiting) = &waiting
-            && let Err(why) = may_go_on(&volume, waiting)
+            && let Err(why) = next_of(waiting, pool, name)
         {
             let (name, device) = (name.escape_debug(), waiting.device().display());
             return Err(Refusal::new(format!(
@@ -100,24 +101,22 @@ impl Exports {
         Ok(Outcome::VolumeAttached { device })
     }
 
-    /// Takes up the block devices that a killed server of this pool left: their users go on. Ends those whose volume is no more.
-    /// Returns whether there are any.
+    /// Takes up the block devices that a killed server of this pool left: their users go on. Ends those whose volume is no more, or may lack
+    /// what was written to it. Returns whether there are any.
     pub(crate) fn take_up_all(&self, pool: &Pool, directory: &Path, notice: &mut dyn FnMut(&str)) -> bool {
         let Some(uuid) = pool.uuid().filter(|_| !pool.is_read_only()) else {
             // Who writes the pool takes them up.
             return false;
         };
-        for waiting in lasting_exports() {
-            let Some(name) = waiting.volume().filter(|_| waiting.pool() == Some(uuid)) else {
-                continue;
-            };
+        // A device that is served is another server's: of a copy of this pool.
+        for waiting in waiting::of_pool(uuid) {
+            let Some(name) = waiting.volume() else { continue };
             // Somebody has attached it already.
             if self.0.lock().exports.contains_key(name) {
                 continue;
             }
             let (device, shown_name) = (waiting.device().display(), name.escape_debug());
-            let volume = pool.volume(name).map_err(|_| "was removed".to_owned());
-            let volume = match volume.and_then(|volume| may_go_on(&volume, &waiting).map(|()| volume)) {
+            let volume = match next_of(&waiting, pool, name) {
                 Ok(volume) => volume,
                 Err(why) => {
                     let ended = match waiting.end() {
@@ -267,22 +266,24 @@ fn make_trace(path: &Path, pool_device: Device) -> Result<File, Refusal> {
 
 /// The device of a volume that a killed server left, if there is one.
 fn waiting_of(pool: &Pool, name: &str) -> Option<LastingExport> {
-    let uuid = pool.uuid()?;
-    lasting_exports()
-        .into_iter()
-        .find(|one| (one.pool(), one.volume()) == (Some(uuid), Some(name)))
+    let devices = waiting::of_pool(pool.uuid()?);
+    devices.into_iter().find(|device| device.volume() == Some(name))
 }
 
-/// Whether a device can go on with a volume of its name, or why not.
-fn may_go_on(volume: &Volume, device: &LastingExport) -> Result<(), String> {
-    if !device.is_of(volume) {
+/// The volume that a device goes on with, or why the volume of its name is no such one.
+fn next_of(device: &LastingExport, pool: &Pool, name: &str) -> Result<Volume, String> {
+    if !device.is_complete_in(pool) {
+        return Err("may lack completed writes, as after a power cut".to_owned());
+    }
+    let volume = pool.volume(name).map_err(|_| "was removed".to_owned())?;
+    if !device.is_of(&volume) {
         return Err("was removed, and made anew".to_owned());
     }
     let bytes = volume.size_bytes();
     match device.bytes() {
         Ok(before) if bytes < before => Err(format!("was made smaller, {bytes} bytes instead of {before}")),
         // Who cannot ask the device cannot take it up either, and is told so then.
-        _ => Ok(()),
+        _ => Ok(volume),
     }
 }
 

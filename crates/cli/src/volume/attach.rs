@@ -13,9 +13,10 @@ use std::path::PathBuf;
 ///
 /// The kernel's ublk driver (Linux 6.9 and newer, `modprobe ublk_drv`) hands each request to the pool's server. Each CPU has a queue and a
 /// thread that carries out its requests. The device ends with `homenode volume detach`, or with the server.
-/// If the server of a pool of memory is killed, users of the device get I/O errors, and the next `homenode up` removes the device. If the server of a
-/// durable pool is killed, users of the device wait until `homenode up` brings the pool back, and then continue: their requests in flight are carried
-/// out again. `homenode volume detach --force` ends a waiting device. Discarded space (fstrim, mkfs) is free in the pool at once. Flushes
+/// If the server of a pool of memory, or of a durable pool with disks, is killed, users of the device get I/O errors, and the next `homenode up`
+/// removes the device. If the server of another durable pool is killed, users of the device wait until `homenode up` brings the pool back, and then
+/// continue: their requests in flight are carried out again. They get I/O errors if the pool has lost completed writes meanwhile.
+/// `homenode volume detach --force` ends a waiting device. Discarded space (fstrim, mkfs) is free in the pool at once. Flushes
 /// and forced writes to a durable pool's device are durable when they complete; a pool of memory has no cache to flush.
 #[derive(Args, Debug)]
 pub(crate) struct AttachArgs {

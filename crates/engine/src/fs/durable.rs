@@ -189,6 +189,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.journal.as_ref().map(|journal| journal.uuid())
     }
 
+    /// Number of a durable pool's history: while it is the same, nothing has been lost that was stored ([`Superblock::history`](crate::log::Superblock::history)).
+    pub fn history(&self) -> Option<u64> {
+        self.journal.as_ref().map(|journal| journal.history())
+    }
+
     /// Stores bytes in blocks that the file has, or is about to have.
     #[inline(always)]
     pub(super) fn store(

@@ -220,6 +220,7 @@ impl Repair {
         let mut superblock = superblock.clone();
         (superblock.snapshot, superblock.tail) = (snapshot, tail);
         (superblock.witness, superblock.end) = (witness, 0);
+        superblock.history = nonce;
         let members = superblock.members.clone();
         // As often as when a pool is opened, for the same reason.
         for _ in 0..=GENERATIONS_BEHIND_MAX {

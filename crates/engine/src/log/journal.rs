@@ -85,6 +85,8 @@ pub struct LogOptions {
     pub nonce: u64,
     /// See [`Superblock::witness`].
     pub witness: u128,
+    /// A random number, for the [history](Superblock::history) of a pool that is new or loses something as it is opened.
+    pub history: u64,
     /// Blocks of a segment: a power of two, at least 64 where anything may be stored.
     pub segment_blocks: u32,
     /// Memory that metadata may take, in bytes: a pool that needs more is not opened.
@@ -189,8 +191,17 @@ impl Journal {
         self.options.uuid
     }
 
+    /// Number of the pool's history: see [`Superblock::history`].
+    pub(crate) fn history(&self) -> u64 {
+        self.superblock.lock().history
+    }
+
     /// A journal that goes on behind `tail`, with the snapshot's segments given apart.
     pub(crate) fn new(options: LogOptions, mut superblock: Superblock, snapshot: Vec<Segment>, tail: Tail) -> Self {
+        if superblock.witness != options.witness {
+            // What was not durable is given up. Written together with the new witness: until then the next opening finds the old one, and does likewise.
+            superblock.history = options.history;
+        }
         superblock.witness = options.witness;
         let (snapshot_segments, settled_all) = (snapshot.len(), tail.sequence);
         let segments: Vec<Segment> = snapshot.into_iter().chain(tail.segments).collect();
@@ -867,6 +878,7 @@ pub(crate) fn first_superblock(options: &LogOptions, members: Vec<MemberRecord>,
         own: members[0].id,
         witness: options.witness,
         end: 0,
+        history: options.history,
         snapshot: Head::of_new(first[0], !options.nonce),
         tail: Head::of_new(first[1], options.nonce),
         members,

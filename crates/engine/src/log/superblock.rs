@@ -10,6 +10,8 @@ const MAGIC: &[u8; 8] = b"HomeNode";
 pub(crate) const MEMBERS_MAX: usize = 128;
 /// Place of the number of the log's last group, in bytes.
 const END_AT: usize = 152;
+/// Place of the number of the pool's history, in bytes.
+const HISTORY_AT: usize = 160;
 /// Place of the pool's name, in bytes.
 const NAME_AT: usize = 256;
 /// Where the table of members begins, in bytes.
@@ -150,6 +152,8 @@ pub struct Superblock {
     pub tail: Head,
     /// Sequence number of the log's last group when the pool was put away: a log that ends before it is damaged. 0 while the pool is in use.
     pub end: u64,
+    /// Number of the pool's history: random, and another one from each opening and each repair on that gave up something that had been stored.
+    pub history: u64,
     /// All members, ascending by number.
     pub members: Vec<MemberRecord>,
 }
@@ -215,6 +219,7 @@ impl Superblock {
             entry[8..].copy_from_slice(&member.blocks.to_le_bytes());
         }
         out[END_AT..][..8].copy_from_slice(&self.end.to_le_bytes());
+        out[HISTORY_AT..][..8].copy_from_slice(&self.history.to_le_bytes());
         out[NAME_AT..][..self.name.0.len()].copy_from_slice(&self.name.0);
         let mut at = NAMES_AT;
         for (bit, name) in INCOMPATIBLE.iter().enumerate() {
@@ -306,6 +311,7 @@ impl Superblock {
             generation,
             witness: wide(6),
             end: word((END_AT - 8) / 8),
+            history: word((HISTORY_AT - 8) / 8),
             snapshot,
             tail,
             own,
@@ -427,6 +433,7 @@ mod tests {
             own: MemberId(1),
             witness: 1 << 90 | 7,
             end: 1 << 50 | 3,
+            history: 1 << 60 | 11,
             snapshot: Head::of_new((Block::from_raw(8), 9), 10),
             tail: Head::of_new((Block::from_raw(11), 12), 13),
             members: (0..128)

@@ -116,6 +116,11 @@ fn kill(runs: &[Run], kind: Kind, all: &[u8], progress: &Progress, looked: &mut 
     let is_kept = !kind.is_disk();
     let witness = runs[0].witness + u128::from(!is_kept);
     let fs = recover(kind, all.to_vec(), witness).map_err(|why| describe(&why))?;
+    if !progress.has_failed && goes_on(runs, &fs) != is_kept {
+        return Err(describe(
+            "the pool's history tells otherwise whether all that was stored is there",
+        ));
+    }
     judge_all(runs, &fs, progress, is_kept && !progress.has_failed).map_err(|why| describe(&why))
 }
 
@@ -134,6 +139,9 @@ fn cut(
         let describe = |why: &str| describe(runs, &format!("power cut, {what}"), progress, why);
         let again = (nth % 8 == 0).then(|| bytes.clone());
         let fs = recover(kind, bytes, runs[0].witness + 1).map_err(|why| describe(&why))?;
+        if goes_on(runs, &fs) {
+            return Err(describe("the pool's history goes on"));
+        }
         judge_all(runs, &fs, progress, false).map_err(|why| describe(&why))?;
         if let Some(bytes) = again {
             let slot = fs.slots().claim().expect("the first slot is free");
@@ -141,6 +149,11 @@ fn cut(
         }
     }
     Ok(())
+}
+
+/// Whether a pool's history is that of the runs: all that they stored is there.
+fn goes_on(runs: &[Run], fs: &SimFs) -> bool {
+    fs.history() == runs[0].fs.history()
 }
 
 /// Judges what a crash left of each thread's run; `all_is_there` when nothing that was stored may be lost.

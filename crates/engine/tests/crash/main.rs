@@ -18,7 +18,7 @@ use homenode_engine::fs::{Error, RenameMode};
 use sim::{DISK, Disk, Event, Kind};
 use std::ops::RangeInclusive;
 use tree::Tree;
-use workload::{Operation, Range, Run, asking};
+use workload::{FIRST_HISTORY, Operation, Range, Run, asking, history_from};
 
 /// Every operation that the short sequences are made of.
 const OPERATIONS: &[Operation] = &[
@@ -569,6 +569,32 @@ fn a_failed_disk_leaves_no_witness_on_the_others() {
             "{last:?}: {:?}",
             witnesses(&run)
         );
+    }
+}
+
+/// Devices of a killed server go on only with the history that they were served in.
+#[test]
+fn a_pool_has_another_history_once_an_opening_has_lost_something() {
+    for kind in [Kind::File, DISK] {
+        let run = Run::new(kind);
+        let open = |bytes, witness| {
+            let (fs, memory) = workload::open(kind, bytes, witness).expect("the pool is sound");
+            (fs.history(), memory.bytes())
+        };
+        assert_eq!(run.fs.history(), Some(FIRST_HISTORY));
+        let killed = run.memory.bytes();
+        let (history, bytes) = open(killed.clone(), 1);
+        assert_eq!(history, Some(FIRST_HISTORY), "all is there");
+        assert_eq!(open(bytes, 1).0, Some(FIRST_HISTORY), "all is still there");
+        let (history, bytes) = open(killed, 2);
+        assert_eq!(history, Some(history_from(2)), "something may be lost");
+        let (history, bytes) = open(bytes, 2);
+        assert_eq!(history, Some(history_from(2)), "what was lost does not come back");
+        let (fs, memory) = workload::open(kind, bytes, 2).expect("the pool is sound");
+        fs.put_away(&fs.slots().claim().expect("the first slot is free"))
+            .expect("the disk is sound");
+        assert_eq!(open(memory.bytes(), 2).0, Some(history_from(2)));
+        assert_eq!(open(memory.bytes(), 1).0, Some(history_from(1)));
     }
 }
 

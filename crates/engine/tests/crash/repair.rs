@@ -4,7 +4,7 @@
 
 use crate::sim::{Disk, Event, Kind, SimMemory};
 use crate::tree::Tree;
-use crate::workload::{BLOCKS, format, format_of, newest_superblock, open};
+use crate::workload::{BLOCKS, FIRST_HISTORY, format, format_of, newest_superblock, open};
 use homenode_engine::fs::{OpenError, Repair, Replayed};
 use homenode_engine::log::{Head, Superblock};
 use homenode_engine::{BLOCK_BYTES, Block};
@@ -140,6 +140,10 @@ pub(crate) fn mend(bytes: Vec<u8>) -> Result<(Vec<String>, SimMemory), OpenError
     let told = told(&repair);
     repair.carry_out(&memory, &superblock, 2, 4711)?;
     Ok((told, memory))
+}
+
+fn history(bytes: &[u8]) -> u64 {
+    newest_superblock(bytes).expect("one superblock is sound").history
 }
 
 /// The tree of a pool that has no fault.
@@ -408,7 +412,8 @@ fn each_fault_is_reported_and_repaired() {
         let bytes = of_records(&case.records);
         let refused = open(Kind::File, bytes.clone(), 2).map(drop).expect_err("it has faults");
         assert!(matches!(refused, OpenError::Damaged(_)), "{refused}");
-        let (mut told, memory) = mend(bytes).expect("the pool can be repaired");
+        let (mut told, memory) = mend(bytes.clone()).expect("the pool can be repaired");
+        assert_ne!(history(&memory.bytes()), history(&bytes), "{told:?}");
         told.sort();
         let mut expected = case.told.to_vec();
         expected.sort_unstable();
@@ -729,6 +734,7 @@ fn a_damaged_superblock_is_rewritten_from_the_other_one() {
             bytes[..BLOCK_BYTES] == bytes[(BLOCKS - 1) * BLOCK_BYTES..],
             "the superblocks differ"
         );
+        assert_eq!(history(&bytes), FIRST_HISTORY, "nothing is lost");
         tree(bytes);
     }
 }

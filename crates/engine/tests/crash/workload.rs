@@ -20,6 +20,8 @@ use std::time::Duration;
 pub(crate) const BLOCKS: usize = 160;
 /// Blocks of a segment of the log.
 const SEGMENT_BLOCKS: u32 = 8;
+/// Number of the history of a new pool.
+pub(crate) const FIRST_HISTORY: u64 = 7;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ticks(Arc<AtomicI64>);
@@ -61,12 +63,18 @@ fn machine() -> Machine {
     }
 }
 
+/// Number of the pool's history from an opening on, under this witness, that gives up what was not durable.
+pub(crate) fn history_from(witness: u128) -> u64 {
+    100 + u64::try_from(witness).expect("witnesses of tests are small")
+}
+
 fn options(witness: u128) -> LogOptions {
     LogOptions {
         uuid: 7,
         name: PoolName::default(),
         nonce: 0x5ec2e7,
         witness,
+        history: history_from(witness),
         segment_blocks: SEGMENT_BLOCKS,
         metadata_bytes_max: u64::MAX,
         slack_bytes: 1 << 17,
@@ -119,6 +127,7 @@ fn format_in(kind: Kind, bytes: Vec<u8>, blocks: usize, segment_blocks: u32) -> 
     let members = [(member(kind, MemberId(0), blocks), NodeId(0))];
     let options = LogOptions {
         segment_blocks,
+        history: FIRST_HISTORY,
         ..options(1)
     };
     let below = cached(kind, &memory, &members.map(|(member, _)| member));

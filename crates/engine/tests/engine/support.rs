@@ -116,6 +116,7 @@ pub(crate) fn durable_on(frames: u32, nodes: u16, blocks: u64) -> TestFs {
         name: PoolName::default(),
         nonce: 0x5ec2e7,
         witness: 1,
+        history: 1,
         segment_blocks: 64,
         metadata_bytes_max: u64::MAX,
         slack_bytes: 1 << 20,

@@ -214,6 +214,7 @@ pub(crate) fn durable_filesystem() -> Arc<TestFs> {
         name: PoolName::default(),
         nonce: 2,
         witness: 3,
+        history: 4,
         segment_blocks: 64,
         slack_bytes: 16 << 20,
         metadata_bytes_max: u64::MAX,

@@ -2,7 +2,7 @@
 
 use super::export::claim;
 use super::{Claim, Export, Volume};
-use crate::Error;
+use crate::{Error, Pool};
 use homenode_linux::ublk::{self, Added, Lasting, Origin};
 use std::fs::File;
 use std::io;
@@ -46,6 +46,14 @@ impl LastingExport {
         })
     }
 
+    /// Whether nothing was lost of the device's pool while the device was served, and since: the volume has all that was written to the device. Ask
+    /// before [`Volume::take_up`], as filesystems do not survive a disk that goes on without some writes.
+    #[must_use]
+    pub fn is_complete_in(&self, pool: &Pool) -> bool {
+        let history = pool.inner.fs.history();
+        self.0.origin().is_some_and(|origin| Some(origin.history) == history)
+    }
+
     /// Directory where the pool was mounted.
     #[must_use]
     pub fn directory(&self) -> Option<&str> {
@@ -77,7 +85,7 @@ impl LastingExport {
     /// Ends it while it waits: its users get errors.
     ///
     /// # Errors
-    /// [`Error::Leftover`].
+    /// [`Error::Leftover`], also when it has a server again.
     pub fn end(&self) -> Result<(), Error> {
         self.0.end().map_err(|source| Error::Leftover(Box::new(source)))
     }
@@ -86,7 +94,7 @@ impl LastingExport {
 impl Volume {
     /// Exports as [`Volume::export`] does, for a volume of a durable pool: when this process dies, users of the device wait until a process that has the pool
     /// open calls [`Volume::take_up`], and what was under way is carried out again. The kernel must be able to do that, else the device is as any
-    /// other. `directory` is where the pool is mounted, for people.
+    /// other, as it is in a pool with disks: what was written is lost with this process there. `directory` is where the pool is mounted, for people.
     ///
     /// # Errors
     /// The errors of [`Volume::export`].
@@ -94,6 +102,9 @@ impl Volume {
     /// # Panics
     /// When the pool is not durable.
     pub fn export_lasting(&self, trace: Option<File>, directory: &str) -> Result<Export, Error> {
+        if self.pool.fs.reads_disks() {
+            return self.export(trace);
+        }
         let origin = self.origin(directory);
         self.export_by(trace, || Added::lasting(origin))
     }
@@ -104,10 +115,12 @@ impl Volume {
     /// The errors of [`Volume::export`]. The device's users go on waiting, but with Linux before 6.16 it may have to end.
     ///
     /// # Panics
-    /// When the device is of another volume.
+    /// When the device is of another volume, or not [complete](LastingExport::is_complete_in).
     pub fn take_up(&self, device: &LastingExport, trace: Option<File>, directory: &str) -> Result<Export, Error> {
         let origin = self.origin(directory);
         assert!(device.is_of(self), "the device belongs to another volume");
+        let noted = device.0.origin().map(|noted| noted.history);
+        assert_eq!(noted, Some(origin.history), "the volume lacks what was written");
         self.export_by(trace, || device.0.take_up(origin))
     }
 
@@ -116,6 +129,7 @@ impl Volume {
             pool: self.pool.fs.uuid().expect("a durable pool"),
             volume: self.name().to_owned(),
             number: Some(self.volume.inode().ino().0),
+            history: self.pool.fs.history().expect("a durable pool"),
             directory: directory.to_owned(),
         }
     }

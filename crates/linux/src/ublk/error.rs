@@ -52,6 +52,9 @@ pub enum Error {
         /// The errno.
         source: io::Error,
     },
+    /// A device waits for no server any more: it has one.
+    #[error("{} has a server again", .0.display())]
+    Served(PathBuf),
     /// There is no memory for the data of requests.
     #[error(transparent)]
     Buffers(#[from] ArenaError),
@@ -83,6 +86,7 @@ impl Error {
             Self::NoDriver | Self::TooOld { .. } => return libc::ENODEV,
             Self::Panicked { .. } => return libc::EIO,
             Self::Buffers(_) => return libc::ENOMEM,
+            Self::Served(_) => return libc::EBUSY,
             Self::Ring(RingError::Make { source } | RingError::Files { source })
             | Self::Open { source, .. }
             | Self::Command { source, .. }

@@ -2,7 +2,7 @@
 //!
 //! The driver keeps the disk and everything that its users have open, and gives the next server what the one before had under way once
 //! more; a volume's requests may be carried out twice. Whose a device is tells its record. Invariants: only the process that has the
-//! volume's pool open takes a device up; a device is ended here only while no server has it.
+//! volume's pool open takes a device up, while that has all that was written to the device; a device is ended here only while no server has it.
 
 use super::abi::{DeviceInfo, F_QUIESCE, LASTING, STATE_DEAD, STATE_LIVE, STATE_QUIESCED};
 use super::control::{Control, failed};
@@ -11,7 +11,7 @@ use super::leftover::devices;
 use super::record::{self, Origin};
 use super::server::Tenure;
 use super::{Added, disk_path, file_path, mark, server};
-use crate::process::start_ticks;
+use crate::process::goes_on;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ pub fn lasting_devices() -> Vec<Lasting> {
 fn settled(control: &Control, device: u32, start: Instant) -> Option<DeviceInfo> {
     loop {
         let info = control.info(device).ok().filter(|info| mark::is_ours(info.mark))?;
-        let is_served = u32::try_from(info.server).is_ok_and(|server| start_ticks(server).is_some());
+        let is_served = u32::try_from(info.server).is_ok_and(goes_on);
         if info.features & LASTING == 0 || info.state != STATE_LIVE || is_served || start.elapsed() > END_TIMEOUT {
             return Some(info);
         }
@@ -147,10 +147,58 @@ impl Lasting {
     /// Ends a device that waits: its users get errors.
     ///
     /// # Errors
-    /// [`Error`] of the driver.
+    /// [`Error::Served`], or [`Error`] of the driver.
     pub fn end(&self) -> Result<(), Error> {
-        Control::open()?.delete(self.device)?;
-        record::remove(self.device);
+        let control = Control::open()?;
+        let info = match control.info(self.device) {
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
+            info => info.map_err(failed("describe", self.device))?,
+        };
+        if self.waits_still(&info)? {
+            control.delete(self.device)?;
+            record::remove(self.device);
+        }
         Ok(())
+    }
+
+    /// Whether the device that has the number now is this one, without a server; false when this one has ended meanwhile.
+    fn waits_still(&self, info: &DeviceInfo) -> Result<bool, Error> {
+        match info.state {
+            _ if info.mark != self.mark => Ok(false),
+            STATE_LIVE => Err(Error::Served(self.disk.clone())),
+            state => Ok(state == STATE_QUIESCED),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_waiting_device_itself_is_ended() {
+        let waiting = Lasting {
+            device: 3,
+            mark: 7,
+            disk: disk_path(3),
+            origin: None,
+            is_waiting: true,
+        };
+        let now = |state, mark| {
+            let info = DeviceInfo {
+                state,
+                mark,
+                ..DeviceInfo::default()
+            };
+            waiting.waits_still(&info)
+        };
+        assert!(now(STATE_QUIESCED, 7).unwrap());
+        assert!(!now(STATE_DEAD, 7).unwrap(), "it has ended");
+        for state in [STATE_DEAD, STATE_LIVE, STATE_QUIESCED] {
+            assert!(!now(state, 8).unwrap(), "the number is another device's");
+        }
+        let served = now(STATE_LIVE, 7).unwrap_err();
+        assert_eq!(served.errno(), libc::EBUSY);
+        assert_eq!(served.to_string(), "/dev/ublkb3 has a server again");
     }
 }

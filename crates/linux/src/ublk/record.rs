@@ -23,6 +23,8 @@ pub struct Origin {
     pub volume: String,
     /// A number that no other volume of the pool has or had. Servers before this one noted none.
     pub number: Option<u64>,
+    /// Number of the pool's history while the device is served: with another one the volume may lack what was written to the device.
+    pub history: u64,
     /// The directory where the pool is mounted, for people.
     pub directory: String,
 }
@@ -36,6 +38,8 @@ struct Record {
     pool: String,
     volume: String,
     number: Option<u64>,
+    #[serde(default)]
+    history: u64,
     directory: String,
 }
 
@@ -69,6 +73,7 @@ fn read(directory: &Path, device: u32, mark: u64) -> Option<Origin> {
         pool: u128::from_str_radix(&record.pool, 16).ok()?,
         volume: record.volume,
         number: record.number,
+        history: record.history,
         directory: record.directory,
     };
     (record.mark == mark).then_some(origin)
@@ -81,6 +86,7 @@ fn write(directory: &Path, device: u32, mark: u64, origin: &Origin) -> io::Resul
         pool: format!("{:032x}", origin.pool),
         volume: origin.volume.clone(),
         number: origin.number,
+        history: origin.history,
         directory: origin.directory.clone(),
     };
     match DirBuilder::new().recursive(true).mode(0o700).create(directory) {
@@ -105,6 +111,7 @@ mod tests {
             pool: 7 << 100,
             volume: "a \"disk\"".to_owned(),
             number: Some(12),
+            history: u64::MAX,
             directory: "/srv/pool".to_owned(),
         };
         assert_eq!(read(&directory, 3, u64::MAX), None, "no record exists");

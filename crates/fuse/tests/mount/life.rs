@@ -1,6 +1,6 @@
 //! How a mount begins and ends: busy, lazily, by force, by the death of its server; and what a panic does.
 
-use crate::support::{Mounted, PANIC, TestHost, filesystem, new_dir, options};
+use crate::support::{Mounted, PANIC, TestHost, eventually, filesystem, new_dir, options};
 use homenode_fuse::wire::Opcode;
 use homenode_fuse::{Error, Server, Transport};
 use std::fs::{self, File};
@@ -103,7 +103,9 @@ fn a_server_whose_mount_has_gone_leaves_the_filesystem_below_it() {
     let server = Server::mount(filesystem(), Arc::new(TestHost), &pool, &options()).unwrap();
     run(Command::new("umount").arg(&pool));
     server.wait().unwrap();
-    run(Command::new("umount").arg(&below));
+    // A child that another test starts has its descriptors until it runs its program.
+    let is_unmounted = || Command::new("umount").arg(&below).status().unwrap().success();
+    eventually("nothing uses the filesystem below", is_unmounted);
     assert_eq!(server.unmount(false).unwrap_err().errno(), Some(libc::EINVAL));
     fs::remove_dir(&below).unwrap();
 }

@@ -127,12 +127,27 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
     for path in &args.files.members {
         to_text(path)?;
     }
+    let is_new = !args.files.members.iter().any(|path| path.exists());
     let (members, bytes) = make(&args.name, &args.files)?;
-    if let Err(failure) = note(&args.name, members, args.cache) {
-        fail!(
-            "pool {} is made, but its name is not recorded: {failure}; `homenode pool import` with its files records it, and --name another name",
+    match note(&args.name, members.clone(), args.cache) {
+        Ok(true) => {}
+        Ok(false) if is_new => {
+            for path in members {
+                let _ = fs::remove_file(path);
+            }
+            fail!(
+                "another pool was recorded as {} meanwhile: take another name",
+                args.name
+            );
+        }
+        Ok(false) => fail!(
+            "another pool was recorded as {} meanwhile: `homenode pool import --name` with these files records this one by another name",
             args.name
-        );
+        ),
+        Err(failure) => fail!(
+            "pool {} is made, but its name is not recorded: {failure}; `homenode pool import` with its files records it",
+            args.name
+        ),
     }
     crate::print_line(&format!(
         "made pool {0} of {1}: `homenode up {0} DIR` mounts it",
@@ -424,8 +439,8 @@ fn is_disk(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
-/// Makes a new pool known by its members.
-fn note(name: &PoolName, members: Vec<PathBuf>, cache_bytes: Option<u64>) -> Result<()> {
+/// Makes a new pool known by its members. Returns false if another one has the name by now.
+fn note(name: &PoolName, members: Vec<PathBuf>, cache_bytes: Option<u64>) -> Result<bool> {
     let first = homenode::member_of(&members[0])?;
     let uuid = format!("{:032x}", first.uuid);
     let known = Known {

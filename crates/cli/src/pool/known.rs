@@ -146,17 +146,15 @@ pub(crate) fn put(name: &PoolName, known: &Known) -> Result<()> {
     write(name, known, rename).cannot(writing(name))
 }
 
-/// Notes a new pool, unless another one was noted under its name meanwhile.
-pub(crate) fn put_new(name: &PoolName, known: &Known) -> Result<()> {
+/// Notes a new pool. Returns false if another one was noted under its name meanwhile.
+pub(crate) fn put_new(name: &PoolName, known: &Known) -> Result<bool> {
     let link = |new: &Path, path: &Path| {
         fs::hard_link(new, path)?;
         fs::remove_file(new)
     };
     match write(name, known, link) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            fail!("another pool was recorded as {name} meanwhile")
-        }
-        written => written.cannot(writing(name)),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        written => written.map(|()| true).cannot(writing(name)),
     }
 }
 

@@ -217,7 +217,12 @@ fn change_until_killed(dir: &Path) {
         loop {
             let mut files = pool.files();
             if let Some(path) = paths.iter().find(|path| !files.contains(path)) {
-                pool.add_file(path, UNWRITTEN).unwrap();
+                // One that was being wiped when the process was killed may have bytes of its superblocks left.
+                let file = NewFile {
+                    overwrites: true,
+                    ..UNWRITTEN
+                };
+                pool.add_file(path, file).unwrap();
                 files = pool.files();
             }
             // The first one goes: others come to have the log, and the witness.

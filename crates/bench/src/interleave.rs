@@ -93,7 +93,7 @@ pub(crate) fn take_turns(
 /// Within a round the cases follow each other in order, so a later case may rest on what an earlier one left behind.
 ///
 /// # Errors
-/// Those of `pass`, and [`Error::Interrupted`].
+/// Errors of `pass`, and [`Error::Interrupted`].
 pub(crate) fn interleave(
     cases: usize,
     contestants: usize,

@@ -191,7 +191,7 @@ pub(crate) struct Before {
 
 impl Mapped {
     /// Maps what lies around `offset` of a file that was just learned. Lets `patience` calls for other parts pass, if the mapping takes the place of an earlier one.
-    /// By one thread at a time.
+    /// Only one thread may do so at a time.
     pub(crate) fn new(fd: c_int, file: &File, offset: u64, patience: Option<u32>) -> Option<&'static Self> {
         let (start, bytes) = window(file.told.size, offset)?;
         let protection = match file.can_write {

@@ -48,7 +48,7 @@ static ALL: [Slot; SLOTS] = [const {
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// False while each slot is a thread's, as far as is known.
 static HAS_FREE: AtomicBool = AtomicBool::new(true);
-/// Second in which a look for threads that are gone gave back too few slots.
+/// Second in which threads that are gone were looked for, unless that gave back enough slots.
 static LOOKED: AtomicI64 = AtomicI64::new(i64::MIN);
 
 thread_local! {
@@ -112,17 +112,17 @@ fn take_slot() -> Option<&'static Slot> {
     // SAFETY: it has no conditions.
     let thread = unsafe { libc::gettid() };
     let now = second();
-    let may_look = LOOKED.load(Ordering::Relaxed) != now;
     // Where there are more threads than slots, each call comes here: one look in a second has to do.
-    if !HAS_FREE.load(Ordering::Relaxed) && !may_look {
+    if !HAS_FREE.load(Ordering::Relaxed) && LOOKED.load(Ordering::Relaxed) == now {
         return None;
     }
     let number = take_free(thread).or_else(|| {
-        if !may_look {
+        // Noted first: of many threads at once, one looks.
+        if LOOKED.swap(now, Ordering::Relaxed) == now {
             return None;
         }
-        if give_back(thread) < GIVEN_BACK_MIN {
-            LOOKED.store(now, Ordering::Relaxed);
+        if give_back(thread) >= GIVEN_BACK_MIN {
+            LOOKED.store(i64::MIN, Ordering::Relaxed);
         }
         take_free(thread)
     })?;

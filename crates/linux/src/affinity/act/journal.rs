@@ -5,7 +5,7 @@
 //! CRC {"target":…,"identity":…,"old":…,"to":…,…}
 //! ```
 //!
-//! One record a line with its crc32c. A plan's records are made durable together before its first action. A cut-off last line was never acted on and
+//! Each line is a record with its crc32c. A plan's records are made durable together before its first action. A cut-off last line was never acted on and
 //! is dropped; if the file was cut later, the rest of the line is kept for the report. Other damage is refused, and the file left alone. For each
 //! target the first old value counts, unless another program changed the target in between: then a new history begins.
 //!

@@ -7,6 +7,7 @@
 use crate::attributes;
 use crate::errno::KeptErrno;
 use crate::files::is_on;
+use crate::pages::is_fuse;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -26,7 +27,7 @@ pub fn stop_appending(fd: c_int) {
     let _errno = KeptErrno::new();
     // SAFETY: takes numbers.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    if flags < 0 || flags & libc::O_APPEND == 0 {
+    if flags < 0 || flags & libc::O_APPEND == 0 || !is_fuse(fd) {
         return;
     }
     let status = attributes::known(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_INO);

@@ -172,7 +172,8 @@ pub(crate) fn is_any_used() -> bool {
     PAGES.iter().any(is_mapped)
 }
 
-fn is_fuse(fd: c_int) -> bool {
+/// Whether a descriptor is of a FUSE mount; only those can be of a pool.
+pub(crate) fn is_fuse(fd: c_int) -> bool {
     let mut system = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: there is room for a statfs.
     let done = unsafe { libc::fstatfs(fd, system.as_mut_ptr()) };

@@ -236,10 +236,12 @@ impl Stage {
         mark(length)?;
         let (after, seconds) = (running.bytes()?, start.elapsed().as_secs_f64());
         running.stop()?;
+        // The counter saw no more than `length`; the rest is the start and the end of `mark`.
+        let marked = length.as_secs_f64();
         Ok(Done {
             work,
-            bytes: after - before,
-            seconds,
+            bytes: (after - before) * marked / seconds,
+            seconds: marked,
         })
     }
 }

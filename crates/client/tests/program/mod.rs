@@ -719,6 +719,13 @@ fn appending(path: &Path) {
     let after = [unsafe { libc::dup(fd) }, unsafe { libc::dup2(fd, 100) }, unsafe {
         libc::fcntl(fd, libc::F_DUPFD, 100)
     }];
+    // Files of other filesystems take no place in the table.
+    for _ in 0..100 {
+        let other = tempfile::tempfile().unwrap();
+        for flags in [libc::O_APPEND, 0] {
+            assert_eq!(unsafe { libc::fcntl(other.as_raw_fd(), libc::F_SETFL, flags) }, 0);
+        }
+    }
     let mut bytes = file.metadata().unwrap().len();
     for (nth, fd) in [fd, before].into_iter().chain(after).enumerate() {
         // What makes all other descriptors unknown.
@@ -739,5 +746,9 @@ fn appending(path: &Path) {
     assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
     (0..100).for_each(|_| assert_eq!(pwrite(fd, b"b", 0), Ok(1)));
     assert_eq!(pread(fd, 1, 0), Ok(vec![b'b']));
+    let second = path.with_extension("second");
+    std::fs::write(&second, [b'c'; 10_000]).unwrap();
+    let second = open(&second);
+    (0..200).for_each(|_| assert_eq!(pread(second.as_raw_fd(), 1, 0), Ok(vec![b'c'])));
     say("done");
 }

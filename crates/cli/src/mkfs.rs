@@ -81,7 +81,8 @@ fn mkfs(args: &MkfsArgs) -> ExitCode {
 }
 
 fn make(args: &MkfsArgs) -> Result<()> {
-    let (members, _) = durable::make(&args.label.unwrap_or_default(), &args.files)?;
+    let (members, _, mut made) = durable::make(&args.label.unwrap_or_default(), &args.files)?;
+    made.keep();
     let uuid = homenode::member_of(&members[0])?.uuid;
     crate::print_line(&format!(
         "made pool {uuid:032x}; `homenode pool import` makes it known by a name"

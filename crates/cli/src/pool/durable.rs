@@ -127,14 +127,16 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
     for path in &args.files.members {
         to_text(path)?;
     }
-    let is_new = !args.files.members.iter().any(|path| path.exists());
-    let (members, bytes) = make(&args.name, &args.files)?;
-    match note(&args.name, members.clone(), args.cache) {
+    let (members, bytes, mut made) = make(&args.name, &args.files)?;
+    let is_all_new = made.0.len() == members.len();
+    let noted = note(&args.name, members, args.cache);
+    if !is_all_new || !matches!(noted, Ok(false)) {
+        made.keep();
+    }
+    match noted {
         Ok(true) => {}
-        Ok(false) if is_new => {
-            for path in members {
-                let _ = fs::remove_file(path);
-            }
+        // Its files go.
+        Ok(false) if is_all_new => {
             fail!(
                 "another pool was recorded as {} meanwhile: take another name",
                 args.name
@@ -156,8 +158,8 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
     ))
 }
 
-/// Makes a pool, and the files that are missing; gives the members' absolute paths and the bytes for files.
-pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u64)> {
+/// Makes a pool, and the files that are missing; gives the members' absolute paths, the bytes for files, and the files that go again unless they are kept.
+pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u64, Made)> {
     refuse_reserved(name)?;
     let interrupt = Interrupt::new()?;
     let (mut made, mut made_files, mut takes_from) = (Made::default(), Vec::new(), Vec::new());
@@ -201,7 +203,6 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
     }
     // Closed, it is on the disk.
     drop(pool?);
-    made.keep();
     let on_memory = members.iter().filter(|path| is_on_memory(path));
     let on_memory: Vec<String> = on_memory.map(|path| shown(path)).collect();
     if !on_memory.is_empty() {
@@ -209,7 +210,7 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
     }
     // As `homenode pool list` tells it.
     let bytes = homenode::find_members(&members)?.bytes;
-    Ok((members, bytes))
+    Ok((members, bytes, made))
 }
 
 /// Signals that end the making of a pool.

@@ -2,9 +2,10 @@
 """Simulated rows beside measured ones: reads and writes by one and two threads on this machine.
 
 `homenode-bench fs` runs several times. Within a run a row's contestants take turns, so what a row takes is the median of its ratios to
-memcpy's, times the median of memcpy's. The hardware is told by memcpy, of each size by one thread and by two; where the library
-copies faster than memcpy, by the library's row of one thread. An operation's time is told by each contestant's row of 1k, and a page's
-by the tmpfs's of 1m. All other rows are predicted. Some minutes on an idle machine; needs release builds of homenode and
+memcpy's, times the median of memcpy's. The hardware is told by memcpy, of each size by one thread and by two. Where the library
+copies faster than memcpy, its own row of one thread tells its copies, and those of the kernel of 1m and more: there memcpy has
+another way than the kernel, which has string instructions for all sizes. An operation's time is told by each contestant's row of 1k,
+and a page's by the tmpfs's of 1m. All other rows are predicted. Some minutes on an idle machine; needs release builds of homenode and
 homenode-bench. `--from FILE…` takes the JSON of runs that are there already.
 """
 
@@ -62,7 +63,8 @@ def tells_hardware(rows: dict, name: str, operation: str, size: str, threads: in
 
 def constants(rows: dict, name: str, operation: str) -> list[str]:
     """Copies of this machine, and what an operation and a page of a contestant take beside them."""
-    alone = {size: min(rows[one, operation, size, 1][0] for one in ("memcpy", "homenode")) for size in SIZES}
+    yardsticks = {size: ["memcpy"] if name != "homenode" and value < 1 << 20 else ["memcpy", "homenode"] for size, value in SIZES.items()}
+    alone = {size: min(rows[one, operation, size, 1][0] for one in yardsticks[size]) for size in SIZES}
     known = ["local_ns=100", "lines_under_way=10", "lines_per_written=1", "memory_bytes_per_ns=1000"]
     for size, value in SIZES.items():
         by_two = rows["memcpy", operation, size, 2][0] / rows["memcpy", operation, size, 1][0]

@@ -63,6 +63,19 @@ struct Node {
     cores: u64,
     /// Cores at work; none before [`Machine::set_working_bytes`].
     at_work: u64,
+    /// When the first of them began to copy since then, and the time in which they copied, added up.
+    since_ps: Option<u64>,
+    copying_ps: u64,
+}
+
+impl Node {
+    /// Percent of the time, up to `now`, in which a core at work copies. What it does meanwhile crowds no other one's copies.
+    fn copying_percent(&self, now: u64) -> u64 {
+        let lasted = now.saturating_sub(self.since_ps.unwrap_or(now));
+        let all = u128::from(lasted) * u128::from(self.at_work);
+        let percent = (u128::from(self.copying_ps) * 100).checked_div(all);
+        percent.map_or(100, |percent| u64::try_from(percent).unwrap_or(100).min(100))
+    }
 }
 
 /// Copies that were measured: what a core takes that copies alone, and while each core of its node does.
@@ -81,11 +94,12 @@ impl Measured {
         })
     }
 
-    /// Work of a core of `node`.
-    fn work(&self, node: &Node, lines: u64) -> u64 {
+    /// Work of a core of `node` in a copy that begins at `now`.
+    fn work(&self, node: &Node, now: u64, lines: u64) -> u64 {
         let mut work = self.alone.of(lines);
         if let (Some(crowded), 2..) = (&self.crowded, node.at_work) {
-            work += (crowded.of(lines) - work) * signed(node.at_work - 1) / signed(node.cores - 1);
+            let others_percent = signed((node.at_work - 1) * node.copying_percent(now));
+            work += (crowded.of(lines) - work) * others_percent / signed(100 * (node.cores - 1));
         }
         work.max(0).unsigned_abs()
     }
@@ -221,6 +235,8 @@ impl Machine {
                 hit_percent: 0,
                 cores: nodes_of_cores.iter().filter(|on| **on as usize == at).count() as u64,
                 at_work: 0,
+                since_ps: None,
+                copying_ps: 0,
             }
         });
         let nodes = nodes.collect();
@@ -281,6 +297,7 @@ impl Machine {
             let hits = u128::from(node.cache_bytes) * 100 / u128::from((on_node * bytes_each).max(1));
             node.hit_percent = u64::try_from(hits).unwrap_or(100).min(100);
             node.at_work = on_node;
+            (node.since_ps, node.copying_ps) = (None, 0);
         }
     }
 
@@ -340,7 +357,7 @@ impl Machine {
         let of_node = &self.nodes[node as usize];
         let (missed, core_ps) = match &self.measured {
             // It has what a write takes more, and hits, in it.
-            Some(measured) => (lines, measured.work(of_node, lines) * line_ps / 100),
+            Some(measured) => (lines, measured.work(of_node, now, lines) * line_ps / 100),
             None => {
                 let lines = lines * percent / 100;
                 let hits = lines * of_node.hit_percent / 100;
@@ -355,6 +372,9 @@ impl Machine {
         } else {
             self.traffic.remote_bytes += bytes;
         }
+        let of_node = &mut self.nodes[node as usize];
+        of_node.since_ps.get_or_insert(now);
+        of_node.copying_ps += core_ps;
         self.reserve(now, node, home, missed).max(now + core_ps).max(now + 1)
     }
 
@@ -573,6 +593,28 @@ mod tests {
             (written / 300.0 - 1.0).abs() < 0.01,
             "hits and written lines are measured too: {written}"
         );
+    }
+
+    #[test]
+    fn cores_crowd_each_other_while_they_copy() {
+        let mut constants = Constants::SERVER;
+        constants.copies.insert(4 << 10, 1000.0);
+        constants.crowded_copies.insert(4 << 10, 2000.0);
+        assert!(constants.set("memory_bytes_per_ns", 1000.0));
+        let machine = machine(1, 2, 1 << 30, Shape::Full, Vec::new());
+        // Each of two cores does something else for so many times as long as it copies.
+        for (pauses, ns) in [(0, 2000.0), (1, 1500.0), (3, 1250.0)] {
+            let mut machine = Machine::new(&machine, &constants.draw(1)).unwrap();
+            machine.set_working_bytes(&[0, 1], 1 << 40);
+            let (mut now, mut took) = (0, 0);
+            for _ in 0..1000 {
+                took = machine.write(now, 0, 0, 4 << 10) - now;
+                machine.write(now, 1, 0, 4 << 10);
+                now += took + pauses * took;
+            }
+            let told = took as f64 / PS_PER_NS as f64;
+            assert!((told / ns - 1.0).abs() < 0.01, "{pauses} pauses: {told}, not {ns}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! Cost: a bit a frame, and 10 bytes a run; constant time, amortised. Blocks that are alone in their runs lie far apart: on as many large pages.
 
 use homenode_shared::FrameIndex;
+use std::collections::VecDeque;
 
 /// Frames of a run: bits of a word.
 const RUN: u32 = u64::BITS;
@@ -19,7 +20,8 @@ pub(super) struct Free {
     words: Box<[u64]>,
     /// Runs that may be free as a whole, and runs that may have a free frame. No such run is missing; an entry may be out of date.
     whole: Vec<u32>,
-    some: Vec<u32>,
+    /// In the order in which they came back: so those of a stream stay adjacent.
+    some: VecDeque<u32>,
     listed: Box<[Listed]>,
     count: usize,
 }
@@ -55,7 +57,7 @@ impl Free {
             words: words.into(),
             // The first are taken first.
             whole: (0..whole).rev().collect(),
-            some: (0..runs).rev().collect(),
+            some: (0..runs).collect(),
             listed: (0..runs).map(listed).collect(),
             count: frames as usize,
         }
@@ -81,7 +83,7 @@ impl Free {
         self.count += 1;
         let listed = &mut self.listed[run as usize];
         if !std::mem::replace(&mut listed.some, true) {
-            self.some.push(run);
+            self.some.push_back(run);
         }
         if *word == u64::MAX && !std::mem::replace(&mut listed.whole, true) {
             self.whole.push(run);
@@ -119,13 +121,13 @@ impl Free {
 
     /// Any frame; the list decides of which run.
     fn any(&mut self) -> Option<u32> {
-        while let Some(run) = self.some.last() {
+        while let Some(run) = self.some.front() {
             let word = self.words[*run as usize];
             if word != 0 {
                 return Some(run * RUN + word.trailing_zeros());
             }
             self.listed[*run as usize].some = false;
-            self.some.pop();
+            self.some.pop_front();
         }
         None
     }

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// Frames that are evicted at a time when one is wanted.
 const BATCH: usize = 16;
+/// And the most when many are wanted: adjacent frames whose turns are a little apart are then free at the same time, and stay adjacent.
+const BATCH_OF_MANY: usize = 128;
 /// Frames that are evicted at a time by those who tend a slice.
 const TENDED: usize = 256;
 /// Divisor of a slice's frames: the threads that tend the slice keep as many frames free as the quotient.
@@ -237,8 +239,13 @@ impl Cache {
         let take = |slice: &Slice| {
             let mut space = slice.space.lock();
             if space.free.len() < blocks {
+                let batch = if blocks < BATCH {
+                    BATCH
+                } else {
+                    slice.kept_free().clamp(BATCH, BATCH_OF_MANY)
+                };
                 let missing = blocks - space.free.len();
-                self.evict(slice, &mut space, missing.max(BATCH));
+                self.evict(slice, &mut space, missing.max(batch));
             }
             let mut frames: Vec<u32> = Vec::new();
             for block in (0..blocks as u64).map(|next| first.plus(next)) {
@@ -357,19 +364,18 @@ impl Cache {
         is_returned
     }
 
-    /// [`Cache::enlist`] of frames of one slice, each with its result.
+    /// [`Cache::enlist`] of adjacent blocks' frames, of one slice, each with the same result, that of most: a stream's frames stay together, and come
+    /// back together.
     pub(super) fn enlist_all(&self, frames: &[u32]) -> Vec<(u32, bool)> {
         let Some(first) = frames.first() else { return Vec::new() };
         let slice = self.slice(*first);
-        let all: Vec<(u32, bool)> = frames
-            .iter()
-            .map(|frame| (*frame, self.recall(slice, *frame)))
-            .collect();
+        let returned = frames.iter().filter(|frame| self.recall(slice, **frame)).count();
+        let is_returned = 2 * returned > frames.len();
         let mut space = slice.space.lock();
-        for (frame, is_returned) in &all {
-            self.insert(slice, &mut space, *frame, *is_returned);
+        for frame in frames {
+            self.insert(slice, &mut space, *frame, is_returned);
         }
-        all
+        frames.iter().map(|frame| (*frame, is_returned)).collect()
     }
 
     /// Makes a block cool that is not likely to be wanted soon, unless it is dirty.

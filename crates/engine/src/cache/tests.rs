@@ -41,6 +41,8 @@ struct Inner {
     is_closed: AtomicBool,
     /// Turns of that disk.
     turns: AtomicU64,
+    /// Stretches of adjacent frames in all transfers.
+    pieces: AtomicU64,
     /// Whether some of those reads fail.
     fails: AtomicBool,
     /// Action in the middle of the next write: behind its reading of the frames. The write fails if it does.
@@ -92,6 +94,7 @@ impl TestDisk {
             begun,
             is_closed: AtomicBool::new(false),
             turns: AtomicU64::new(0),
+            pieces: AtomicU64::new(0),
             fails: AtomicBool::new(false),
             at_write: Mutex::default(),
             hung: Mutex::default(),
@@ -173,6 +176,8 @@ impl Disks for TestDisk {
 
     fn transfer(&self, first: Block, frames: &[Block]) -> Option<Transfer> {
         self.0.begun.as_ref()?;
+        let breaks = frames.windows(2).filter(|pair| pair[1] != pair[0].plus(1)).count();
+        self.0.pieces.fetch_add(1 + breaks as u64, Ordering::Relaxed);
         let address = |frame: &Block| usize::try_from(frame.to_raw()).expect("64 bits");
         Some(Transfer {
             descriptor: -1,

@@ -273,7 +273,7 @@ impl<'a> Held<'a> {
         self.named(dir).0.touch_modified(now_ns);
     }
 
-    /// `inode` has one name less, in `dir`. Returns whether it is a file that something keeps without a name.
+    /// `inode` has one name less, in `dir`. Returns whether it is a file without a name that is not open: it is about to go.
     fn unlink(&mut self, books: Books<'_>, dir: Ino, name: &[u8], inode: &Inode, now_ns: i64) -> bool {
         let state = self.state(inode.ino);
         state.give_back(inode, books.metadata, name_bytes(name));
@@ -286,7 +286,7 @@ impl<'a> Held<'a> {
         }
         inode.touch_changed(now_ns);
         self.named(dir).0.touch_modified(now_ns);
-        after != Standing::Named
+        after == Standing::Closed
     }
 
     /// The file of the kernel that lives without a name, if there is one among the inodes.
@@ -367,15 +367,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let metadata = &self.metadata;
         held.charge(metadata, changes, &self.nodes)?;
         let unlinked = &self.unlinked;
-        let mut has_unnamed = false;
+        let mut has_leaving = false;
         for change in changes {
-            has_unnamed |= held.apply(Books { metadata, unlinked }, change, now_ns);
+            has_leaving |= held.apply(Books { metadata, unlinked }, change, now_ns);
         }
         self.tell_with(now_ns, changes, held.needs);
         let gone = held.take_gone();
         let unnamed_file = held.unnamed_kernel_file();
         drop(held);
-        if has_unnamed && let Some(file) = unnamed_file {
+        if has_leaving && let Some(file) = unnamed_file {
             file.give_ahead(&self.pool);
         }
         if let Some((inode, charged)) = gone {

@@ -372,10 +372,10 @@ impl KernelFile {
         pool.take_back_ahead(self.ahead.lock().take().unwrap_or(0));
     }
 
-    /// Gives writers room ahead of the file, which has lost its last name.
+    /// Gives writers room ahead of the file, once, when it has neither a name nor an open.
     pub(super) fn give_ahead<M: Memory>(&self, pool: &Pool<M>) {
-        if let Some(ahead) = self.ahead.lock().as_mut() {
-            *ahead += pool.give_ahead(|| self.status().blocks);
+        if let Some(ahead) = self.ahead.lock().as_mut().filter(|ahead| **ahead == 0) {
+            *ahead = pool.give_ahead(|| self.status().blocks);
         }
     }
 }

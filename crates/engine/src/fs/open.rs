@@ -75,13 +75,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Takes back one open ([`Self::release`]); calls `at_end` when the inode goes, before its blocks are freed.
     pub fn release_telling(&self, inode: &Inode, access: Access, at_end: impl FnOnce()) {
-        let mut is_last = false;
+        let (mut is_last, mut is_unlinked) = (false, false);
         let take_back = |state: &mut State| {
             if state.opens.all > 0 {
                 self.opens.fetch_sub(1, Ordering::Relaxed);
             }
             state.opens = state.opens.without(access);
             is_last = state.opens.all == 0;
+            is_unlinked = state.is_unlinked();
         };
         self.let_go(inode, take_back, at_end);
         if is_last && let Some(file) = inode.blocks() {
@@ -89,6 +90,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         if is_last && let Some(file) = inode.kernel_file() {
             file.lines().clear_unless(|| self.opens(inode).all > 0);
+            if is_unlinked {
+                file.give_ahead(&self.pool);
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{MEMBER_BLOCKS, fill, remove};
 use crate::support::{BLOCK, assert_empty, kernel_filesystem, new_file};
 use homenode_engine::backing::BackingStore;
-use homenode_engine::fs::{Error, Inode};
+use homenode_engine::fs::{Access, Error, Inode};
 use std::sync::Arc;
 
 #[test]
@@ -69,6 +69,27 @@ fn removing_another_file_ends_a_shortage_of_space() {
     assert!(!fs.pool().is_ahead_short(), "though a file without a name is kept");
     fs.unpin(&kept, 1);
     fs.settle_ahead();
+    assert_empty(&fs);
+}
+
+#[test]
+fn space_is_reserved_ahead_for_an_open_file_when_it_is_closed() {
+    let (fs, _, store) = kernel_filesystem(1, 2 * 16_384);
+    let kept = new_file(&fs, "kept");
+    fill(&store, 0, 0, 2 * 16_384);
+    fs.open(&kept, Access::Read).unwrap();
+    fs.unlink(&fs.root(), b"kept").unwrap();
+    assert_eq!(store.limit(), 2 * 16_384, "it may stay open for ever");
+    assert!(!fs.pool().is_ahead_short(), "removals would wait for it");
+    for _ in 0..2 {
+        fs.release(&kept, Access::Read);
+        assert_eq!(store.limit(), 3 * 16_384, "the kernel is about to forget it");
+        fs.open(&kept, Access::Read).unwrap();
+    }
+    fs.release(&kept, Access::Read);
+    fs.unpin(&kept, 1);
+    fs.settle_ahead();
+    assert_eq!(store.limit(), 2 * 16_384);
     assert_empty(&fs);
 }
 

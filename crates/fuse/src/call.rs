@@ -175,6 +175,8 @@ pub(crate) enum Origin {
         may_fetch: bool,
         /// Whether it has begun to read some: others may wait for those.
         is_reading: bool,
+        /// Whether requests that go by steps have a quarter of its entries.
+        is_crowded: bool,
     },
 }
 

@@ -1,6 +1,6 @@
 //! Extended attributes. Names, limits and the `user.homenode.` attributes are the engine's.
 
-use super::{Call, Errno};
+use super::{Call, Errno, Origin};
 use crate::host::Host;
 use crate::wire::flags::set_xattr;
 use crate::wire::{GetXattrIn, GetXattrOut, Reply, SetXattrIn, Zeros};
@@ -54,8 +54,18 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         }
     }
 
-    /// Where the bytes lie. Of a large file that takes long, so it comes in steps; what they have found is kept in between.
+    /// Where the bytes lie. Of a large file that takes long, so it comes in steps; what they have found is kept in between. EAGAIN for users
+    /// where many such requests have entries of the ring already: this one costs its caller nothing, and could take them all.
     fn get_map(&self, input: &GetXattrIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        if let Origin::Ring {
+            is_new: true,
+            is_crowded: true,
+            ..
+        } = self.origin
+            && self.header.uid != 0
+        {
+            return Err(Errno(libc::EAGAIN));
+        }
         let (inode, maps) = (self.inode()?, &self.service.maps);
         let lock = || maps.lock().unwrap_or_else(PoisonError::into_inner);
         self.in_steps(|from| {

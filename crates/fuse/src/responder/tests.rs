@@ -10,10 +10,12 @@ use crate::device::Device;
 use crate::negotiate::Agreed;
 use crate::statistics::Statistics;
 use crate::tasks::{TaskCount, TaskCounts};
-use crate::wire::{CreateIn, EntryOut, FAllocateIn, ForgetOne, MkNodIn, OpenOut, ReadIn, ReleaseIn, WriteIn};
+use crate::wire::{
+    CreateIn, EntryOut, FAllocateIn, ForgetOne, GetXattrIn, MkNodIn, OpenOut, ReadIn, ReleaseIn, WriteIn,
+};
 use crate::worker::Asked;
 use homenode_engine::backing::BackingStore;
-use homenode_engine::fs::{Fs, Ino, NewInode};
+use homenode_engine::fs::{Fs, Ino, MAP_XATTR, NewInode};
 use homenode_engine::pool::{Ahead, Machine, MemberKind};
 use homenode_engine::{BLOCK_BYTES, Block, CpuId, MemberId, MemoryError, NodeId, Starved};
 use std::sync::Mutex;
@@ -244,6 +246,7 @@ fn ring(waited: Option<Duration>, done: u64) -> Origin {
         done,
         may_fetch: false,
         is_reading: false,
+        is_crowded: false,
     }
 }
 
@@ -418,6 +421,38 @@ fn a_ring_retries_where_a_device_reader_blocks() {
     assert!(refused(through_ring(Some(ROOM_TIMEOUT))), "ENOSPC after the timeout");
     errno(&responder, Opcode::Forget, unlinked, &encode(1_u64));
     assert!(matches!(through_ring(Some(ROOM_WAIT)), Answer::Due(header) if header.error == 0));
+}
+
+#[test]
+fn maps_of_files_take_no_more_than_a_part_of_a_ring() {
+    let responder = responder();
+    let file = make(&responder, b"file\0");
+    let asked = encode(GetXattrIn {
+        size: 256,
+        ..GetXattrIn::default()
+    });
+    let map = |uid, is_new, is_crowded| {
+        let arguments = [&asked[..], MAP_XATTR, b"\0"].concat();
+        let origin = Origin::Ring {
+            cpu: CpuId(0),
+            is_aside: false,
+            waited: None,
+            is_new,
+            done: 0,
+            may_fetch: false,
+            is_reading: false,
+            is_crowded,
+        };
+        let bytes = request(Opcode::GetXattr, file, uid, &arguments);
+        match responder.carry_out(Incoming::parse(&bytes), origin, &mut Reply::new(&mut [0; 256])) {
+            Answer::Due(header) => -header.error,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(map(1000, true, true), libc::EAGAIN, "long requests have enough entries");
+    for (uid, is_new, is_crowded) in [(1000, true, false), (1000, false, true), (0, true, true)] {
+        assert_eq!(map(uid, is_new, is_crowded), 0, "{uid} {is_new} {is_crowded}");
+    }
 }
 
 /// A ring's thread has others to serve: what takes long comes back to it, and what comes meanwhile is carried out between.

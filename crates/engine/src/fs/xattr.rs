@@ -27,6 +27,8 @@ const OWN_PREFIX: &[u8] = b"user.homenode.";
 pub(crate) const VALUE_BYTES_MAX: usize = 64 << 10;
 /// All names and values of one inode.
 const TOTAL_BYTES_MAX: usize = 1 << 20;
+/// All names of one inode, each with a NUL: with those that the filesystem has itself, no more than listxattr(2) can tell (XATTR_LIST_MAX).
+const NAMES_BYTES_MAX: usize = 63 << 10;
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 /// The value of [`MAP_XATTR`] for bytes by node.
@@ -261,8 +263,12 @@ fn check_mode(is_set: bool, mode: XattrMode) -> Result<()> {
 fn put<'a>(ino: Ino, state: &State, name: &'a [u8], value: &'a [u8]) -> Result<Change<'a>> {
     let all = state.xattrs.iter().flat_map(|all| all.iter());
     let others = all.filter(|(other, _)| ***other != *name);
-    let others_bytes: usize = others.map(|(name, value)| name.len() + value.len()).sum();
-    if others_bytes + name.len() + value.len() > TOTAL_BYTES_MAX {
+    let (mut names_bytes, mut bytes) = (name.len() + 1, name.len() + value.len());
+    for (name, value) in others {
+        names_bytes += name.len() + 1;
+        bytes += name.len() + value.len();
+    }
+    if bytes > TOTAL_BYTES_MAX || names_bytes > NAMES_BYTES_MAX {
         return Err(Error::NoSpace);
     }
     Ok(Change::Xattr { ino, name, value })

@@ -27,6 +27,20 @@ fn attributes_can_be_set_replaced_listed_and_removed() {
 }
 
 #[test]
+fn names_fit_into_one_list() {
+    let (fs, _) = empty_filesystem(1);
+    let inode = new_file(&fs, "a");
+    let name = |nth: u32| format!("user.{nth:09}").into_bytes();
+    let room = (0..)
+        .take_while(|nth| set(&fs, &inode, &name(*nth), b"").is_ok())
+        .count();
+    let listed = fs.xattr_names(&inode).len();
+    assert!(room > 4000 && listed <= 64 << 10, "{room} names, {listed} bytes");
+    assert_eq!(set(&fs, &inode, &name(999_999_999), b""), Err(Error::NoSpace));
+    assert_eq!(set(&fs, &inode, &name(0), b"x"), Ok(()), "it is there already");
+}
+
+#[test]
 fn names_and_values_have_limits() {
     let (fs, _) = empty_filesystem(1);
     let inode = new_file(&fs, "a");

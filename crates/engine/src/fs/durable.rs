@@ -421,16 +421,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// Finds room in the log for one record for each extent of a file, with the gate closed.
+    /// Finds room in the log for records of so many extents of a file, with the gate closed.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
-    pub(super) fn admit_extents(&self, file: &BlockFile, effect: Effect) -> Result<Option<Room<'_>>> {
+    pub(super) fn admit_extents(&self, effect: Effect, extents: impl FnOnce() -> u64) -> Result<Option<Room<'_>>> {
         let Some(journal) = &self.journal else { return Ok(None) };
-        let mut extents = 0;
-        file.map
-            .visit(&self.nodes, &(0..BlockMap::LIMIT), &mut |_, _| extents += 1);
-        let bytes = extents * EXTENT_RECORD_BYTES_MAX;
+        let bytes = RECORDS_BYTES_MAX + extents() * EXTENT_RECORD_BYTES_MAX;
         journal
             .promise(&self.pool, effect, bytes)
             .map(Some)

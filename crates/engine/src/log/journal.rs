@@ -574,8 +574,26 @@ impl Journal {
         let _one_at_a_time = self.filling.lock();
         let room = self.count(bytes);
         let promised = self.spare_for(self.promised.load(Ordering::Relaxed));
+        let before = self.spare.lock().len();
         let is_full = self.fill(pool, Effect::Adds.least_segments() + promised);
-        (is_full || self.has_spare(effect.least_segments() + promised)).then_some(room)
+        if is_full || self.has_spare(effect.least_segments() + promised) {
+            return Some(room);
+        }
+        self.give_back(pool, before);
+        None
+    }
+
+    /// Gives empty segments back but for so many, and those that there should be. With the lock for taking them.
+    fn give_back<M: Memory>(&self, pool: &Pool<M>, kept: usize) {
+        let excess = {
+            let wanted = self.writer.lock().segments.len() + SPARE_SEGMENTS;
+            let mut spare = self.spare.lock();
+            let kept = kept.max(wanted).min(spare.len());
+            spare.split_off(kept)
+        };
+        excess
+            .into_iter()
+            .for_each(|(first, blocks)| pool.free(first, blocks.into()));
     }
 
     /// Promises room for groups of `bytes` bytes, whether there is some or not.

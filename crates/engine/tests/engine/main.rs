@@ -11,6 +11,7 @@ mod extending;
 mod faults;
 mod file_model;
 mod kernel_files;
+mod log_room;
 mod metadata;
 mod namespace_model;
 mod namespace_races;

@@ -462,12 +462,19 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let _no_append = file.appending.write();
         let closed = inode.close(file, &self.slots);
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-        let _room = self.admit_extents(file, Effect::Adds)?;
+        let _room = self.admit_extents(Effect::Adds, || self.reserved_within(&closed, file, &blocks))?;
         let wanted = file.map.holes(&self.nodes, blocks.clone());
         self.pool.reserve(wanted)?;
         let mut got = 0;
         let result = file.map.reserve(&self.nodes, taker, blocks.clone(), &mut got);
-        self.log_extents(&closed, file, blocks);
+        if self.is_durable() {
+            // Placed blocks were told when they were placed.
+            let mut changes = self.extents_in(&closed, file, &[], blocks);
+            changes.retain(is_reserved);
+            if !changes.is_empty() {
+                self.tell_data(closed.ino, file, &changes);
+            }
+        }
         file.blocks.add(0, got);
         self.pool.unreserve(wanted - got);
         result?;
@@ -476,6 +483,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             self.set_size(&closed, file, bytes.end)?;
         }
         Ok(())
+    }
+
+    /// Extents without a place that `blocks` (file blocks) have at most when their holes are reserved. With the gate closed.
+    fn reserved_within(&self, closed: &Closed<'_>, file: &BlockFile, blocks: &Range<u64>) -> u64 {
+        let (mut extents, mut behind) = (0, blocks.start);
+        self.each_extent(closed, file, blocks, |extent| {
+            if let Change::Extent { at, blocks, .. } = extent {
+                extents += u64::from(at > behind) + u64::from(is_reserved(&extent));
+                behind = at + blocks;
+            }
+        });
+        extents + u64::from(behind < blocks.end)
     }
 
     /// Collapses or inserts `range`: whole blocks that begin inside the file, and end there if they are collapsed. The gate is closed while the new
@@ -498,7 +517,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         } else {
             Effect::Adds
         };
-        let _room = self.admit_extents(file, effect)?;
+        let moved = || {
+            let mut extents = 2;
+            self.each_extent(&closed, file, &(range.start / BLOCK..BlockMap::LIMIT), |_| extents += 1);
+            extents
+        };
+        let _room = self.admit_extents(effect, moved)?;
         let size = file.size.load(Ordering::Relaxed);
         let is_inside = match operation {
             Operation::CollapseRange => range.end < size,
@@ -675,6 +699,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.unreserve(freed.reserved);
         file.blocks.subtract(freed.placed + freed.reserved);
     }
+}
+
+/// Whether a change tells of room without a place.
+fn is_reserved(change: &Change<'_>) -> bool {
+    matches!(change, Change::Extent { first: None, .. })
 }
 
 /// Nothing lies in `range` (file blocks) any more.

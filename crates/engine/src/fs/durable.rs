@@ -776,8 +776,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             result = self.persist_all(journal, slot, &taken);
         }
         if let Err(error) = result {
-            // `saving` keeps their ranges: the next commit takes them again.
-            journal.dirty.lock().extend(taken.iter().map(|(inode, ..)| inode.ino));
+            self.settle_each(journal, slot, &files);
             journal.revoke(&self.pool);
             return Err(error.into());
         }
@@ -822,6 +821,29 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         journal.settled_all.store(through, Ordering::Relaxed);
         journal.release(&self.pool, through);
         Ok(())
+    }
+
+    /// Settles files one by one when some bytes cannot be made durable: those files stay on the list, and keep no other back.
+    fn settle_each(&self, journal: &Journal, slot: &Slot, files: &[std::sync::Arc<Inode>]) {
+        let settle = |inode: &Inode, file| {
+            let room = journal.promise(&self.pool, Effect::Frees, RECORDS_BYTES_MAX);
+            let may = room.is_some() && !journal.has_failed();
+            may && self.settle_file(journal, slot, inode, file, false).is_ok()
+        };
+        for inode in files {
+            let Some(file) = inode.blocks() else { continue };
+            // `saving` keeps a range that was not settled: the next commit takes it again.
+            if !settle(inode, file)
+                || file.changed.load(Ordering::Relaxed) != 0
+                || file.saving.load(Ordering::SeqCst) != 0
+            {
+                journal.dirty.lock().push(inode.ino);
+            }
+        }
+        if !journal.has_failed() {
+            // An error is told by the caller in any case.
+            let _ = self.force(journal, slot, None);
+        }
     }
 
     /// Makes the bytes of dirty ranges durable, or those of all members where that is one request.

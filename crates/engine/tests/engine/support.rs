@@ -13,7 +13,7 @@ pub(crate) use store::{ALLOCATED_NS, TestStore};
 
 use homenode_engine::cache::{Cached, FrameIndex, SliceOptions};
 use homenode_engine::fs::{Asking, Fs, Ino, Inode, NewInode, SetAttr};
-use homenode_engine::log::{LogOptions, MemberRecord, PoolName};
+use homenode_engine::log::{LogOptions, MemberRecord, PoolName, Superblock};
 use homenode_engine::pool::{Machine, MemberKind};
 use homenode_engine::{CpuId, MemberId, NodeId};
 use homenode_shared::Slot;
@@ -111,18 +111,39 @@ pub(crate) fn durable_on(frames: u32, nodes: u16, blocks: u64) -> TestFs {
         (MemberRecord { id, kind, blocks }, home)
     };
     let members: Vec<_> = (0..nodes).map(member).collect();
-    let options = LogOptions {
+    let (clock, root) = (ManualClock::default(), directory(0o755));
+    let options = log_options(0x5ec2e7, 1);
+    Fs::format(&machine(nodes), memory, clock, root, options, &members).expect("there is room for a log")
+}
+
+fn log_options(nonce: u64, witness: u128) -> LogOptions {
+    LogOptions {
         uuid: 7,
         name: PoolName::default(),
-        nonce: 0x5ec2e7,
-        witness: 1,
+        nonce,
+        witness,
         history: 1,
         segment_blocks: 64,
         metadata_bytes_max: u64::MAX,
         slack_bytes: 1 << 20,
-    };
-    let (clock, root) = (ManualClock::default(), directory(0o755));
-    Fs::format(&machine(nodes), memory, clock, root, options, &members).expect("there is room for a log")
+    }
+}
+
+/// The filesystem of [`durable_on`] opened after a power cut: only what was written to its disks is there. The disks are shared with `before`, which
+/// must not be used any more.
+pub(crate) fn after_power_cut(before: &TestFs, frames: u32, nodes: u16, blocks: u64) -> TestFs {
+    let (old, memory) = (before.pool().memory().below(), memory(Bytes::Disks { frames }, nodes));
+    for number in 0..nodes {
+        let (id, home) = (MemberId(number), NodeId(number));
+        memory.below().share_disk(old, id);
+        memory.add_disk(id, home, FrameIndex::new(blocks).expect("the disk is small"));
+    }
+    let copy = |at| memory.below().block_of_disk(MemberId(0), at);
+    let superblock = Superblock::newer(&copy(0), &copy(blocks - 1)).expect("the first disk has a superblock");
+    let options = log_options(superblock.tail.nonce, 2);
+    let home_of = |member: MemberId| NodeId(member.0);
+    let clock = ManualClock::default();
+    Fs::open_durable(&machine(nodes), memory, clock, options, superblock, &home_of).expect("the log is whole")
 }
 
 /// Memory of a pool without members.

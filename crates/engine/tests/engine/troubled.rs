@@ -2,7 +2,7 @@
 //!
 //! The pool is durable. Its log and the files of callers on node 0 lie on disk 0; disk 1 has those of callers on node 1, and the trouble.
 
-use crate::support::{BLOCK, Caller, POISON, TestFs, Trouble, durable_on, new_file, pattern, tend};
+use crate::support::{BLOCK, Caller, POISON, TestFs, Trouble, after_power_cut, durable_on, new_file, pattern, tend};
 use homenode_engine::fs::{Error, Inode, Result};
 use homenode_engine::{MemberId, Memory, NodeId};
 use std::ops::Range;
@@ -146,6 +146,51 @@ fn an_unwritable_block_stays_dirty_and_is_reported_until_written() {
     world.check(&file, 0..20, 1);
     world.check(&file, 20..40, 0);
     world.fs.check_invariants();
+}
+
+#[test]
+fn commits_settle_files_of_a_sound_disk_while_another_disk_takes_no_writes() {
+    let world = World::new();
+    let overwritten = world.file("overwritten", 0, 40);
+    world.sync_all().expect("both disks work");
+    world.trouble(|trouble| trouble.unwritten = ALL);
+    let stuck = world.file("stuck", 1, 20);
+    assert_eq!(world.sync_all(), Err(Error::Io));
+    let (large, small) = (world.file("large", 0, 300), world.file("small", 0, 2));
+    let caller = Caller::on_node(&world.fs, 0);
+    for at in 0..40 {
+        world.write(&caller, &overwritten, at, 1).expect("the disk works");
+    }
+    assert_eq!(world.sync_all(), Err(Error::Io));
+    assert!(!world.fs.has_failed(), "no store is lost: the log goes on");
+    let writes = || world.fs.pool().memory().below().requests(SOUND)[1];
+    let before = writes();
+    for _ in 0..3 {
+        assert_eq!(world.sync_all(), Err(Error::Io));
+    }
+    assert_eq!(writes(), before, "commits without a change write to the sound disk");
+    let later = world.file("later", 0, 2);
+
+    world.trouble(|trouble| trouble.unwritten = NONE);
+    let opened = World {
+        fs: after_power_cut(&world.fs, FRAMES, 2, BLOCKS),
+    };
+    for (name, old, blocks, version) in [
+        (&b"overwritten"[..], &overwritten, 40, 1),
+        (b"large", &large, 300, 0),
+        (b"small", &small, 2, 0),
+    ] {
+        let inode = opened.fs.lookup(&opened.fs.root(), name).expect("the name was settled");
+        assert_eq!(inode.ino(), old.ino());
+        assert_eq!(opened.fs.attr(&inode).size, blocks * BLOCK);
+        opened.check(&inode, 0..blocks, version);
+    }
+    for (name, unsettled) in [(&b"stuck"[..], &stuck), (b"later", &later)] {
+        if let Ok(inode) = opened.fs.lookup(&opened.fs.root(), name) {
+            assert_eq!((inode.ino(), opened.fs.attr(&inode).size), (unsettled.ino(), 0));
+        }
+    }
+    opened.fs.check_invariants();
 }
 
 #[test]

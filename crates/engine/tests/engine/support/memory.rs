@@ -115,6 +115,21 @@ impl TestMemory {
         self.add_storage(member, blocks, Some(Requests::default())).fill();
     }
 
+    /// Adds a disk of `other`: both reach the same bytes.
+    pub(crate) fn share_disk(&self, other: &Self, member: MemberId) {
+        self.members.write().insert(member, other.storage(member));
+    }
+
+    /// Bytes of a block of a disk.
+    pub(crate) fn block_of_disk(&self, member: MemberId, at: u64) -> [u8; BLOCK_BYTES] {
+        let storage = self.storage(member);
+        let words = storage.block(at).iter();
+        let bytes: Vec<u8> = words
+            .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes())
+            .collect();
+        bytes.try_into().expect("a block has that many bytes")
+    }
+
     fn add_storage(&self, member: MemberId, blocks: u64, requests: Option<Requests>) -> Arc<Storage> {
         let storage = Arc::new(Storage {
             blocks,

@@ -3,6 +3,7 @@
 //!
 //! An entry's key is 54 bits of hash, then 8 bits that tell names of equal hash apart. Cost: a tree of 32-byte entries.
 
+use super::inode::Body;
 use super::words::WORDS_NAME;
 use super::{Error, Ino, Inode, Result};
 use parking_lot::RwLock;
@@ -45,7 +46,24 @@ pub(super) struct Entry {
     pub(super) inode: Arc<Inode>,
 }
 
+/// Drops what is below one entry after the other: a tree may be deeper than a stack.
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let mut entries: Vec<Entry> = self.take_entries().collect();
+        while let Some(entry) = entries.pop() {
+            // `None` while others have it.
+            if let Some(Body::Directory(mut below)) = Arc::into_inner(entry.inode).map(|inode| inode.body) {
+                entries.extend(below.take_entries());
+            }
+        }
+    }
+}
+
 impl Directory {
+    fn take_entries(&mut self) -> impl Iterator<Item = Entry> {
+        std::mem::take(&mut self.entries.get_mut().by_key).into_values()
+    }
+
     pub(super) fn new(parent: Ino) -> Self {
         Self {
             parent: AtomicU64::new(parent.0),

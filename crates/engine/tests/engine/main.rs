@@ -7,6 +7,7 @@ mod attributes;
 mod blk;
 mod capabilities;
 mod closers;
+mod deep;
 mod extending;
 mod faults;
 mod file_model;

@@ -189,11 +189,24 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.commit(held, self.now_ns(), &[arrives, leaves])
     }
 
-    /// Locks both directories, an ancestor before what is below it.
+    /// Locks both directories: the second one without a wait, or else an ancestor before what is below it. Which that is takes two walks up to the
+    /// root, and any user can make a tree as deep as there is memory.
     fn lock_pair<'a>(&self, from: &'a Arc<Inode>, to: &'a Arc<Inode>) -> Result<Pair<'a>> {
+        const TRIES: u32 = 64;
         let (from_entries, to_entries) = (&from.directory()?.entries, &to.directory()?.entries);
         if from.ino == to.ino {
             return Ok(Pair::One(from_entries.write()));
+        }
+        for _ in 0..TRIES {
+            let from = from_entries.write();
+            if let Some(to) = to_entries.try_write() {
+                return Ok(Pair::Two { from, to });
+            }
+            drop(from);
+            let to = to_entries.write();
+            if let Some(from) = from_entries.try_write() {
+                return Ok(Pair::Two { from, to });
+            }
         }
         let from_first = self.is_within(to, from) || (!self.is_within(from, to) && from.ino < to.ino);
         Ok(if from_first {

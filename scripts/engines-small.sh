@@ -262,6 +262,14 @@ postgresql_temporary() {
     has_table || fail "PostgreSQL: no temporary table after the recipe"
     sorts_in pg_tblspc
     stop_postgresql
+
+    # Its owner has put a link in the place of the directory: root's directory behind it stays root's.
+    mkdir -m 755 "$scratch/of-root"
+    version=$mount/postgresql/$(basename "$version")
+    rm -r "$version"
+    "${as_postgres[@]}" ln -s "$scratch/of-root" "$version"
+    "$recipe" "$mount/postgresql" "$data" "$postgresql" postgres >/dev/null || fail "the recipe fails on a link"
+    [ "$(stat -c '%U %a' "$scratch/of-root")" = 'root 755' ] || fail "the recipe gives root's directory away: $(stat -c '%U %a' "$scratch/of-root")"
     take_down "$mount"
     echo "PostgreSQL, temporary tablespace: ok: sorts right on the mount; full: an error; lost: in the data directory; back: on the mount"
 }

@@ -318,6 +318,8 @@ kubernetes() {
         # A stat may still be answered for the pool that is dead.
         until_true 20 eval "echo $word >$volume/pool/node0/word" || fail "the DaemonSet's command: $(tail -n 3 "$scratch/kubernetes.log")"
         until_true 20 grep -qx "$word" "$scratch/seen" || fail "the pod with HostToContainer does not see the $word pool"
+        # After a listing the kernel asks the server for the directory's times: mkdir -p fails on the dead mount then.
+        ls "$volume/pool" >/dev/null
         kill_hard "${children[0]}"
         ! cat "$volume/pool/node0/word" 2>/dev/null || fail "a pool whose server was killed is still read"
     done

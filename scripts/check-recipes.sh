@@ -51,6 +51,13 @@ else
     units_checked="units SKIPPED: there is no systemd-analyze"
 fi
 
+# A restart of what wants the pool would start the pool too, while it stops or after it was lost.
+wrong=$(grep -rE '^Exec[A-Za-z]*=.*systemctl.* (try-)?restart ' "$recipes"/systemd/homenode*.d | grep -v -e ' --job-mode=ignore-requirements ') || true
+if [ -n "$wrong" ]; then
+    echo "check-recipes: a drop-in of a pool starts the pool that stops: $wrong" >&2
+    exit 1
+fi
+
 # In a page, a line "From `packaging/recipes/FILE`:" stands before an excerpt: each of its lines is a line of FILE, in order. Links lead to files.
 excerpts=$("$python" - docs/recipes/*.md <<'PYTHON'
 import os

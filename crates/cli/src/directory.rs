@@ -7,6 +7,7 @@ use crate::mountinfo::{Located, MountEntry, absolute, locate, shown};
 use crate::pool::durable::RESERVED;
 use crate::pool::known;
 use homenode::PoolName;
+use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -15,7 +16,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// An empty directory that nothing is mounted on.
 #[derive(Debug)]
@@ -151,23 +154,84 @@ pub(crate) fn fate(mount: &MountEntry) -> String {
 
 /// A homenode mount whose server is gone.
 pub(crate) fn is_dead(located: &Located) -> bool {
-    located.mount.is_homenode() && located.is_mount_point() && is_gone(located)
+    server_behind(located) == Behind::Nobody
 }
 
-/// Asks the mount, but not one whose server is there and does not answer (stopped, say): it would keep this process, which
-/// not even SIGKILL ends while its request is in a ring.
-fn is_gone(located: &Located) -> bool {
+/// Server of a homenode mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// Its server was killed.
+    Nobody,
+    /// A server without a socket here, as another program's or another container's, that has not answered for [`ANSWER_TIMEOUT`].
+    Silent,
+    /// Anything else.
+    Server,
+}
+
+/// Asks the mount, but not one whose server listens and does not answer (stopped, say).
+pub(crate) fn server_behind(located: &Located) -> Behind {
+    if !located.mount.is_homenode() || !located.is_mount_point() {
+        return Behind::Server;
+    }
     let may_answer = match Connection::open(located.mount.device) {
         Ok(mut server) => !server.is_silent(ANSWER_TIMEOUT),
         Err(ConnectError::Dead) => true,
         Err(ConnectError::Other(_)) => false,
     };
-    if !may_answer {
-        return false;
+    if may_answer { by_child(located) } else { Behind::Server }
+}
+
+/// Children that were killed and have not ended, with the mounts that they ask.
+static STUCK: Mutex<Vec<(u64, Child)>> = Mutex::new(Vec::new());
+
+/// Has a child ask the mount. A server that is stopped keeps the process that asks, which not even SIGKILL ends while its request is in a
+/// ring. A mount with such a child is not asked again until that has ended: viewers ask each second.
+fn by_child(located: &Located) -> Behind {
+    let id = located.mount.id;
+    {
+        let mut stuck = STUCK.lock();
+        stuck.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
+        if stuck.iter().any(|(mount, _)| *mount == id) {
+            return Behind::Silent;
+        }
     }
-    // The last is what a ring says whose thread has just died.
-    let dead = |errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED);
-    rustix::fs::statfs(&located.path).is_err_and(dead)
+    let mut command = Command::new("/proc/self/exe");
+    // A child that stays must keep nobody's directory busy.
+    command.arg("ask-mount").arg(&located.path).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else {
+        return Behind::Server;
+    };
+    let begun = Instant::now();
+    while begun.elapsed() < ANSWER_TIMEOUT {
+        match child.try_wait() {
+            Ok(None) => thread::sleep(Duration::from_millis(2)),
+            Ok(Some(status)) if status.code() == Some(1) => return Behind::Nobody,
+            _ => return Behind::Server,
+        }
+    }
+    // It has ended meanwhile, perhaps.
+    let _ = child.kill();
+    STUCK.lock().push((id, child));
+    Behind::Silent
+}
+
+/// Ask a mount; exit with 1 if nobody serves it.
+#[derive(clap::Args, Debug)]
+pub(crate) struct AskArgs {
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// Body of the child that asks a mount.
+pub(crate) fn ask(args: &AskArgs) -> Result<()> {
+    match rustix::fs::statfs(&args.directory) {
+        // The last is what a ring says whose thread has just died.
+        Err(error @ (Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED)) => {
+            fail!("nobody serves {}: {error}", shown(&args.directory))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether a path names a symbolic link, whatever that leads to.

@@ -95,6 +95,8 @@ enum Verb {
     Member(MemberCommand),
     #[command(hide = true)]
     Generate(generate::GenerateArgs),
+    #[command(hide = true)]
+    AskMount(directory::AskArgs),
 }
 
 /// Show the memory and disks that this machine offers to pools.
@@ -169,6 +171,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::Run(_) | Verb::Fsck(_) => unreachable!("run and fsck return before this match"),
         Verb::Member(MemberCommand::List(args)) => member_list::run(args),
         Verb::Generate(args) => generate::run(args, Cli::command()),
+        Verb::AskMount(args) => directory::ask(args),
     }
 }
 

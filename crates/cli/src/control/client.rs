@@ -2,7 +2,7 @@
 
 use super::protocol::{Outcome, Refusal, Reply, Request, StatusReport};
 use super::{To, hint, log_path, readers_path, socket_path};
-use crate::directory::{fate, is_dead};
+use crate::directory::{Behind, fate, is_dead, server_behind};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{Device, Located, MountEntry, first_homenode_mount, locate, mounts, shown};
 use homenode_linux::process::Stat;
@@ -331,11 +331,21 @@ pub(crate) fn unserved(path: &Path, to: To) -> Option<Unserved> {
             let failure = format!("the server of {name} does not answer: {why}");
             Unserved::Silent(mount, Failure::new(failure))
         }),
-        // Nobody listens, so the mount can be asked.
-        Err(ConnectError::Dead) => locate(&mount.mount_point).is_ok_and(|top| is_dead(&top)).then(|| {
-            let failure = dead_server(&mount);
-            Unserved::Dead(mount, failure)
-        }),
+        // Nobody listens, so the mount is asked.
+        Err(ConnectError::Dead) => match server_behind(&locate(&mount.mount_point).ok()?) {
+            Behind::Nobody => {
+                let failure = dead_server(&mount);
+                Some(Unserved::Dead(mount, failure))
+            }
+            Behind::Silent => {
+                let failure = format!(
+                    "the server of {name} does not answer, and has no socket here: is the program that mounted it stopped? `umount -l {name}` \
+                     takes the mount away"
+                );
+                Some(Unserved::Silent(mount, Failure::new(failure)))
+            }
+            Behind::Server => None,
+        },
         // Its queue is full. Who asks the mount would wait without end.
         Err(ConnectError::Other(error)) if error.kind() == io::ErrorKind::TimedOut => {
             let failure = Failure::new(format!("the server of {name} does not answer: {error}"));

@@ -107,6 +107,48 @@ fn stopped() {
     });
 }
 
+/// Pools that other programs mount, and servers with a /run of their own, have no socket here.
+#[test]
+fn stopped_without_a_socket() {
+    on_each_transport("stopped-no-socket", |scratch, dir, transport| {
+        up_by(transport, &dir);
+        let pid = server_pid(&dir).unwrap();
+        let socket = log_of(&dir).with_extension("sock");
+        fs::remove_file(&socket).unwrap();
+        // Readers have a directory of their own, where the machine has their group.
+        let _ = fs::remove_file(Path::new("/run/homenode-read").join(socket.file_name().unwrap()));
+        let silent = Stopped::new(pid);
+        let told = format!("the server of {} does not answer", dir.display());
+        thread::scope(|scope| {
+            for arguments in [
+                &["status"][..],
+                &["status", "--json"],
+                &["top", "--once"],
+                &["pool", "list"],
+                &["volume", "list"],
+            ] {
+                scope.spawn(move || said(arguments, None));
+            }
+            for arguments in [&["status"][..], &["down"], &["down", "--lazy"], &["file", "map"]] {
+                let (told, dir) = (&told, &dir);
+                scope.spawn(move || {
+                    let (said, success) = said(arguments, Some(dir));
+                    assert!(!success && said.contains(told), "{arguments:?}: {said}");
+                });
+            }
+            scope.spawn(|| {
+                let (again, success) = said(&["up", SIZE], Some(&dir));
+                assert!(!success && again.contains("mounted already"), "{again}");
+            });
+        });
+        drop(silent);
+        fs::write(dir.join("kept"), "kept").unwrap();
+        down(&dir);
+        wait_for_end(pid);
+        assert_nothing_mounted(scratch.path());
+    });
+}
+
 /// Whoever gives up waiting may end it and clear up.
 #[test]
 fn stopped_and_killed() {

@@ -4,7 +4,7 @@
 //! and stops nobody meanwhile. A server is believed about threads of its own user only, unless it is root's ([`seen_by`]): so nobody has another's threads
 //! moved by what a server of his claims. Its files it can only move itself.
 
-use crate::control::client::{ConnectError, Connection};
+use crate::control::client::{ConnectError, Connection, connect};
 use crate::control::protocol::{Outcome, Reply, Request};
 use crate::control::tasks::{owner, seen_by};
 use crate::control::{To, devices, hint, socket_path};
@@ -15,6 +15,7 @@ use homenode_policy::affinity::{FileId, MoveFile};
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time that a server has to answer. It needs some milliseconds.
@@ -45,7 +46,7 @@ pub(crate) fn ask() -> Ask {
 fn of_pool(servers: &mut HashMap<Device, Server>, device: Device) -> Option<PoolTasks> {
     let server = match servers.remove(&device) {
         Some(server) => Ok(server),
-        None => Server::connect(device),
+        None => Server::connect(&socket_path(device)),
     };
     let asked = server.and_then(|mut server| {
         let answer = server.tasks(Instant::now() + ANSWER_TIME)?;
@@ -88,8 +89,8 @@ struct Server {
 }
 
 impl Server {
-    fn connect(device: Device) -> io::Result<Self> {
-        let stream = UnixStream::connect(socket_path(device))?;
+    fn connect(path: &Path) -> io::Result<Self> {
+        let stream = connect(path, ANSWER_TIME)?;
         let uid = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
         Ok(Self {
             stream,
@@ -261,14 +262,21 @@ mod tests {
         let path = directory.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
         thread::spawn(move || answer(listener.accept().unwrap().0));
-        let stream = UnixStream::connect(path).unwrap();
-        let uid = rustix::net::sockopt::socket_peercred(&stream).unwrap().uid.as_raw();
-        let server = Server {
-            stream,
-            uid,
-            answer: None,
-        };
+        let server = Server::connect(&path).unwrap();
         (directory, server)
+    }
+
+    #[test]
+    fn a_stopped_server_with_a_full_queue_is_not_waited_for_without_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        // It accepts none of them.
+        rustix::net::listen(&listener, 1).unwrap();
+        let waiting: Vec<_> = (0..2).map(|_| Server::connect(&path).unwrap()).collect();
+        let error = Server::connect(&path).unwrap_err();
+        assert!(error.to_string().contains("for 0.3 s: is it stopped"), "{error}");
+        drop(waiting);
     }
 
     fn line(threads: &[u32]) -> Vec<u8> {

@@ -279,7 +279,7 @@ fn is_listed(sockets: &str, socket: &Path) -> bool {
 }
 
 /// Connects to a socket. Waits `within` while its queue is full, as that of a stopped server may be.
-fn connect(path: &Path, within: Duration) -> io::Result<UnixStream> {
+pub(crate) fn connect(path: &Path, within: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(within))?;
     match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
@@ -287,7 +287,7 @@ fn connect(path: &Path, within: Duration) -> io::Result<UnixStream> {
         Err(Errno::AGAIN) => {
             let why = format!(
                 "others wait to connect, and it took none of them for {} s: is it stopped?",
-                within.as_secs()
+                within.as_secs_f32()
             );
             Err(io::Error::new(io::ErrorKind::TimedOut, why))
         }

@@ -249,9 +249,11 @@ impl Ledger {
         own.files = busiest.into_iter().filter_map(place).collect();
         own.room = by_node(nodes.iter().map(|node| (*node, files.room(*node))));
         if self.lost_bytes > 0 {
-            let what = format!("{} bytes of threads that use the pool", self.lost_bytes);
-            let why = "there are more threads than its server tells apart, and they moved least";
-            own.unseen.push((what, why.to_owned()));
+            let why = format!(
+                "{} bytes are of threads that moved least, and there are more threads than its server tells apart",
+                self.lost_bytes
+            );
+            own.unseen.push(("bytes of threads that use the pool".to_owned(), why));
         }
         own.counted_ms = self.counted_ms;
         own
@@ -420,7 +422,10 @@ mod tests {
             (&tasks.files[..], &tasks.room[..]),
             (&[place][..], &[(0, 5), (1, 6)][..])
         );
-        assert!(tasks.unseen[0].0.starts_with("20 bytes"), "{:?}", tasks.unseen);
+        // Only its reason has a number: the daemon logs each kind once.
+        let (what, why) = &tasks.unseen[0];
+        assert_eq!(what, "bytes of threads that use the pool");
+        assert!(why.starts_with("20 bytes are of"), "{why}");
         // A burst of one second is half of it at most, and then it fades.
         ledger.note_after(1.0, vec![count(7, &[(N1, 100 * MIB)], &[(4, 100 * MIB)])], 0, started);
         let rate = |ledger: &Ledger| {

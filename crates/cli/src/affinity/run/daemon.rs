@@ -28,6 +28,8 @@ const AROUND_PERIODS: u64 = 30;
 const INHERIT_PERIODS: u64 = 10;
 /// Periods between two looks at pending changes: an interrupt that never arrives leaves its change pending.
 const PENDING_PERIODS: u64 = 5;
+/// Messages that are remembered as told. A machine has a few; further ones are not logged.
+const ONCE_MAX: usize = 1000;
 
 #[derive(Debug)]
 pub(super) struct Daemon {
@@ -71,10 +73,15 @@ impl Told {
     fn advise(&mut self, sensed: &Sensed, plan: &Plan) {
         for one in advice(sensed, plan) {
             let said = plain(&one.to_string());
-            if self.once.insert(said.clone()) {
+            if self.is_new(&said) {
                 tracing::warn!("{said}");
             }
         }
+    }
+
+    /// Whether a message is to be logged, as it has not been yet.
+    fn is_new(&mut self, said: &str) -> bool {
+        self.once.len() < ONCE_MAX && self.once.insert(said.to_owned())
     }
 }
 
@@ -323,7 +330,7 @@ impl Daemon {
     /// Once, not in every period.
     fn tell_unseen(&mut self, sensed: &Sensed) {
         for unseen in &sensed.unseen {
-            if self.told.once.insert(unseen.what.clone()) {
+            if self.told.is_new(&unseen.what) {
                 tracing::warn!("not seen: {}", plain(&unseen.to_string()));
             }
         }
@@ -360,4 +367,20 @@ fn tell_returned(plan: &Plan, applied: &Applied) -> usize {
 
 fn hardware() -> Result<Topology> {
     topology::read(&Source::Live).map_err(|error| Failure::new(chain(&error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_told_once_and_only_so_many_are_kept() {
+        let mut told = Told::default();
+        assert!(told.is_new("bytes of threads"));
+        assert!(!told.is_new("bytes of threads"));
+        for number in 0..2 * ONCE_MAX {
+            told.is_new(&format!("{number} bytes"));
+        }
+        assert_eq!(told.once.len(), ONCE_MAX);
+    }
 }

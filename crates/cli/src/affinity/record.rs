@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// of processes, threads and devices, and inode numbers of pools' files, but no command lines or environments.
 #[derive(Args, Debug)]
 pub(crate) struct RecordArgs {
-    /// Output directory: created if missing, else it must be empty.
+    /// Output directory: created if missing, else it must be empty and yours, and no other user may write to it.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     #[command(flatten)]

@@ -321,6 +321,12 @@ pub enum Error {
         /// Where.
         directory: PathBuf,
     },
+    /// Others may put links where a recording is to go.
+    #[error("{directory} belongs to another user, or others may write to it: name a directory that is not there yet", directory = directory.display())]
+    Shared {
+        /// Where.
+        directory: PathBuf,
+    },
     /// A recording cannot be written.
     #[error("cannot write {path}: {source}", path = path.display())]
     Write {

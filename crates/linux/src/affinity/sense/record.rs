@@ -22,8 +22,11 @@ use crate::topology::copy::{Broken, Copy, Recorded, crc};
 use crate::topology::sysfs::Tree;
 use crate::topology::{self, Source};
 use hwlocality::topology::export::xml::XMLExportFlags;
-use std::fs;
+use rustix::process::geteuid;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -41,18 +44,25 @@ const TOPOLOGY: &str = "topology.xml";
 /// on, the servers of its pools are asked by `ask`.
 ///
 /// # Errors
-/// What could not be read or written. What was written until then stays.
+/// What could not be read or written. What was written until then stays. [`Error::Shared`] for a directory that is not this user's alone.
 pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration, ask: Ask) -> Result<Sensed, Error> {
-    if fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some()) {
-        let directory = directory.to_path_buf();
-        return Err(Error::NotEmpty { directory });
-    }
-    let cannot_write = |path: PathBuf| |source: io::Error| Error::Write { path, source };
+    let (named, held) = (directory, own(directory)?);
+    // By its descriptor: whoever owns the directory above may put another one, with links in it, in its place.
+    let directory = &Path::new("/proc/self/fd").join(held.as_raw_fd().to_string());
+    let cannot_write = |path: PathBuf| {
+        let path = path
+            .strip_prefix(directory)
+            .map_or(path.clone(), |name| named.join(name));
+        |source: io::Error| Error::Write { path, source }
+    };
     let write = |name: &str, bytes: &[u8]| {
         let path = directory.join(name);
         fs::write(&path, bytes).map_err(cannot_write(path))
     };
-    fs::create_dir_all(directory).map_err(cannot_write(directory.to_path_buf()))?;
+    if fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some()) {
+        let directory = named.to_path_buf();
+        return Err(Error::NotEmpty { directory });
+    }
     let hardware = topology::load(source)?;
     let xml = hardware
         .export_xml(XMLExportFlags::empty())
@@ -70,7 +80,7 @@ pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration, 
     for (tree, name) in [(begin, "0.files"), (sensor.tree, "1.files")] {
         let copy = tree.into_copy().expect("both trees were made with a copy");
         copy.finish(&directory.join(name))
-            .map_err(|(path, source)| Error::Write { path, source })?;
+            .map_err(|(path, source)| cannot_write(path)(source))?;
     }
     let kernel = Tree::new(root).text("proc/sys/kernel/osrelease").unwrap_or_default();
     let mut meta = format!("{VERSION}\nkernel {kernel}\n");
@@ -81,6 +91,20 @@ pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration, 
     }
     write(META, format!("{meta}{END}\n").as_bytes())?;
     Ok(sensed)
+}
+
+/// Opens a directory, which is made if it is missing. Refuses one into which others may put links: root would write through them.
+fn own(directory: &Path) -> Result<File, Error> {
+    let mut new = fs::DirBuilder::new();
+    let made = new.recursive(true).mode(0o755).create(directory);
+    let held = made.and_then(|()| File::open(directory));
+    let held = held.and_then(|held| Ok((held.metadata()?, held)));
+    let path = directory.to_path_buf();
+    match held {
+        Ok((found, held)) if found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0 => Ok(held),
+        Ok(_) => Err(Error::Shared { directory: path }),
+        Err(source) => Err(Error::Write { path, source }),
+    }
 }
 
 /// The period that was recorded into `directory`.

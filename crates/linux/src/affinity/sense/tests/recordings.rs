@@ -172,6 +172,59 @@ fn recording_into_a_used_directory_is_refused() {
 }
 
 #[test]
+fn recording_into_a_directory_of_others_is_refused() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let directory = tempfile::tempdir().unwrap();
+    let refused = || {
+        let root = Path::new("/");
+        let recorded = record(
+            &topology::Source::Live,
+            root,
+            directory.path(),
+            PERIOD,
+            Box::new(Vec::new),
+        );
+        let error = recorded.unwrap_err();
+        assert!(matches!(error, Error::Shared { .. }), "{error}");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    };
+    for mode in [0o770, 0o702, 0o1777] {
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+        refused();
+    }
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    // Where that is allowed.
+    if chown(directory.path(), Some(65534), None).is_ok() {
+        refused();
+    }
+}
+
+/// Whoever owns the directory above may do so.
+#[test]
+fn a_directory_that_takes_the_place_of_the_recording_gets_nothing() {
+    use std::os::unix::fs::symlink;
+    let above = tempfile::tempdir().unwrap();
+    let (directory, moved) = (above.path().join("recording"), above.path().join("moved"));
+    let victim = above.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !directory.join("topology.xml").exists() {
+                std::thread::yield_now();
+            }
+            fs::rename(&directory, &moved).unwrap();
+            fs::create_dir(&directory).unwrap();
+            symlink(&victim, directory.join("meta")).unwrap();
+        });
+        let root = Path::new("/");
+        let period = std::time::Duration::from_millis(500);
+        record(&topology::Source::Live, root, &directory, period, Box::new(Vec::new)).unwrap();
+    });
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    recorded(&moved).unwrap();
+}
+
+#[test]
 fn modes_and_errors_are_recorded_too() {
     use std::os::unix::fs::PermissionsExt;
     let machine = four_cpus();

@@ -10,6 +10,7 @@ mod extents;
 mod relocate;
 
 pub(crate) use data::FILE_BYTES_MAX;
+pub(super) use extents::Merged;
 
 pub use advice::{Advice, READS_MAX, ReadAt};
 

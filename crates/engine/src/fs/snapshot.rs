@@ -1,15 +1,16 @@
 //! A snapshot of everything for the log, written while others go on.
 //!
-//! Each object is written under its own lock, so the snapshot is of no single moment; what was appended to the log since it began is played over
-//! it, and each change is a put of a whole value. It takes the old log's place when all of that is durable (rule R7).
+//! Each object is written under its own lock, and a large file in parts, so the snapshot is of no single moment; what was appended to the log since it
+//! began is played over it, and each change is a put of a whole value. It takes the old log's place when all of that is durable (rule R7).
 
+use super::block_file::{BlockFile, Merged};
 use super::durable::times;
 use super::inode::Body;
 use super::{Fs, Ino, Inode, Result};
 use crate::log::planted::{Planted, is_planted};
 use crate::log::{Change, Journal, Record};
 use crate::{Clock, Memory, MemoryError};
-use homenode_shared::{BlockMap, Slot};
+use homenode_shared::Slot;
 use std::sync::atomic::Ordering;
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -59,36 +60,57 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         append(&mut names);
     }
 
-    /// Shows an inode's attributes, times, extended attributes, target, blocks and size.
+    /// Shows an inode's attributes, extended attributes, target, blocks, size and times.
     fn each_record(&self, inode: &Inode, append: &mut dyn FnMut(&mut dyn Iterator<Item = Record<'_>>)) {
         let ino = inode.ino;
-        let mut data = Vec::new();
+        {
+            let state = inode.state.lock();
+            if state.evicted {
+                return;
+            }
+            let attributes = inode.attributes(&state);
+            let xattrs = state.xattrs.iter().flat_map(|all| all.iter());
+            let xattrs = xattrs.map(|(name, value)| Change::Xattr { ino, name, value });
+            let target = match &inode.body {
+                Body::Symlink(target) => Some(Change::Target { ino, target }),
+                _ => None,
+            };
+            let changes = [Change::Inode { ino, attributes }]
+                .into_iter()
+                .chain(xattrs)
+                .chain(target);
+            append(&mut changes.map(Record::Change));
+        }
         if let Some(file) = inode.blocks() {
-            let closed = inode.close(file, &self.slots);
-            self.each_extent(&closed, file, &(0..BlockMap::LIMIT), |extent| data.push(extent));
-            let bytes = file.size.load(Ordering::Acquire);
-            data.push(Change::Size { ino, bytes });
+            self.each_block(inode, file, append);
         }
-        let state = inode.state.lock();
-        if state.evicted {
-            return;
-        }
-        let attributes = inode.attributes(&state);
-        let xattrs = state.xattrs.iter().flat_map(|all| all.iter());
-        let xattrs = xattrs.map(|(name, value)| Change::Xattr { ino, name, value });
-        let target = match &inode.body {
-            Body::Symlink(target) => Some(Change::Target { ino, target }),
-            _ => None,
-        };
-        let changes = [Change::Inode { ino, attributes }]
-            .into_iter()
-            .chain(data)
-            .chain(xattrs)
-            .chain(target);
         let birth = Record::Birth {
             ino,
             ns: inode.btime_ns,
         };
-        append(&mut changes.chain([times(inode)]).map(Record::Change).chain([birth]));
+        append(&mut [Record::Change(times(inode)), birth].into_iter());
+    }
+
+    /// Shows a file's blocks, then its size. Others use the file between some blocks and the next: each change of theirs is behind the snapshot's
+    /// beginning, and is settled before the snapshot counts.
+    fn each_block(
+        &self,
+        inode: &Inode,
+        file: &BlockFile,
+        append: &mut dyn FnMut(&mut dyn Iterator<Item = Record<'_>>),
+    ) {
+        let ino = inode.ino;
+        let (mut next, mut last) = (Some(0), Merged::default());
+        while let Some(from) = next {
+            let mut data = Vec::new();
+            let closed = inode.close(file, &self.slots);
+            next = self.some_extents(&closed, file, from, &mut last, |extent| data.push(extent));
+            if next.is_none() {
+                let bytes = file.size.load(Ordering::Acquire);
+                data.extend(last.end(ino).into_iter().chain([Change::Size { ino, bytes }]));
+            }
+            drop(closed);
+            append(&mut data.into_iter().map(Record::Change));
+        }
     }
 }

@@ -625,6 +625,22 @@ fn pools_on_an_unsteady_disk_lose_nothing_and_stay_usable() {
     survive(&[DISK], states() / 7, |kind, random| vec![unsteady(kind, random)]);
 }
 
+/// Few writes of a disk succeed, so most commits fail: they settle files that are durable, and no other.
+fn mostly_failing(kind: Kind, random: &mut fastrand::Rng) -> Run {
+    let mut run = begun(kind, random);
+    run.memory.fail_often(random.u8(128..240));
+    for _ in 0..random.usize(3..=12) {
+        mix(&mut run, random, 0..=4, 0, OPERATIONS);
+        run.step(Operation::SyncAll);
+    }
+    run
+}
+
+#[test]
+fn failed_commits_settle_nothing_that_is_not_durable() {
+    survive(&[DISK], states() / 7, |kind, random| vec![mostly_failing(kind, random)]);
+}
+
 /// Flushes of a disk, which takes requests without any.
 fn flushes(memory: &sim::SimMemory) -> usize {
     let events = memory.take_events();

@@ -18,6 +18,7 @@ mod namespace_model;
 mod namespace_races;
 mod open;
 mod pool;
+mod snapshots;
 mod stamped;
 mod steps;
 mod support;

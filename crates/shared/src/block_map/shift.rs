@@ -6,6 +6,7 @@ use super::exclusive::children;
 use super::nodes::{Nodes, NodesExhausted, Taker};
 use super::{BlockMap, Extent, RUN_BLOCKS, slot_of, span};
 use crate::sync::{AtomicU64, Ordering};
+use std::convert::Infallible;
 use std::ops::Range;
 
 impl BlockMap {
@@ -44,14 +45,26 @@ impl BlockMap {
 
     /// Shows everything in `range` (file blocks), in ascending order, a block, a run or what is reserved at a time. *Exclusive.*
     pub fn visit(&self, nodes: &Nodes, range: &Range<u64>, show: &mut dyn FnMut(u64, Extent)) {
-        self.settle(nodes);
-        let shown = self.try_visit(nodes, range, &mut |at, extent| {
-            if let Some((at, extent)) = clip(at, extent, range.start, range.end) {
-                show(at, extent);
-            }
-            Ok(())
+        let Ok(()) = self.visit_until(nodes, range, &mut |at, extent| {
+            show(at, extent);
+            Ok::<_, Infallible>(())
         });
-        shown.expect("the closure returns Ok");
+    }
+
+    /// [`BlockMap::visit`] until `show` fails. *Exclusive.*
+    ///
+    /// # Errors
+    /// That of `show`.
+    pub fn visit_until<E>(
+        &self,
+        nodes: &Nodes,
+        range: &Range<u64>,
+        show: &mut dyn FnMut(u64, Extent) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.settle(nodes);
+        self.try_visit(nodes, range, &mut |at, extent| {
+            clip(at, extent, range.start, range.end).map_or(Ok(()), |(at, extent)| show(at, extent))
+        })
     }
 
     /// The last file block below `end` that is no hole. *Exclusive.*
@@ -69,12 +82,12 @@ impl BlockMap {
     }
 
     /// Visits like [`BlockMap::visit`], until `show` fails; an extent that is partly in `range` is shown whole.
-    fn try_visit(
+    fn try_visit<E>(
         &self,
         nodes: &Nodes,
         range: &Range<u64>,
-        show: &mut dyn FnMut(u64, Extent) -> Result<(), NodesExhausted>,
-    ) -> Result<(), NodesExhausted> {
+        show: &mut dyn FnMut(u64, Extent) -> Result<(), E>,
+    ) -> Result<(), E> {
         let range = self.within(range);
         self.tops(&range)
             .try_for_each(|(entry, level, base)| visit(nodes, entry, level, base, &range, show))
@@ -192,14 +205,14 @@ fn last(nodes: &Nodes, entry: &AtomicU64, level: u32, base: u64, end: u64) -> Op
 }
 
 /// Shows every entry of `range` that is no hole, with its first file block.
-fn visit(
+fn visit<E>(
     nodes: &Nodes,
     entry: &AtomicU64,
     level: u32,
     base: u64,
     range: &Range<u64>,
-    show: &mut dyn FnMut(u64, Extent) -> Result<(), NodesExhausted>,
-) -> Result<(), NodesExhausted> {
+    show: &mut dyn FnMut(u64, Extent) -> Result<(), E>,
+) -> Result<(), E> {
     let value = Entry(entry.load(Ordering::Relaxed));
     debug_assert!(!value.is_locked());
     let blocks = span(level);

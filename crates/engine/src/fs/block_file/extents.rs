@@ -22,6 +22,8 @@ const STEP_RUNS: u64 = STEP_BLOCKS / RUN_BLOCKS;
 const EXTENT_BLOCKS: u64 = 16;
 /// Blocks that one step zeroes, about: 2 MiB, a millisecond or two.
 const STEP_BLOCKS_ZEROED: u64 = RUN_BLOCKS;
+/// Entries of a map that are shown with the gate closed, where others go on in between: less than a millisecond.
+const STEP_ENTRIES: u64 = 8192;
 const _: () = assert!(
     STEP_BLOCKS >= 2 * RUN_BLOCKS,
     "a step that ends at a run's end makes progress"
@@ -187,24 +189,35 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         range: &Range<u64>,
         mut show: impl FnMut(Change<'a>),
     ) {
-        let ino = closed.ino;
-        let mut last: Option<(u64, u64, Option<Block>)> = None;
-        let mut show = |(at, blocks, first)| show(Change::Extent { ino, at, blocks, first });
+        let mut last = Merged::default();
         file.map.visit(&self.nodes, range, &mut |at, extent| {
-            let (first, blocks) = match extent {
-                Extent::Placed { block, blocks } => (Some(block), blocks),
-                Extent::Reserved { blocks } => (None, blocks),
-            };
-            match &mut last {
-                Some((start, count, begin))
-                    if *start + *count == at && begin.map(|begin| begin.plus(*count)) == first =>
-                {
-                    *count += blocks;
-                }
-                _ => last.replace((at, blocks, first)).into_iter().for_each(&mut show),
-            }
+            last.add(closed.ino, at, extent).into_iter().for_each(&mut show);
         });
-        last.into_iter().for_each(show);
+        last.end(closed.ino).into_iter().for_each(show);
+    }
+
+    /// Shows extents as [`Fs::each_extent`] does, from file block `from` on, of some entries of the map; `last` keeps the one that may go on. Gives the file
+    /// block where the next ones begin.
+    pub(in crate::fs) fn some_extents<'a>(
+        &self,
+        closed: &Closed<'_>,
+        file: &BlockFile,
+        from: u64,
+        last: &mut Merged,
+        mut show: impl FnMut(Change<'a>),
+    ) -> Option<u64> {
+        let mut left = STEP_ENTRIES;
+        let all = file
+            .map
+            .visit_until(&self.nodes, &(from..BlockMap::LIMIT), &mut |at, extent| {
+                if left == 0 {
+                    return Err(at);
+                }
+                left -= 1;
+                last.add(closed.ino, at, extent).into_iter().for_each(&mut show);
+                Ok(())
+            });
+        all.err()
     }
 
     /// See [`Fs::fallocate_step`]. For a volume nothing is reserved, and the range lies within its size.
@@ -698,6 +711,37 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .for_each(|(first, count)| self.free_blocks(first, count));
         self.unreserve(freed.reserved);
         file.blocks.subtract(freed.placed + freed.reserved);
+    }
+}
+
+/// The last extent of a map that was seen, with those before it that lie one behind the other: file block, blocks and the first block in the pool.
+#[derive(Default)]
+pub(in crate::fs) struct Merged(Option<(u64, u64, Option<Block>)>);
+
+impl Merged {
+    /// Takes the next extent; gives the one before when the two are not one.
+    fn add<'a>(&mut self, ino: Ino, at: u64, extent: Extent) -> Option<Change<'a>> {
+        let (first, blocks) = match extent {
+            Extent::Placed { block, blocks } => (Some(block), blocks),
+            Extent::Reserved { blocks } => (None, blocks),
+        };
+        match &mut self.0 {
+            Some((start, count, begin)) if *start + *count == at && begin.map(|begin| begin.plus(*count)) == first => {
+                *count += blocks;
+                None
+            }
+            _ => {
+                let before = self.end(ino);
+                self.0 = Some((at, blocks, first));
+                before
+            }
+        }
+    }
+
+    /// Gives the last one.
+    pub(in crate::fs) fn end<'a>(&mut self, ino: Ino) -> Option<Change<'a>> {
+        let (at, blocks, first) = self.0.take()?;
+        Some(Change::Extent { ino, at, blocks, first })
     }
 }
 

@@ -1,0 +1,88 @@
+//! Snapshots of a durable pool beside threads that change files.
+
+use crate::support::threads::run_all;
+use crate::support::{BLOCK, Caller, TestFs, after_power_cut, durable_on, new_file, sized};
+use homenode_engine::fs::{Error, Inode, fallocate_mode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const FRAMES: u32 = 256;
+const POOL_BLOCKS: u64 = 60_000;
+/// Extents of the file: more than a snapshot shows with the file's gate closed.
+const EXTENTS: u64 = 20_000;
+const CHANGES: u64 = 3000;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// All bytes of a file.
+fn bytes(fs: &TestFs, inode: &Inode) -> Vec<u8> {
+    let caller = Caller::on_node(fs, 0);
+    let mut bytes = vec![0; fs.attr(inode).size as usize];
+    let read = fs.read(&caller.asking(), inode, 0, &mut bytes);
+    assert_eq!(read, Ok(bytes.len()));
+    bytes
+}
+
+/// Changes the file: a block or some, blocks that go, or all that lies behind some.
+fn change(fs: &TestFs, caller: &Caller, inode: &Inode, random: &mut fastrand::Rng) {
+    let asking = caller.asking();
+    let blocks = fs.attr(inode).size / BLOCK;
+    let (at, count) = (random.u64(..blocks), random.u64(1..4));
+    let mode = match random.u32(..40) {
+        0 => fallocate_mode::COLLAPSE_RANGE,
+        1 => fallocate_mode::INSERT_RANGE,
+        2..10 => fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE,
+        10 => {
+            let cut = fs.set_attr(inode, &sized(blocks * BLOCK - 9000));
+            return assert!(cut.is_ok());
+        }
+        _ => {
+            let new = vec![random.u8(1..); (count * BLOCK) as usize];
+            return assert_eq!(fs.write(&asking, inode, at * BLOCK, &new, false), Ok(new.len()));
+        }
+    };
+    let changed = fs.fallocate(&asking, inode, mode, at * BLOCK, count * BLOCK);
+    assert!(matches!(changed, Ok(()) | Err(Error::Invalid)), "{changed:?}");
+}
+
+#[test]
+fn a_file_that_changes_during_snapshots_is_whole_after_a_power_cut() {
+    let fs = Arc::new(durable_on(FRAMES, 1, POOL_BLOCKS));
+    let files = ["a", "b"].map(|name| new_file(&fs, name));
+    let caller = Caller::on_node(&fs, 0);
+    for at in 0..EXTENTS {
+        for file in &files {
+            let written = fs.write(&caller.asking(), file, at * BLOCK, &[7; BLOCK as usize], false);
+            assert_eq!(written, Ok(BLOCK as usize));
+        }
+    }
+    let [file, other] = files;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let changing: Job = {
+        let (fs, file, is_over) = (Arc::clone(&fs), Arc::clone(&file), Arc::clone(&is_over));
+        Box::new(move || {
+            let (caller, mut random) = (Caller::on_node(&fs, 0), fastrand::Rng::with_seed(7));
+            (0..CHANGES).for_each(|_| change(&fs, &caller, &file, &mut random));
+            is_over.store(true, Ordering::Relaxed);
+        })
+    };
+    let compacting: Job = {
+        let (fs, is_over) = (Arc::clone(&fs), Arc::clone(&is_over));
+        Box::new(move || {
+            let slot = fs.slots().claim().expect("slots are free");
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(fs.compact(&slot), Ok(()));
+            }
+        })
+    };
+    run_all(vec![changing, compacting]);
+    let slot = fs.slots().claim().expect("slots are free");
+    assert_eq!(fs.sync_all(&slot), Ok(()));
+    let before = [&file, &other].map(|inode| bytes(&fs, inode));
+    let opened = after_power_cut(&fs, FRAMES, 1, POOL_BLOCKS);
+    opened.check_invariants();
+    for (name, before) in ["a", "b"].into_iter().zip(before) {
+        let inode = opened.lookup(&opened.root(), name.as_bytes()).expect("it is durable");
+        assert!(bytes(&opened, &inode) == before, "{name} has other bytes");
+    }
+}

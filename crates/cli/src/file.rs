@@ -101,7 +101,9 @@ pub(crate) fn map_of(path: &Path, name: &str) -> Result<Vec<NodeBytes>> {
     let bytes = match rustix::fs::getxattr(path, MAP_XATTR, &mut value[..]) {
         Ok(bytes) => bytes,
         Err(Errno::ACCESS) => fail!("cannot read where {name} lies: you may not read the file"),
-        Err(Errno::AGAIN) => fail!("cannot read where {name} lies: many such requests are under way; try again"),
+        Err(Errno::AGAIN) => {
+            fail!("cannot read where {name} lies: others ask the same of large files; try again later")
+        }
         Err(error) => fail!("cannot read where {name} lies: {error}"),
     };
     let nodes = std::str::from_utf8(&value[..bytes]).ok().and_then(parse_map);

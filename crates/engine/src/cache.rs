@@ -463,10 +463,14 @@ impl<M: Disks> Memory for Cached<M> {
         let Some(disk) = disk else {
             return self.below.persist_each(stretches);
         };
-        let saved = stretches
-            .iter()
-            .map(|(at, bytes)| self.save_bytes(disk, *at, 0, *bytes));
-        let saved = saved.fold(Ok(()), Result::and);
+        let mut saved = Ok(());
+        for (at, bytes) in stretches {
+            saved = self.save_bytes(disk, *at, 0, *bytes).and(saved);
+            // A disk that takes nothing may take long for each.
+            if saved.is_err() && disk.1.saving.is_hopeless() {
+                break;
+            }
+        }
         saved.and(self.flush(disk.1))
     }
 

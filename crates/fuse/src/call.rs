@@ -175,8 +175,6 @@ pub(crate) enum Origin {
         may_fetch: bool,
         /// Whether it has begun to read some: others may wait for those.
         is_reading: bool,
-        /// Whether requests that go by steps have a quarter of its entries.
-        is_crowded: bool,
     },
 }
 
@@ -213,6 +211,9 @@ impl From<Full> for Errno {
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// Carries out `request` and writes the payload of its answer to `reply`.
     pub(crate) fn carry_out(&self, request: Request<'_>, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        if matches!(&request, Request::GetXattr { name, .. } if *name == MAP_XATTR) {
+            self.admit_map()?;
+        }
         let frees_long = || self.frees_long(&request).then_some(Later::Disk(Way::Long));
         let _waiting = match self.disk_wait(&request).or_else(frees_long) {
             None => None,

@@ -169,13 +169,15 @@ impl<M: Disks> Cached<M> {
     pub(super) fn save_range(&self, (cache, disk): (&Cache, &Disk), range: Range<u64>) -> Result<(), MemoryError> {
         let mut looks = 0;
         let before = disk.saving.failures();
+        // A disk that takes nothing may take long for each.
+        let failures_max = if disk.saving.is_hopeless() { 2 } else { FAILURES_MAX };
         let (mut at, mut failures) = (range.start, 0);
         while let Some(first) = disk.index.next_dirty(at, range.end) {
             let saved = self.save_run((cache, disk), first, range.end);
             at = saved.behind;
             if saved.result.is_err() {
                 failures += 1;
-                if failures == FAILURES_MAX {
+                if failures >= failures_max {
                     break;
                 }
                 // Again, with fewer blocks: so that those beside one that cannot be written are. Then what lies behind it.

@@ -124,6 +124,17 @@ impl Journal {
     }
 }
 
+/// Whether a file is settled, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Settling {
+    /// If something of it is unsettled. Few bytes go into the log, as that is one request.
+    IfNeeded,
+    /// Also if nothing is.
+    Always,
+    /// If something of it is unsettled; all bytes go to their places.
+    InPlace,
+}
+
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// Tells the log of changes.
     pub(super) fn tell(&self, now_ns: i64, changes: &[Change<'_>]) {
@@ -538,7 +549,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     && let Some(inode) = self.table.find(ino)
                     && let Some(file) = inode.blocks()
                 {
-                    self.settle_file(journal, slot, &inode, file, true)?;
+                    self.settle_file(journal, slot, &inode, file, Settling::Always)?;
                 } else {
                     // One that is gone has lost its name before this: it shows nothing, and groups behind its need still count.
                     journal.append_records(&self.pool, self.now_ns(), [settled_wholly(ino)].into_iter());
@@ -552,12 +563,19 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Makes a file's bytes durable, and appends that its changes are settled; `always`, or when there are such.
-    fn settle_file(&self, journal: &Journal, slot: &Slot, inode: &Inode, file: &BlockFile, always: bool) -> Result<()> {
+    fn settle_file(
+        &self,
+        journal: &Journal,
+        slot: &Slot,
+        inode: &Inode,
+        file: &BlockFile,
+        settling: Settling,
+    ) -> Result<()> {
         let syncing = journal.syncing(inode.ino);
         loop {
             let inside = inode.enter(file, slot);
             if let Some(_one_at_a_time) = syncing.try_lock() {
-                return self.settle_inside(journal, inode, file, Some(inside), always);
+                return self.settle_inside(journal, inode, file, Some(inside), settling);
             }
             // Outside, as the thread that has the lock may wait for a disk.
             drop(inside);
@@ -571,7 +589,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         // A commit must not take the range in between.
         let _one_at_a_time = journal.syncing(inode.ino).lock();
         self.note_dirty(inode.ino, file, 0..BlockMap::LIMIT);
-        self.settle_inside(journal, inode, file, None, false)
+        self.settle_inside(journal, inode, file, None, Settling::IfNeeded)
     }
 
     /// Tells the log of changes of a file nothing of which is unsettled, with the gate closed; makes them durable at once.
@@ -593,7 +611,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         inode: &Inode,
         file: &BlockFile,
         inside: Option<Pass<'_>>,
-        always: bool,
+        settling: Settling,
     ) -> Result<()> {
         let ino = inode.ino;
         let early = is_planted(Planted::EndBeforeTaking).then(|| {
@@ -607,7 +625,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.after_taking(!dirty.is_empty());
         // Relaxed: it is written before the writer of a group that came before `through` returned, or that is not meant.
         let is_settled = file.changed.load(Ordering::Relaxed) <= journal.settled_all.load(Ordering::Relaxed);
-        if dirty.is_empty() && is_settled && !always {
+        if dirty.is_empty() && is_settled && settling != Settling::Always {
             return Ok(());
         }
         if is_planted(Planted::RecordBeforeBytes) {
@@ -620,12 +638,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             };
             journal.append_records(&self.pool, self.now_ns(), [early].into_iter());
         }
-        let saved = self.save(journal, file, dirty.clone(), inside).map_err(|error| {
-            self.note_dirty(ino, file, dirty);
-            // Before anybody is told: who hears of it may end the process, and the next one believes all that was stored under the witness.
-            journal.revoke(&self.pool);
-            Error::from(error)
-        })?;
+        let saved = self
+            .save(journal, file, dirty.clone(), inside, settling)
+            .map_err(|error| {
+                self.note_dirty(ino, file, dirty);
+                // Before anybody is told: who hears of it may end the process, and the next one believes all that was stored under the witness.
+                journal.revoke(&self.pool);
+                Error::from(error)
+            })?;
         let (place, inline, _room) = match saved {
             Saved::Nothing => (0..0, Vec::new(), None),
             Saved::InPlace(place) => (place, Vec::new(), None),
@@ -660,13 +680,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         dirty: Range<u64>,
         inside: Option<Pass<'_>>,
+        settling: Settling,
     ) -> std::result::Result<Saved<'a>, MemoryError> {
         if dirty.is_empty() || is_planted(Planted::BytesNotPersisted) {
             return Ok(Saved::Nothing);
         }
         let memory = self.pool.memory();
         let blocks = dirty.end - dirty.start;
-        let is_small = blocks.saturating_mul(BLOCK) <= memory.inline_bytes_max() as u64;
+        let is_small =
+            settling != Settling::InPlace && blocks.saturating_mul(BLOCK) <= memory.inline_bytes_max() as u64;
         // A log that is too long, or in a full pool, has no room for bytes.
         let room = || journal.promise_at_once(blocks * (BLOCK + RECORD_OF_BYTES_MAX));
         let Some(room) = (is_small && !journal.is_too_long()).then(room).flatten() else {
@@ -776,7 +798,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             result = self.persist_all(journal, slot, &taken);
         }
         if let Err(error) = result {
-            self.settle_each(journal, slot, &files);
+            self.settle_each(journal, slot, &taken);
             journal.revoke(&self.pool);
             return Err(error.into());
         }
@@ -813,7 +835,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
         }
         for (inode, file) in again {
-            self.settle_file(journal, slot, inode, file, false)?;
+            self.settle_file(journal, slot, inode, file, Settling::IfNeeded)?;
         }
         self.force(journal, slot, None)?;
         // Nothing but what this appended, when nobody did meanwhile.
@@ -823,27 +845,59 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(())
     }
 
-    /// Settles files one by one when some bytes cannot be made durable: those files stay on the list, and keep no other back.
-    fn settle_each(&self, journal: &Journal, slot: &Slot, files: &[std::sync::Arc<Inode>]) {
-        let settle = |inode: &Inode, file| {
-            let room = journal.promise(&self.pool, Effect::Frees, RECORDS_BYTES_MAX);
-            let may = room.is_some() && !journal.has_failed();
-            may && self.settle_file(journal, slot, inode, file, false).is_ok()
-        };
-        for inode in files {
-            let Some(file) = inode.blocks() else { continue };
+    /// Settles each file by itself, when a commit has failed; a file whose bytes cannot be written stays on the list. Members that failed come last.
+    fn settle_each(&self, journal: &Journal, slot: &Slot, taken: &[(&std::sync::Arc<Inode>, &BlockFile, Range<u64>)]) {
+        /// Files whose bytes cannot be written, one behind the other, after which the others are not tried.
+        const FAILURES_MAX: u32 = 16;
+        let settle = |inode: &Inode, file: &BlockFile| {
+            let has_room = || {
+                let room = journal.promise(&self.pool, Effect::Frees, RECORDS_BYTES_MAX);
+                room.is_some()
+            };
+            // What is in the log twice makes that longer, which nothing shortens now.
+            let is_settled = !journal.has_failed()
+                && has_room()
+                && self.settle_file(journal, slot, inode, file, Settling::InPlace).is_ok();
             // `saving` keeps a range that was not settled: the next commit takes it again.
-            if !settle(inode, file)
-                || file.changed.load(Ordering::Relaxed) != 0
-                || file.saving.load(Ordering::SeqCst) != 0
-            {
+            if !is_settled || file.changed.load(Ordering::Relaxed) != 0 || file.saving.load(Ordering::SeqCst) != 0 {
                 journal.dirty.lock().push(inode.ino);
             }
+            is_settled
+        };
+        let force = || {
+            if !journal.has_failed() {
+                // An error is told by the caller in any case.
+                let _ = self.force(journal, slot, None);
+            }
+        };
+        let member_of = |inode: &Inode, file: &BlockFile, dirty: &Range<u64>| {
+            let _inside = inode.enter(file, slot);
+            file.map.find_one(&self.nodes, dirty.start).map(Block::member)
+        };
+        let (mut failed, mut put_off) = (Vec::new(), Vec::new());
+        for (inode, file, dirty) in taken {
+            let member = member_of(inode, file, dirty);
+            if member.is_some_and(|member| failed.contains(&member)) {
+                put_off.push((*inode, *file));
+            } else if !settle(inode, file) {
+                failed.extend(member);
+            }
         }
-        if !journal.has_failed() {
-            // An error is told by the caller in any case.
-            let _ = self.force(journal, slot, None);
+        force();
+        if put_off.is_empty() {
+            return;
         }
+        let mut failures = 0;
+        for (inode, file) in put_off {
+            if failures == FAILURES_MAX {
+                journal.dirty.lock().push(inode.ino);
+            } else if settle(inode, file) {
+                failures = 0;
+            } else {
+                failures += 1;
+            }
+        }
+        force();
     }
 
     /// Makes the bytes of dirty ranges durable, or those of all members where that is one request.

@@ -120,6 +120,36 @@ pub(crate) fn in_time<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + S
 }
 
 #[test]
+fn commits_that_fail_do_not_fill_the_log() {
+    let world = World::new();
+    let small: Vec<_> = (0..8).map(|nth| world.file(&format!("small{nth}"), 0, 4)).collect();
+    let stuck: Vec<_> = (0..8).map(|nth| world.file(&format!("stuck{nth}"), 1, 2)).collect();
+    world.sync_all().expect("both disks work");
+    world.trouble(|trouble| trouble.unwritten = ALL);
+    let [sound, troubled] = [0, 1].map(|node| Caller::on_node(&world.fs, node));
+    let before = world.fs.statfs().free;
+    for version in 1..200 {
+        for (inode, caller) in small
+            .iter()
+            .map(|inode| (inode, &sound))
+            .chain(stuck.iter().map(|inode| (inode, &troubled)))
+        {
+            world.write(caller, inode, 0, version).expect("it has its place");
+        }
+        assert_eq!(world.sync_all(), Err(Error::Io));
+    }
+    let taken = before.saturating_sub(world.fs.statfs().free);
+    assert!(taken <= 400, "{taken} blocks became log, of {} written", 199 * 16);
+    new_file(&world.fs, "more");
+    world.trouble(|trouble| trouble.unwritten = NONE);
+    world.sync_all().expect("both disks work");
+    let fs = after_power_cut(&world.fs, FRAMES, 2, BLOCKS);
+    for name in ["small7", "stuck7", "more"] {
+        fs.lookup(&fs.root(), name.as_bytes()).expect("it was settled");
+    }
+}
+
+#[test]
 fn an_unwritable_block_stays_dirty_and_is_reported_until_written() {
     let world = World::new();
     let (other, file) = (world.file("other", 0, 300), world.file("file", 1, 40));

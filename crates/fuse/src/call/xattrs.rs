@@ -6,13 +6,17 @@ use crate::wire::flags::set_xattr;
 use crate::wire::{GetXattrIn, GetXattrOut, Reply, SetXattrIn, Zeros};
 use homenode_engine::fs::{Error, FoundMap, MAP_XATTR, WORDS_XATTR, XattrMode, map_value};
 use homenode_engine::{Clock, Memory};
-use std::sync::PoisonError;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
 /// SELinux's label of a file.
 const LABEL: &[u8] = b"security.selinux";
 const XATTR_CREATE: u32 = libc::XATTR_CREATE as u32;
 const XATTR_REPLACE: u32 = libc::XATTR_REPLACE as u32;
+
+/// Requests for maps of files that are under way at a time, in all rings.
+const MAPS_MAX: usize = 2;
 
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn set_xattr(&self, input: &SetXattrIn, name: &[u8], value: &[u8]) -> Result<(), Errno> {
@@ -54,20 +58,29 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         }
     }
 
-    /// Where the bytes lie. Of a large file that takes long, so it comes in steps; what they have found is kept in between. EAGAIN for users
-    /// where many such requests have entries of the ring already: this one costs its caller nothing, and could take them all.
-    fn get_map(&self, input: &GetXattrIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
-        if let Origin::Ring {
-            is_new: true,
-            is_crowded: true,
-            ..
-        } = self.origin
-            && self.header.uid != 0
-        {
-            return Err(Errno(libc::EAGAIN));
+    /// Counts a request for a map that comes to a ring.
+    ///
+    /// # Errors
+    /// EAGAIN for users while [`MAPS_MAX`] are under way: such a request costs its caller nothing, and could take all entries of a ring for long.
+    pub(super) fn admit_map(&self) -> Result<(), Errno> {
+        if let Origin::Ring { is_new: true, .. } = self.origin {
+            let mut maps = self.maps();
+            if maps.len() >= MAPS_MAX && self.header.uid != 0 {
+                return Err(Errno(libc::EAGAIN));
+            }
+            maps.insert(self.header.unique, FoundMap::default());
         }
-        let (inode, maps) = (self.inode()?, &self.service.maps);
-        let lock = || maps.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(())
+    }
+
+    fn maps(&self) -> MutexGuard<'_, HashMap<u64, FoundMap>> {
+        self.service.maps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the bytes lie. Of a large file that takes long, so it comes in steps; what they have found is kept in between.
+    fn get_map(&self, input: &GetXattrIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let (inode, lock) = (self.inode(), || self.maps());
+        let inode = inode.inspect_err(|_| _ = lock().remove(&self.header.unique))?;
         self.in_steps(|from| {
             let kept = lock().remove(&self.header.unique).filter(|_| from > 0);
             let mut found = kept.unwrap_or_default();

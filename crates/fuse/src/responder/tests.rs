@@ -246,7 +246,6 @@ fn ring(waited: Option<Duration>, done: u64) -> Origin {
         done,
         may_fetch: false,
         is_reading: false,
-        is_crowded: false,
     }
 }
 
@@ -424,35 +423,53 @@ fn a_ring_retries_where_a_device_reader_blocks() {
 }
 
 #[test]
-fn maps_of_files_take_no_more_than_a_part_of_a_ring() {
+fn few_maps_of_files_are_under_way_at_a_time() {
     let responder = responder();
-    let file = make(&responder, b"file\0");
+    let (file, small) = (make(&responder, b"file\0"), make(&responder, b"small\0"));
+    // A block and a hole in turns: more than a step looks at.
+    for at in 0..600 {
+        let input = encode(WriteIn {
+            offset: at * 2 * BLOCK_BYTES as u64,
+            size: 1,
+            ..WriteIn::default()
+        });
+        let write = request(Opcode::Write, file, 0, &[&input[..], &[7]].concat());
+        assert_eq!(ask(&responder, &write).unwrap().0, 0);
+    }
     let asked = encode(GetXattrIn {
         size: 256,
         ..GetXattrIn::default()
     });
-    let map = |uid, is_new, is_crowded| {
+    let attempt = |unique: u64, file, uid, waited, done| {
         let arguments = [&asked[..], MAP_XATTR, b"\0"].concat();
-        let origin = Origin::Ring {
-            cpu: CpuId(0),
-            is_aside: false,
-            waited: None,
-            is_new,
-            done: 0,
-            may_fetch: false,
-            is_reading: false,
-            is_crowded,
-        };
-        let bytes = request(Opcode::GetXattr, file, uid, &arguments);
-        match responder.carry_out(Incoming::parse(&bytes), origin, &mut Reply::new(&mut [0; 256])) {
-            Answer::Due(header) => -header.error,
-            other => panic!("{other:?}"),
-        }
+        let mut bytes = request(Opcode::GetXattr, file, uid, &arguments);
+        bytes[8..16].copy_from_slice(&unique.to_le_bytes());
+        responder.carry_out(
+            Incoming::parse(&bytes),
+            ring(waited, done),
+            &mut Reply::new(&mut [0; 256]),
+        )
     };
-    assert_eq!(map(1000, true, true), libc::EAGAIN, "long requests have enough entries");
-    for (uid, is_new, is_crowded) in [(1000, true, false), (1000, false, true), (0, true, true)] {
-        assert_eq!(map(uid, is_new, is_crowded), 0, "{uid} {is_new} {is_crowded}");
+    let is = |answer: &Answer, errno: i32| matches!(answer, Answer::Due(header) if header.error == -errno);
+    let mut steps: Vec<u64> = [10, 20]
+        .map(|unique| match attempt(unique, file, 1000, None, 0) {
+            Answer::Later(Later::Step(done)) => done,
+            other => panic!("{other:?}"),
+        })
+        .into();
+    for file in [file, small] {
+        assert!(is(&attempt(30, file, 1000, None, 0), libc::EAGAIN));
     }
+    assert!(is(&attempt(40, small, 0, None, 0), 0), "root");
+    // One of them ends.
+    while let Answer::Later(Later::Step(done)) = attempt(10, file, 1000, Some(ROOM_WAIT), steps[0]) {
+        steps[0] = done;
+    }
+    assert!(
+        is(&attempt(50, 9999, 1000, None, 0), libc::ESTALE),
+        "no file has this number"
+    );
+    assert!(is(&attempt(60, small, 1000, None, 0), 0));
 }
 
 /// A ring's thread has others to serve: what takes long comes back to it, and what comes meanwhile is carried out between.

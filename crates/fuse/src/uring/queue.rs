@@ -271,7 +271,6 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             done,
             may_fetch: self.reads_disks && fetched < FETCHES_MAX,
             is_reading: self.fetching.iter().any(Option::is_some),
-            is_crowded: self.going.len() >= self.buffers.depth().div_ceil(4),
         };
         self.choose_cpu(&header);
         let begun = since.unwrap_or_else(Instant::now);
@@ -390,7 +389,6 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 done: ready.done,
                 may_fetch: false,
                 is_reading: false,
-                is_crowded: false,
             },
             back: Arc::clone(&desk.back),
         };

@@ -1,6 +1,6 @@
 //! Fsync in two parts, and whether an operation may wait for a device: for a server whose threads have others to serve.
 
-use super::{BLOCK, to_limit, unpack};
+use super::{BLOCK, Settling, to_limit, unpack};
 use crate::fs::{Error, Fs, Inode, Result};
 use crate::log::Room;
 use crate::{Clock, Memory};
@@ -23,7 +23,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let _room = self.room_to_sync()?;
         if let Some(file) = inode.blocks() {
             file.is_synced.store(true, Ordering::Relaxed);
-            self.settle_file(journal, slot, inode, file, false)?;
+            self.settle_file(journal, slot, inode, file, Settling::IfNeeded)?;
         }
         Ok(())
     }

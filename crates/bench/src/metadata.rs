@@ -28,7 +28,7 @@ const RATIO_MIN: f64 = 1.5;
 /// Most memory that an empty file may take besides its name.
 const FILE_BYTES_MAX: f64 = 512.0;
 /// Bytes of the mounted pool on each node: its metadata may take a part of them, and must hold all files.
-const MOUNT_BYTES: u64 = 4 << 30;
+const MOUNT_BYTES: u64 = 1 << 30;
 
 /// Runs the bench.
 pub(crate) fn run(common: &Common) -> Result<(), Error> {

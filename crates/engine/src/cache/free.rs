@@ -20,7 +20,7 @@ pub(super) struct Free {
     words: Box<[u64]>,
     /// Runs that may be free as a whole, and runs that may have a free frame. No such run is missing; an entry may be out of date.
     whole: Vec<u32>,
-    /// In the order in which they came back: so those of a stream stay adjacent.
+    /// About in the order in which they came back: so those of a stream stay adjacent.
     some: VecDeque<u32>,
     listed: Box<[Listed]>,
     count: usize,

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// Frames that are evicted at a time when one is wanted.
 const BATCH: usize = 16;
-/// And the most when many are wanted: adjacent frames whose turns are a little apart are then free at the same time, and stay adjacent.
+/// Most frames that are evicted at a time when many are wanted: adjacent ones whose turns are a little apart are then free at the same time, and stay
+/// adjacent.
 const BATCH_OF_MANY: usize = 128;
 /// Frames that are evicted at a time by those who tend a slice.
 const TENDED: usize = 256;
@@ -369,6 +370,7 @@ impl Cache {
     pub(super) fn enlist_all(&self, frames: &[u32]) -> Vec<(u32, bool)> {
         let Some(first) = frames.first() else { return Vec::new() };
         let slice = self.slice(*first);
+        // Each is asked for, as that takes its ghost away.
         let returned = frames.iter().filter(|frame| self.recall(slice, **frame)).count();
         let is_returned = 2 * returned > frames.len();
         let mut space = slice.space.lock();

@@ -318,6 +318,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Whether `inode` is `dir` or above it. With the rename lock held: the tree keeps its shape.
     pub(super) fn is_within(&self, dir: &Arc<Inode>, inode: &Inode) -> bool {
+        const LINKS_OF_A_LEAF: u32 = 2;
+        if dir.ino != inode.ino && inode.state.lock().links <= LINKS_OF_A_LEAF {
+            return false;
+        }
         let mut at = Arc::clone(dir);
         loop {
             if at.ino == inode.ino {

@@ -189,10 +189,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.commit(held, self.now_ns(), &[arrives, leaves])
     }
 
-    /// Locks both directories: the second one without a wait, or else an ancestor before what is below it. Which that is takes two walks up to the
-    /// root, and any user can make a tree as deep as there is memory.
+    /// Locks both directories: the second one without a wait, or else an ancestor before what is below it. To find the ancestor takes two walks up to
+    /// the root, and any user can make a tree as deep as there is memory.
     fn lock_pair<'a>(&self, from: &'a Arc<Inode>, to: &'a Arc<Inode>) -> Result<Pair<'a>> {
-        const TRIES: u32 = 64;
+        const TRIES: u32 = 4;
         let (from_entries, to_entries) = (&from.directory()?.entries, &to.directory()?.entries);
         if from.ino == to.ino {
             return Ok(Pair::One(from_entries.write()));

@@ -160,7 +160,16 @@ impl Pools {
         let mut buffers = Buffers::default();
         self.known.retain(|pool, _| told.iter().any(|one| one.pool == *pool));
         for one in told {
-            one.unseen.iter().for_each(|(what, why)| gaps.tell(what, why));
+            for (what, why) in &one.unseen {
+                let (major, minor) = one.pool;
+                // A server tells of its own pool, whose name it need not know.
+                let of_pool = if one.answered {
+                    format!(" on device {major}:{minor}")
+                } else {
+                    String::new()
+                };
+                gaps.tell(&format!("{what}{of_pool}"), why);
+            }
             if one.answered {
                 self.note(one, period.end);
             }

@@ -22,6 +22,7 @@ use crate::topology::copy::{Broken, Copy, Recorded, crc};
 use crate::topology::sysfs::Tree;
 use crate::topology::{self, Source};
 use hwlocality::topology::export::xml::XMLExportFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
 use std::fs::{self, File};
 use std::io;
@@ -97,7 +98,10 @@ pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration, 
 fn own(directory: &Path) -> Result<File, Error> {
     let mut new = fs::DirBuilder::new();
     let made = new.recursive(true).mode(0o755).create(directory);
-    let held = made.and_then(|()| File::open(directory));
+    // The name itself may be a link that others put there, or something by now that is read without an end.
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || Ok(File::from(rustix::fs::open(directory, flags, Mode::empty())?));
+    let held = made.and_then(|()| open());
     let held = held.and_then(|held| Ok((held.metadata()?, held)));
     let path = directory.to_path_buf();
     match held {

@@ -240,7 +240,11 @@ fn buffers_are_joined_by_number_and_start() {
             room: vec![(node(0), 900)]
         }]
     );
-    assert!(sensed.unseen.iter().any(|unseen| unseen.to_string() == "reads: cached"));
+    let unseen: Vec<String> = sensed.unseen.iter().map(ToString::to_string).collect();
+    assert!(
+        unseen.contains(&"reads on device 0:45: cached".to_owned()),
+        "{unseen:?}"
+    );
 }
 
 #[test]

@@ -118,10 +118,12 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
                 _ => {}
             }
         }
+        // The next server on this device begins a log anew.
         let log = control::log_path(device);
-        let log = match log.exists() {
-            true => format!("; its log is {} until the next boot", log.display()),
-            false => String::new(),
+        let kept = log.with_extension("killed.log");
+        let log = match fs::rename(&log, &kept) {
+            Ok(()) => format!("; its log is {} until the next boot", kept.display()),
+            Err(_) => String::new(),
         };
         notice(&format!(
             "cleared a dead mount on {name}: its server had been killed; {}{log}",

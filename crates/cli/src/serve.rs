@@ -322,7 +322,7 @@ fn open(members: &[PathBuf], uuid: Option<u128>, options: &PoolOptions) -> Resul
         };
         let mut message = Failure::from(error).to_string();
         if is_missing && !options.degraded && members.len() > 1 {
-            message.push_str("; --degraded (`-o degraded`) reads the other members, if the log is on them");
+            message.push_str("; `homenode pool import MEMBER…` finds members that have moved, and --degraded (`-o degraded`) reads the others, if the log is on them");
         }
         for device in &waiting {
             message.push_str(&format!("; {}: {}", waiting::line(device), waiting::remedy(device)));

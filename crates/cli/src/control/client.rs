@@ -201,7 +201,9 @@ impl Connection {
             return Failure::new(format!("the server has not answered for {seconds} s{unknown}"));
         };
         let state = if self.is_stopped() {
-            format!("is stopped, and calls to its mount wait: `kill -CONT {pid}` resumes it")
+            format!(
+                "is stopped, and calls to its mount wait, those of killed programs too: `kill -CONT {pid}` resumes it"
+            )
         } else {
             format!("has not answered for {seconds} s: it is frozen, or the machine is overloaded")
         };

@@ -29,7 +29,7 @@ const FILES: [(&str, &str); 11] = [
     (
         "/run/homenode/MAJOR-MINOR.sock, .log",
         "The server's socket, which the other commands talk to, and its log; named by the mount's device number. Both go \
-         when the server ends well.",
+         when the server ends well; the log of one that was killed stays as .killed.log.",
     ),
     (
         "/run/homenode-read/MAJOR-MINOR.sock",

@@ -116,11 +116,14 @@ fn up_clears_a_dead_mount() {
     let scratch = Scratch::new("dead-up");
     let dir = kill_server(&scratch);
     let output = homenode(["up", SIZE]).arg(dir.join("")).output().unwrap();
-    assert!(output.status.success(), "{}", describe(&output));
+    let said = describe(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("cleared a dead mount"), "{said}");
+    let (_, log) = said.split_once("; its log is ").expect("it has one");
+    let (log, _) = log.split_once(" until the next boot").expect("it stays");
     assert!(
-        describe(&output).contains("cleared a dead mount"),
-        "{}",
-        describe(&output)
+        std::path::Path::new(log).exists(),
+        "the new server's log is another one: {said}"
     );
     assert_eq!(mounts_below(scratch.path()).len(), 1);
     assert!(!dir.join("lost").exists());

@@ -48,7 +48,8 @@ pub enum OpenError {
     Unreadable(MemberId),
     /// Names, attributes and block maps need more memory than they may take.
     #[error(
-        "names, attributes and block maps of the pool need {needs} bytes of memory, but the limit is {limit}: raise it (--metadata {needs})"
+        "names, attributes and block maps of the pool need {needs} bytes of memory, but the limit is {limit}: raise it (--metadata {more}M)",
+        more = .needs.saturating_mul(2).div_ceil(1 << 20)
     )]
     Metadata {
         /// Bytes that they need.

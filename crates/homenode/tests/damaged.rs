@@ -142,7 +142,10 @@ fn a_pool_over_its_metadata_limit_tells_the_needed_size() {
         panic!("{text}");
     };
     assert_eq!(limit, 1 << 16);
-    assert!(text.contains(&format!("--metadata {}M", (2 * needs).div_ceil(1 << 20))), "{text}");
+    assert!(
+        text.contains(&format!("--metadata {}M", (2 * needs).div_ceil(1 << 20))),
+        "{text}"
+    );
     assert!(matches!(refused(&member, &limited(needs - 1)), Error::Open(_)));
     let pool = open(&member, &limited(needs)).unwrap();
     let used = pool.status().metadata_used_bytes;

@@ -850,14 +850,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         /// Files whose bytes cannot be written, one behind the other, after which the others are not tried.
         const FAILURES_MAX: u32 = 16;
         let settle = |inode: &Inode, file: &BlockFile| {
-            let has_room = || {
-                let room = journal.promise(&self.pool, Effect::Frees, RECORDS_BYTES_MAX);
-                room.is_some()
-            };
+            let promise = || journal.promise(&self.pool, Effect::Frees, RECORDS_BYTES_MAX);
+            let room = (!journal.has_failed()).then(promise).flatten();
             // What is in the log twice makes that longer, which nothing shortens now.
-            let is_settled = !journal.has_failed()
-                && has_room()
-                && self.settle_file(journal, slot, inode, file, Settling::InPlace).is_ok();
+            let is_settled = room.is_some() && self.settle_file(journal, slot, inode, file, Settling::InPlace).is_ok();
             // `saving` keeps a range that was not settled: the next commit takes it again.
             if !is_settled || file.changed.load(Ordering::Relaxed) != 0 || file.saving.load(Ordering::SeqCst) != 0 {
                 journal.dirty.lock().push(inode.ino);

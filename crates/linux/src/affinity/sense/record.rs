@@ -45,7 +45,7 @@ const TOPOLOGY: &str = "topology.xml";
 /// on, the servers of its pools are asked by `ask`.
 ///
 /// # Errors
-/// What could not be read or written. What was written until then stays. [`Error::Shared`] for a directory that is not this user's alone.
+/// Reading or writing a file has failed: the files written until then stay. [`Error::Shared`] for a directory that is not this user's alone.
 pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration, ask: Ask) -> Result<Sensed, Error> {
     let (named, held) = (directory, own(directory)?);
     // By its descriptor: whoever owns the directory above may put another one, with links in it, in its place.

@@ -199,7 +199,7 @@ fn recording_into_a_directory_of_others_is_refused() {
     }
 }
 
-/// Whoever owns the directory above may do so.
+/// The owner of the directory above may do so.
 #[test]
 fn a_directory_that_takes_the_place_of_the_recording_gets_nothing() {
     use std::os::unix::fs::symlink;

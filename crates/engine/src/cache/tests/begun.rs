@@ -95,6 +95,25 @@ fn blocks_of_a_run_come_to_adjacent_frames_in_any_order() {
 }
 
 #[test]
+fn blocks_of_a_request_come_back_together_or_not_at_all() {
+    let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, 16_384, Some(Mutex::default()));
+    let (fs, _) = filesystem_on(disk, FRAMES_OF_CACHE, 16_384);
+    let memory = fs.pool().memory();
+    let cache = memory.cache.as_ref().expect("the pool has a cache");
+    for (first, ghosts, returned) in [(6400_u64, 10, 0), (8000, 20, 32)] {
+        let block = |nth: u64| Block::new(MemberId(0), first + nth);
+        (0..ghosts).for_each(|nth| cache.ghosts.remember(block(nth).to_raw()));
+        let begun = memory.begin_fetch(NodeId(0), block(0), 32).expect("there are frames");
+        memory.end_fetch(begun, true);
+        assert_eq!(
+            cache.slices[0].returned.load(Ordering::Relaxed),
+            returned,
+            "{ghosts} ghosts"
+        );
+    }
+}
+
+#[test]
 fn a_fetch_that_nobody_carries_out_fails_no_other_reader() {
     const AT: u64 = 1500;
     let stage = Stage::new();

@@ -197,6 +197,31 @@ impl Eviction {
         victim.or_else(|| self.evict_cooled(self.still_main(first_used), 1, look))
     }
 
+    /// Whether a frame holds no block, or one that is in probation.
+    #[must_use]
+    pub fn may_go_early(&self, frame: u32) -> bool {
+        self.queue_of(frame).is_none_or(|queue| queue == Queue::Probation)
+    }
+
+    /// [`Eviction::evict`] of a frame whose turn has not come. It must be in probation; `None` when it may not go, or is not there.
+    pub fn evict_early(&mut self, frame: u32, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
+        if self.queue_of(frame) != Some(Queue::Probation) {
+            return None;
+        }
+        let look = self.count(look(frame));
+        if look != Look::Busy {
+            self.take_out(frame);
+        }
+        match look {
+            Look::Unused => self.give(frame, true),
+            Look::Referenced => {
+                self.push(Queue::Main, frame);
+                None
+            }
+            Look::Busy | Look::Gone => None,
+        }
+    }
+
     /// Frames that the next evictions are likely to look at, in order: their state can be announced to the processor.
     pub fn upcoming(&self) -> impl Iterator<Item = u32> {
         core::iter::successors(self.next([1, 1]), |frame| self.behind(*frame))

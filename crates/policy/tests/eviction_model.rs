@@ -19,6 +19,8 @@ enum Operation {
     /// Brings in a block, in place of another one when there is no free frame.
     Miss(u64),
     Evict,
+    /// Evicts a frame whose turn has not come.
+    EvictEarly(u32),
     Use(u32),
     /// Makes a block dirty, or clean and cool.
     Dirty(u32, bool),
@@ -35,6 +37,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         6 => (0..KEYS).prop_map(Operation::Miss),
         1 => Just(Operation::Evict),
+        1 => frame().prop_map(Operation::EvictEarly),
         6 => frame().prop_map(Operation::Use),
         3 => (frame(), prop::bool::weighted(0.7)).prop_map(|(frame, dirty)| Operation::Dirty(frame, dirty)),
         1 => frame().prop_map(Operation::Remove),
@@ -162,6 +165,23 @@ impl Model {
         victim.or_else(|| self.evict_cooled(first_used?, 1, look))
     }
 
+    fn evict_early(&mut self, frame: u32, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
+        if !self.probation.contains(&frame) {
+            return None;
+        }
+        let look = look(frame);
+        if look != Look::Busy {
+            self.remove(frame);
+        }
+        if look == Look::Referenced {
+            self.main.push(frame);
+        }
+        (look == Look::Unused).then_some(Victim {
+            frame,
+            is_remembered: true,
+        })
+    }
+
     fn evict_cooled(&mut self, from: u32, most: usize, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
         let from = self.main.iter().position(|frame| *frame == from)?;
         let lately: Vec<u32> = self.main[from..].iter().copied().take(most).collect();
@@ -232,6 +252,25 @@ impl Sides {
         let may_go = |(_, state): &(u64, State)| matches!(state, State::Cool | State::Hot);
         let could_go = cooled == State::Cool && !before.is_empty() && before.iter().all(may_go);
         prop_assert!(victim.is_some() || !could_go, "no victim among evictable frames");
+        self.end(victim)
+    }
+
+    fn evict_early(&mut self, frame: u32) -> Result<(), TestCaseError> {
+        let (cooled, table, model_table) = (self.cooled, &mut self.table, &mut self.model_table);
+        let is_new = self.model.window.contains(&frame) || self.model.main.contains(&frame);
+        prop_assert_eq!(self.eviction.may_go_early(frame), !is_new);
+        let victim = self
+            .eviction
+            .evict_early(frame, &mut |frame| look(table, cooled, frame));
+        let expected = self
+            .model
+            .evict_early(frame, &mut |frame| look(model_table, cooled, frame));
+        prop_assert_eq!(victim, expected);
+        self.end(victim)
+    }
+
+    /// Gives a victim's frame back.
+    fn end(&mut self, victim: Option<Victim>) -> Result<(), TestCaseError> {
         prop_assert_eq!(&self.table, &self.model_table);
         let Some(Victim { frame, is_remembered }) = victim else {
             return Ok(());
@@ -312,6 +351,8 @@ impl Sides {
         match operation {
             Operation::Miss(key) => self.miss(key)?,
             Operation::Evict => self.evict()?,
+            Operation::EvictEarly(frame) if frame < self.eviction.frames() => self.evict_early(frame)?,
+            Operation::EvictEarly(_) => {}
             Operation::Use(frame) => self.set(frame, &[Cool, Cooling], Hot),
             Operation::Dirty(frame, true) => self.set(frame, &[Cool, Cooling, Hot], Dirty),
             Operation::Dirty(frame, false) => self.set(frame, &[Dirty], Cool),

@@ -72,6 +72,15 @@ impl Barriers {
     }
 }
 
+/// A full barrier behind an atomic change with `Ordering::SeqCst`. On x86-64 the change is one by itself, and MFENCE would take longer than the change.
+#[inline(always)]
+pub(crate) fn behind_change() {
+    #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(not(all(target_arch = "x86_64", not(any(loom, miri)))))]
+    fence(Ordering::SeqCst);
+}
+
 /// Models know the processor's barriers only.
 #[cfg(any(loom, miri))]
 mod kernel {

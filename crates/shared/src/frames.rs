@@ -14,8 +14,9 @@
 
 mod guesses;
 
+use crate::barrier::behind_change;
 use crate::slots::Inside;
-use crate::sync::{AtomicU16, AtomicU32, Backoff, Mutex, Ordering, fence};
+use crate::sync::{AtomicU16, AtomicU32, Backoff, Mutex, Ordering};
 use crate::{Slots, prefetch};
 use guesses::Guesses;
 
@@ -364,7 +365,7 @@ impl FrameIndex {
         let cool = |word: u32| (word & DIRTY == 0).then_some(word & !HOT);
         if let Ok(word) = cell.fetch_update(Ordering::SeqCst, Ordering::Relaxed, cool) {
             // Who entered a slot and still found it hot is seen by the epoch that follows: rule 4.
-            fence(Ordering::SeqCst);
+            behind_change();
             stamp(frame(word));
         }
         // SeqCst: who sees it free sees the stamp.
@@ -403,7 +404,7 @@ impl FrameIndex {
             }
         }
         // As in `end_save`, here and below.
-        fence(Ordering::SeqCst);
+        behind_change();
         stamp(frame);
         cell.fetch_and(!HELD, Ordering::SeqCst);
         Cooled::Now

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 /// Most stretches that wait to be read ahead.
 const WANTED_MAX: usize = 64;
-/// Most blocks of a read ahead: 128 KiB. Who wants the first of them does not wait for many others, and several are under way.
-const AHEAD_BLOCKS: u64 = 32;
+/// Most blocks of a read ahead: 512 KiB. To begin one takes time, and two or three are under way for a stream at its full window.
+const AHEAD_BLOCKS: u64 = 128;
 
 /// Blocks that somebody is likely to want soon.
 #[derive(Clone, Copy, Debug)]

@@ -37,16 +37,19 @@ impl Disk {
         Block::new(self.member, at)
     }
 
-    /// Gives a block without a frame `frame` to read it; false when it has one by now, and of a disk that is gone.
-    fn begin_read(&self, at: u64, frame: u32) -> bool {
-        let has_begun = self.index.begin_fill(at, frame);
-        // Either it is seen here that the disk is gone, or the thread that takes the disk away finds the block, and forgets it.
+    /// Gives the first of some blocks from `first` on `frames` to read them, up to one that has a frame by now. Returns how many: none of a disk
+    /// that is gone.
+    fn begin_reads(&self, first: u64, frames: &[u32]) -> usize {
+        let begin = |(at, frame): &(u64, &u32)| self.index.begin_fill(*at, **frame);
+        let begun = (first..).zip(frames).take_while(begin).count();
+        // Either it is seen here that the disk is gone, or the thread that takes the disk away finds the blocks, and forgets them.
         fence(Ordering::SeqCst);
-        let is_gone = self.is_gone.load(Ordering::Relaxed);
-        if has_begun && is_gone {
-            self.index.give_up(at, frame);
+        if !self.is_gone.load(Ordering::Relaxed) {
+            return begun;
         }
-        has_begun && !is_gone
+        let begun = (first..).zip(&frames[..begun]);
+        begun.for_each(|(at, frame)| self.index.give_up(at, *frame));
+        0
     }
 
     /// Notes that `frames` frames are not being read any more; their blocks are there, or given up.
@@ -92,7 +95,7 @@ impl<M: Disks> Cached<M> {
     fn fill_one(&self, (cache, disk): (&Cache, &Disk), node: NodeId, at: u64) -> Result<bool, MemoryError> {
         let turn = self.wait_for_turn((cache, disk), 1);
         let frame = self.wait_for(cache, Use::Read, || cache.take_at_once(node, disk.block(at)))?;
-        if !disk.begin_read(at, frame) {
+        if disk.begin_reads(at, &[frame]) == 0 {
             cache.give_back(frame);
             return disk.check_there().map(|()| false);
         }
@@ -151,8 +154,7 @@ impl<M: Disks> Cached<M> {
         if frames.is_empty() && waits {
             frames.push(self.wait_for(cache, Use::Read, || cache.take_at_once(node, disk.block(at)))?);
         }
-        let begin = |(at, frame): &(u64, &u32)| disk.begin_read(*at, **frame);
-        let begun = (at..).zip(&frames).take_while(begin).count();
+        let begun = disk.begin_reads(at, &frames);
         frames.drain(begun..).for_each(|frame| cache.give_back(frame));
         if frames.is_empty() {
             disk.check_there()?;
@@ -427,6 +429,7 @@ impl Cache {
             // Before those who wait see it end.
             disk.unread.lock().note(&(first..first + frames.len() as u64));
         }
+        let mut fetched = 0;
         for (at, (frame, is_cool)) in (first..).zip(frames) {
             if !is_read {
                 disk.index.give_up(at, *frame);
@@ -435,10 +438,14 @@ impl Cache {
                 if *is_cool {
                     disk.index.cool(at, *frame, |frame| self.stamp(frame));
                 }
-                self.slice(*frame).fetched.fetch_add(1, Ordering::Relaxed);
+                fetched += 1;
             } else {
                 self.give_back(*frame);
             }
+        }
+        if let Some((frame, _)) = frames.first() {
+            // All are of one slice.
+            self.slice(*frame).fetched.fetch_add(fetched, Ordering::Relaxed);
         }
         disk.ending.tell();
     }

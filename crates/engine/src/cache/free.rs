@@ -2,12 +2,14 @@
 //!
 //! The first block of a run reserves [`RUN`] adjacent frames, while there are that many. Each later block of the run gets its place among them, in
 //! whatever order they come. Other blocks may take these places where they find none of their own. So it can be guessed where a block is
-//! ([`FrameIndex::guess`]), and neighbours are written by one request. FreeBSD reserves large pages in this way.
+//! ([`FrameIndex::guess`]), and neighbours are read and written by one request. FreeBSD reserves large pages in this way. Blocks of a large request
+//! reserve anew where those reserved before are taken.
 //!
 //! Cost: a bit a frame, and 10 bytes a run; constant time, amortised. Blocks that are alone in their runs lie far apart: on as many large pages.
 
 use homenode_shared::FrameIndex;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// Frames of a run: bits of a word.
 const RUN: u32 = u64::BITS;
@@ -19,7 +21,7 @@ pub(super) struct Free {
     /// A bit for each frame, a word for each run.
     words: Box<[u64]>,
     /// Runs that may be free as a whole, and runs that may have a free frame. No such run is missing; an entry may be out of date.
-    whole: Vec<u32>,
+    whole: VecDeque<u32>,
     /// About in the order in which they came back: so those of a stream stay adjacent.
     some: VecDeque<u32>,
     listed: Box<[Listed]>,
@@ -56,7 +58,7 @@ impl Free {
         Self {
             words: words.into(),
             // The first are taken first.
-            whole: (0..whole).rev().collect(),
+            whole: (0..whole).collect(),
             some: (0..runs).collect(),
             listed: (0..runs).map(listed).collect(),
             count: frames as usize,
@@ -86,19 +88,20 @@ impl Free {
             self.some.push_back(run);
         }
         if *word == u64::MAX && !std::mem::replace(&mut listed.whole, true) {
-            self.whole.push(run);
+            self.whole.push_back(run);
         }
     }
 
     /// A frame for the block at `at` of a disk, if there is one, the first of these that is free: `beside`, which is beside those of its run; where
-    /// there are no such, the block's place in a run that is all free; `next`; any.
-    pub(super) fn take(&mut self, at: u64, beside: Option<u32>, next: Option<u32>) -> Option<Taken> {
+    /// there are no such, or the block `reserves`, its place in a run that is all free; `next`; any.
+    pub(super) fn take(&mut self, at: u64, beside: Option<u32>, next: Option<u32>, reserves: bool) -> Option<Taken> {
         let is_free = |frame: &u32| {
             let word = self.words.get((*frame / RUN) as usize);
             word.is_some_and(|word| word & 1 << (*frame % RUN) != 0)
         };
         let (beside_free, next) = (beside.filter(is_free), next.filter(is_free));
-        let reserved = if beside.is_none() { self.of_whole(at) } else { None };
+        let may_reserve = beside.is_none() || reserves && beside_free.is_none();
+        let reserved = if may_reserve { self.of_whole(at, next) } else { None };
         let frame = beside_free.or(reserved).or(next).or_else(|| self.any())?;
         self.words[(frame / RUN) as usize] &= !(1 << (frame % RUN));
         self.count -= 1;
@@ -108,12 +111,23 @@ impl Free {
         })
     }
 
-    /// The place of a block in a run that is all free.
-    fn of_whole(&mut self, at: u64) -> Option<u32> {
-        while let Some(run) = self.whole.pop() {
+    /// The frames of a frame's run; the last run may have fewer.
+    pub(super) fn run_of(frame: u32) -> Range<u32> {
+        let first = frame / RUN * RUN;
+        first..first + RUN
+    }
+
+    /// The place of a block in a run that is all free: that of `next` if possible.
+    fn of_whole(&mut self, at: u64, next: Option<u32>) -> Option<u32> {
+        let place = (at % FrameIndex::RUN) as u32;
+        let is_whole = |words: &[u64], run: u32| words[run as usize] == u64::MAX;
+        if let Some(next) = next.filter(|next| next % RUN == place && is_whole(&self.words, next / RUN)) {
+            return Some(next);
+        }
+        while let Some(run) = self.whole.pop_front() {
             self.listed[run as usize].whole = false;
-            if self.words[run as usize] == u64::MAX {
-                return Some(run * RUN + (at % FrameIndex::RUN) as u32);
+            if is_whole(&self.words, run) {
+                return Some(run * RUN + place);
             }
         }
         None
@@ -146,28 +160,30 @@ mod tests {
     #[test]
     fn blocks_of_a_run_lie_as_they_do_on_the_disk() {
         let mut free = Free::new(256);
-        let first = free.take(40, None, None).unwrap();
+        let first = free.take(40, None, None, false).unwrap();
         assert_eq!((first.frame % RUN, first.is_reserved), (40, true));
-        let other = free.take(3, None, Some(first.frame + 1)).unwrap();
+        let other = free.take(3, None, Some(first.frame + 1), false).unwrap();
         assert!(other.is_reserved && other.frame / RUN != first.frame / RUN);
         let beside = first.frame - 33;
-        assert_eq!(frame(free.take(7, Some(beside), None)), Some(beside));
+        assert_eq!(frame(free.take(7, Some(beside), None, false)), Some(beside));
         // Where that is taken no other run is broken for it.
         let next = first.frame + 1;
-        let taken = free.take(7, Some(beside), Some(next)).unwrap();
+        let taken = free.take(7, Some(beside), Some(next), false).unwrap();
         assert_eq!((taken.frame, taken.is_reserved), (next, false));
-        assert!(!free.take(7, Some(beside), Some(next)).unwrap().is_reserved);
+        assert!(!free.take(7, Some(beside), Some(next), false).unwrap().is_reserved);
+        // A large request breaks one.
+        assert!(free.take(7, Some(beside), Some(next), true).unwrap().is_reserved);
     }
 
     #[test]
     fn a_run_that_is_free_again_is_a_run_again() {
         let mut free = Free::new(64);
         let all: Vec<u32> = (0..64)
-            .map(|at| frame(free.take(at.into(), Some(at), None)).unwrap())
+            .map(|at| frame(free.take(at.into(), Some(at), None, false)).unwrap())
             .collect();
-        assert_eq!(free.take(0, None, None), None);
+        assert_eq!(free.take(0, None, None, false), None);
         all.into_iter().rev().for_each(|frame| free.put(frame));
-        assert_eq!(frame(free.take(9, None, None)), Some(9));
+        assert_eq!(frame(free.take(9, None, None, false)), Some(9));
     }
 
     proptest! {
@@ -182,7 +198,7 @@ mod tests {
                 if takes {
                     let was_free = wanted.filter(|frame| *frame < frames && !taken.contains(frame));
                     let (beside, next) = if nth % 2 == 0 { (wanted, None) } else { (None, wanted) };
-                    match free.take(nth.into(), beside, next) {
+                    match free.take(nth.into(), beside, next, nth % 3 == 0) {
                         Some(Taken { frame, is_reserved }) => {
                             prop_assert!(frame < frames && taken.insert(frame));
                             prop_assert!(is_reserved || was_free.is_none_or(|wanted| wanted == frame));

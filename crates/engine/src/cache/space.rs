@@ -6,7 +6,7 @@ use super::{Cache, Cached, Disk, SliceOptions};
 use crate::log::planted::{Planted, is_planted};
 use crate::{Block, Disks, MemberId, MemoryError, NodeId};
 use homenode_policy::eviction::{Eviction, Look, Victim};
-use homenode_shared::{Cooled, Forgotten, prefetch};
+use homenode_shared::{Cooled, Forgotten, FrameIndex, prefetch};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// Frames that are evicted at a time when one is wanted.
 const BATCH: usize = 16;
-/// Most frames that are evicted at a time when many are wanted: adjacent ones whose turns are a little apart are then free at the same time, and stay
-/// adjacent.
+/// Frames that are evicted at a time when many are wanted, at most, but for those of their runs: adjacent ones whose turns are a little apart are then free
+/// at the same time, and stay adjacent.
 const BATCH_OF_MANY: usize = 128;
 /// Frames that are evicted at a time by those who tend a slice.
 const TENDED: usize = 256;
@@ -106,7 +106,7 @@ impl Slice {
 
     /// Takes free frames away for good, one after the other.
     pub(super) fn take_all(&self) -> impl Iterator<Item = u32> {
-        let take = move |frame: u32| self.space.lock().free.take(frame.into(), Some(frame), None);
+        let take = move |frame: u32| self.space.lock().free.take(frame.into(), Some(frame), None, false);
         (0..self.frames).map_while(take).map(|taken| self.first + taken.frame)
     }
 
@@ -204,13 +204,20 @@ impl Cache {
         slice.cooled.store(now, Ordering::Relaxed);
     }
 
-    /// A free frame of a slice for a block, beside those of the block's run if possible, or else `next`.
-    fn take_for(&self, slice: &Slice, space: &mut Space, block: Block, next: Option<u32>) -> Option<u32> {
+    /// A free frame of a slice for a block, beside those of the block's run if possible, or else `next`: see [`Free::take`].
+    fn take_for(
+        &self,
+        slice: &Slice,
+        space: &mut Space,
+        block: Block,
+        next: Option<u32>,
+        reserves: bool,
+    ) -> Option<u32> {
         let index = &self.disks[usize::from(block.member().0)].get()?.index;
         // Frames of other slices are beyond those of this one, and not free.
         let own = |frame: u32| frame.wrapping_sub(slice.first);
         let beside = index.beside(block.index()).map(own);
-        let taken = space.free.take(block.index(), beside, next.map(own))?;
+        let taken = space.free.take(block.index(), beside, next.map(own), reserves)?;
         let frame = slice.first + taken.frame;
         if taken.is_reserved {
             index.reserve(block.index(), frame);
@@ -225,7 +232,7 @@ impl Cache {
             if space.free.len() == 0 {
                 self.evict(slice, &mut space, BATCH);
             }
-            self.take_for(slice, &mut space, block, None)
+            self.take_for(slice, &mut space, block, None, false)
         };
         let frame = self.take_by(node, |_| 1, take)?;
         let owner = self.slice(frame).owner(frame);
@@ -237,21 +244,21 @@ impl Cache {
     /// order, adjacent where possible.
     pub(super) fn take_some(&self, node: NodeId, first: Block, blocks: usize) -> Vec<u32> {
         let blocks = blocks.min(self.placed_max());
+        let are_many = blocks >= BATCH;
         let take = |slice: &Slice| {
             let mut space = slice.space.lock();
-            if space.free.len() < blocks {
-                let batch = if blocks < BATCH {
-                    BATCH
-                } else {
-                    slice.kept_free().clamp(BATCH, BATCH_OF_MANY)
-                };
-                let missing = blocks - space.free.len();
-                self.evict(slice, &mut space, missing.max(batch));
+            let missing = blocks.saturating_sub(space.free.len());
+            if missing > 0 && are_many {
+                let batch = slice.kept_free().clamp(BATCH, BATCH_OF_MANY);
+                self.evict_runs(slice, &mut space, missing.max(batch));
+            } else if missing > 0 {
+                self.evict(slice, &mut space, missing.max(BATCH));
             }
             let mut frames: Vec<u32> = Vec::new();
             for block in (0..blocks as u64).map(|next| first.plus(next)) {
                 let next = frames.last().map(|frame| frame + 1);
-                match self.take_for(slice, &mut space, block, next) {
+                let reserves = are_many && (next.is_none() || block.index().is_multiple_of(FrameIndex::RUN));
+                match self.take_for(slice, &mut space, block, next, reserves) {
                     Some(frame) => frames.push(frame),
                     None => break,
                 }
@@ -303,15 +310,46 @@ impl Cache {
                 upcoming.for_each(|frame| self.announce(slice, frame));
             }
             let victim = space.order.evict(&mut |frame| self.look(slice, slice.first + frame));
-            let Some(Victim { frame, is_remembered }) = victim else {
-                break;
-            };
-            if is_remembered {
-                let block = slice.owner(slice.first + frame).block.load(Ordering::Relaxed);
-                self.ghosts.remember(block);
-            }
-            space.free.put(frame);
+            let Some(victim) = victim else { break };
+            self.free(slice, space, victim);
         }
+    }
+
+    /// Evicts `least` frames or more: all that may go early of the run to which the next one belongs, where those are most of the run. Runs that requests
+    /// for few frames have broken up are thus nearly free as a whole again.
+    fn evict_runs(&self, slice: &Slice, space: &mut Space, least: usize) {
+        let enough = space.free.len() + least;
+        while space.free.len() < enough {
+            let before = space.free.len();
+            let run = space.order.upcoming().next().map(Free::run_of);
+            // A small slice has too few runs to give one away.
+            let run = run.filter(|run| run.end <= slice.frames && run.len() <= slice.kept_free());
+            let run = run.unwrap_or_default();
+            let early = run.clone().filter(|frame| space.order.may_go_early(*frame)).count();
+            if 4 * early >= 3 * run.len() {
+                run.clone().for_each(|frame| self.announce(slice, frame));
+                for frame in run {
+                    let victim = space
+                        .order
+                        .evict_early(frame, &mut |frame| self.look(slice, slice.first + frame));
+                    victim.into_iter().for_each(|victim| self.free(slice, space, victim));
+                }
+            }
+            if space.free.len() == before {
+                self.evict(slice, space, BATCH);
+            }
+            if space.free.len() == before {
+                break;
+            }
+        }
+    }
+
+    fn free(&self, slice: &Slice, space: &mut Space, Victim { frame, is_remembered }: Victim) {
+        if is_remembered {
+            let block = slice.owner(slice.first + frame).block.load(Ordering::Relaxed);
+            self.ghosts.remember(block);
+        }
+        space.free.put(frame);
     }
 
     /// Announces the word and the ghosts of a frame's block, which are in no cache of the processor where there are many frames. Otherwise these loads
@@ -531,7 +569,7 @@ impl<M: Disks> Cached<M> {
             let mut space = slice.space.lock();
             let free = space.free.len();
             let missing = slice.kept_free().saturating_sub(free);
-            cache.evict(slice, &mut space, missing.min(TENDED));
+            cache.evict_runs(slice, &mut space, missing.min(TENDED));
             if missing == 0 || space.free.len() == free {
                 return missing == 0;
             }

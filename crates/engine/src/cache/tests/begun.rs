@@ -292,6 +292,39 @@ fn streams_keep_their_frames_adjacent() {
 }
 
 #[test]
+fn large_requests_join_frames_that_single_blocks_have_scattered() {
+    const FRAMES_OF_SLICE: u32 = 4096;
+    let disk = TestDisk::with_way(FRAMES_OF_SLICE as usize, 16_384, Some(Mutex::default()));
+    let slice = SliceOptions {
+        member: FRAMES,
+        node: NodeId(0),
+        frames: FRAMES_OF_SLICE,
+    };
+    let cached = Cached::new(disk, &[slice], &[vec![10]]);
+    cached.add_disk(MemberId(0), NodeId(0), index(16_384));
+    let pieces_of = |at: u64, blocks| {
+        // Two epochs end the use of frames, and some are free then.
+        (0..2).for_each(|_| cached.tend(0, Duration::ZERO));
+        let fetch = cached.begin_fetch(NodeId(0), Block::new(MemberId(0), at), blocks);
+        let fetch = fetch.expect("there are frames");
+        // Its addresses are numbers of frames.
+        let pieces = fetch
+            .transfer()
+            .pieces
+            .chunk_by(|(one, _), (next, _)| one + 1 == *next)
+            .count();
+        assert_eq!(fetch.blocks(), blocks);
+        cached.end_fetch(fetch, true);
+        pieces
+    };
+    // 1,297 has no factor in common with the number of blocks.
+    (0..8000).for_each(|nth| _ = pieces_of(nth * 1297 % 8000, 1));
+    let pieces: Vec<usize> = (8192..12_288).step_by(64).map(|at| pieces_of(at, 64)).collect();
+    let joined = pieces.iter().filter(|pieces| **pieces <= 2).count();
+    assert!(joined >= 60, "{pieces:?}");
+}
+
+#[test]
 fn large_sequential_reads_read_ahead_too() {
     const BYTES: usize = 256 << 10;
     let stage = Stage::new();
@@ -305,7 +338,7 @@ fn large_sequential_reads_read_ahead_too() {
         }
     }
     let reads = stage.disk.take_reads();
-    let late = reads.iter().filter(|(_, blocks)| *blocks > 32).count();
+    let late = reads.iter().filter(|(_, blocks)| *blocks > 128).count();
     assert!(late <= 2, "the first one is not ahead: {reads:?}");
     drop(slot);
     stage.end();
@@ -326,7 +359,7 @@ fn advice_controls_read_ahead() {
     stage.read(&slot, 200);
     stage.read(&slot, 201);
     let begun = stage.disk.0.begun.as_ref().expect("the disk reads ahead").lock().len();
-    assert!(begun >= 4, "the largest window at once: {begun} reads");
+    assert!(begun >= 1, "the largest window at once: {begun} reads");
     advise(Advice::WillNeed, 1000 * 4096..1100 * 4096);
     stage.fs.pool().memory().end_all_reads_of(MemberId(0));
     stage.disk.take_reads();

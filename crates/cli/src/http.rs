@@ -6,7 +6,7 @@
 mod address;
 mod conversation;
 
-pub(crate) use address::{Address, EXPECTED};
+pub(crate) use address::Address;
 pub(crate) use conversation::{Asked, Page, Pages};
 
 use crate::failure::{Failure, Result};

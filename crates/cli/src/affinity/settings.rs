@@ -75,12 +75,12 @@ impl Settings {
     }
 
     fn of_file(path: &Path, text: &str) -> Result<Self> {
-        match File::parse(text) {
+        match toml::from_str::<File>(text) {
             Ok(file) => Ok(Self {
                 file: Some(path.to_path_buf()),
                 ..Self::from(file)
             }),
-            Err(problem) => fail!("{} is not understood: {problem}", path.display()),
+            Err(error) => fail!("{} is not understood: {}", path.display(), error.to_string().trim_end()),
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Where pages are served.
 
+use serde::Deserialize;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-pub(crate) const EXPECTED: &str = "write unix:/PATH, 127.0.0.1:PORT or [::1]:PORT";
+const EXPECTED: &str = "write unix:/PATH, 127.0.0.1:PORT or [::1]:PORT";
 
 /// A port or a socket's path.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
 pub(crate) enum Address {
     Unix(PathBuf),
     Tcp(SocketAddr),
@@ -59,6 +61,14 @@ impl FromStr for Address {
             )),
             address => Ok(address),
         }
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
     }
 }
 

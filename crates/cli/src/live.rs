@@ -102,7 +102,7 @@ impl Server {
             Ok(other) => Answer::Silent(unexpected(&other).to_string()),
             Err(Unanswered::Gone) => Answer::Gone,
             Err(Unanswered::Unreachable(error)) => Answer::Silent(format!("{error}{}", hint(&error, To::Look))),
-            Err(Unanswered::Silent(why)) => {
+            Err(Unanswered::Silent(why) | Unanswered::Late(why)) => {
                 // The next answer may be of another server, which has samples of its own.
                 self.since_ms = 0;
                 Answer::Silent(why)

@@ -15,10 +15,10 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest time that a running server needs for a quick request.
-const QUICK_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const QUICK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An open connection to a server.
 #[derive(Debug)]
@@ -52,9 +52,14 @@ pub(crate) enum ConnectError {
 impl Connection {
     /// Connects to the server of `device`.
     pub(crate) fn open(device: Device) -> std::result::Result<Self, ConnectError> {
-        let stream = connect(&socket_path(device), QUICK_TIMEOUT).or_else(|error| match error.kind() {
+        Self::open_with(device, QUICK_TIMEOUT)
+    }
+
+    /// Connects to the server of `device`, which has the time `quick` to take the connection, and for each quick request.
+    pub(super) fn open_with(device: Device, quick: Duration) -> std::result::Result<Self, ConnectError> {
+        let stream = connect(&socket_path(device), quick).or_else(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => {
-                let readers = connect(&readers_path(device), QUICK_TIMEOUT);
+                let readers = connect(&readers_path(device), quick);
                 // A socket that this user may use tells more.
                 readers.map_err(|of_readers| match of_readers.kind() {
                     io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => error,
@@ -64,7 +69,7 @@ impl Connection {
             _ => Err(error),
         });
         match stream {
-            Ok(stream) => Ok(Self::over(device, stream, QUICK_TIMEOUT)),
+            Ok(stream) => Ok(Self::over(device, stream, quick)),
             Err(error) => match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Err(ConnectError::Dead),
                 // Only root may connect.
@@ -130,27 +135,28 @@ impl Connection {
         line: &mut Vec<u8>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> std::result::Result<Outcome, RequestError> {
-        let device = self.device;
-        let broken = |error: io::Error| RequestError::Broken(broken_off(device, &error));
-        let timeout = self.stream.get_ref().set_read_timeout(Some(self.quick));
-        timeout.map_err(broken)?;
+        let mut deadline = Instant::now() + self.quick;
         loop {
-            while let Err(error) = self.stream.read_until(b'\n', line) {
+            while let Err(error) = self.read_line(line, request.answer_bytes_max(), deadline) {
                 match error.kind() {
                     // What takes its time is waited for, but not for a server that is stopped.
-                    io::ErrorKind::WouldBlock if !request.is_quick() && !self.is_stopped() => {}
+                    io::ErrorKind::WouldBlock if !request.is_quick() && !self.is_stopped() => {
+                        deadline = Instant::now() + self.quick;
+                    }
                     io::ErrorKind::WouldBlock => return Err(RequestError::Late(self.silent(request))),
-                    _ => return Err(broken(error)),
+                    _ => return Err(RequestError::Broken(broken_off(self.device, &error))),
                 }
-            }
-            if line.is_empty() {
-                return Err(broken(io::ErrorKind::UnexpectedEof.into()));
             }
             match serde_json::from_slice(&std::mem::take(line)) {
                 Ok(Reply::Progress {
                     done_bytes,
                     total_bytes,
-                }) => progress(done_bytes, total_bytes),
+                }) => {
+                    progress(done_bytes, total_bytes);
+                    if request.is_quick() && Instant::now() >= deadline {
+                        return Err(RequestError::Late(self.silent(request)));
+                    }
+                }
                 Ok(Reply::Done(outcome)) => return Ok(outcome),
                 Ok(Reply::Failed(refusal)) => return Err(RequestError::Refused(refusal)),
                 Err(error) => {
@@ -160,6 +166,34 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Reads on to the end of a line, `line` being the part that has come. Returns `WouldBlock` when the line is not whole by the deadline.
+    fn read_line(&mut self, line: &mut Vec<u8>, bytes_max: usize, deadline: Instant) -> io::Result<()> {
+        while line.last() != Some(&b'\n') {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // Zero would be for ever.
+            let timeout = left.max(Duration::from_millis(1));
+            self.stream.get_ref().set_read_timeout(Some(timeout))?;
+            let part = match self.stream.fill_buf() {
+                Ok([]) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                part => part?,
+            };
+            let count = part
+                .iter()
+                .position(|&byte| byte == b'\n')
+                .map_or(part.len(), |at| at + 1);
+            line.extend_from_slice(&part[..count]);
+            self.stream.consume(count);
+            if line.len() > bytes_max {
+                return Err(io::Error::other("its answer does not end"));
+            }
+            if left.is_zero() && line.last() != Some(&b'\n') {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+        }
+        Ok(())
     }
 
     /// Whether the server has closed the connection, or has ended.
@@ -191,7 +225,7 @@ impl Connection {
 
     /// The server did not answer in time: what may have become of it, and what to do.
     fn silent(&self, request: &Request) -> Failure {
-        let seconds = QUICK_TIMEOUT.as_secs();
+        let seconds = self.quick.as_secs_f32();
         let unknown = if request.changes_something() {
             ". When it continues, it drops requests not begun; whether it has begun this one is not known"
         } else {
@@ -224,6 +258,12 @@ impl Connection {
     /// The server's process; `None` where it is none of this PID namespace.
     pub(crate) fn server(&self) -> Option<Pid> {
         Some(rustix::net::sockopt::socket_peercred(self.stream.get_ref()).ok()?.pid)
+    }
+
+    /// The server's user.
+    pub(super) fn user(&self) -> io::Result<u32> {
+        let peer = rustix::net::sockopt::socket_peercred(self.stream.get_ref())?;
+        Ok(peer.uid.as_raw())
     }
 
     /// Waits until the server's process has ended, and with it gave its memory back, at most `timeout` (not zero).
@@ -409,7 +449,7 @@ impl From<RequestError> for Failure {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
-    use std::time::Instant;
+    use std::thread;
 
     #[test]
     fn a_full_queue_is_not_waited_for_without_end() {
@@ -430,6 +470,31 @@ mod tests {
             connect(&path, within).unwrap_err().kind(),
             io::ErrorKind::ConnectionRefused
         );
+    }
+
+    #[test]
+    fn an_answer_that_does_not_end_is_an_error() {
+        let ask = |part: &'static [u8], pause_ms: u64, quick: Duration| {
+            let (client, mut server) = UnixStream::pair().unwrap();
+            thread::spawn(move || {
+                while server.write_all(part).is_ok() {
+                    thread::sleep(Duration::from_millis(pause_ms));
+                }
+            });
+            let mut connection = Connection::over(Device { major: 4000, minor: 75 }, client, quick);
+            connection.request(&Request::Tasks, &mut |_, _| {}).unwrap_err()
+        };
+        let told = ask(&[b'x'; 1 << 20], 0, Duration::from_secs(60));
+        assert!(
+            matches!(&told, RequestError::Broken(why) if why.to_string().contains("does not end")),
+            "{told:?}"
+        );
+        // Each part comes in time.
+        const PROGRESS: &[u8] = b"{\"progress\":{\"done_bytes\":0,\"total_bytes\":1}}\n";
+        for (part, pause_ms) in [(&b"x"[..], 10), (PROGRESS, 10), (PROGRESS, 0)] {
+            let told = ask(part, pause_ms, Duration::from_millis(100));
+            assert!(matches!(told, RequestError::Late(_)), "{told:?}");
+        }
     }
 
     #[test]

@@ -2,15 +2,18 @@
 //!
 //! Invariant: at most one request is under way. A server that was stopped finds one request when it goes on, so its next answers are new.
 
-use super::client::{ConnectError, Connection, RequestError};
+use super::client::{ConnectError, Connection, QUICK_TIMEOUT, RequestError};
 use super::protocol::{Outcome, Request};
 use crate::mountinfo::Device;
 use std::io;
+use std::time::Duration;
 
 /// A connection to the server of a device, opened by the first request. All requests of one `Kept` are of one kind.
 #[derive(Debug)]
 pub(crate) struct Kept {
     device: Device,
+    /// Longest time to wait for the server, both to connect and to answer.
+    quick: Duration,
     open: Option<Open>,
 }
 
@@ -30,13 +33,29 @@ pub(crate) enum Unanswered {
     Gone,
     /// Connecting failed.
     Unreachable(io::Error),
-    /// The server refused, broke the conversation, or has not answered yet.
+    /// The server refused, or broke the conversation.
     Silent(String),
+    /// The server has not answered yet.
+    Late(String),
 }
 
 impl Kept {
     pub(crate) fn new(device: Device) -> Self {
-        Self { device, open: None }
+        Self::with(device, QUICK_TIMEOUT)
+    }
+
+    /// Waits at most `quick` for the server, both to connect and to answer.
+    pub(crate) fn with(device: Device, quick: Duration) -> Self {
+        Self {
+            device,
+            quick,
+            open: None,
+        }
+    }
+
+    /// The server's user; `None` while there is no connection.
+    pub(crate) fn user(&self) -> Option<u32> {
+        self.open.as_ref()?.connection.user().ok()
     }
 
     /// Sends `request` and waits for the answer. Sends nothing while the answer to the request before is owed.
@@ -44,7 +63,7 @@ impl Kept {
         let mut open = match self.open.take() {
             Some(open) => open,
             None => Open {
-                connection: Connection::open(self.device)?,
+                connection: Connection::open_with(self.device, self.quick)?,
                 is_owed: false,
                 line: Vec::new(),
             },
@@ -66,12 +85,13 @@ impl Kept {
             Ok(outcome) => Ok(outcome),
             Err(RequestError::Refused(refusal)) => Err(Unanswered::Silent(refusal.message)),
             // A server that runs closes connections, too.
-            Err(_) if is_broken && matches!(Connection::open(self.device), Err(ConnectError::Dead)) => {
+            Err(_)
+                if is_broken && matches!(Connection::open_with(self.device, self.quick), Err(ConnectError::Dead)) =>
+            {
                 Err(Unanswered::Gone)
             }
-            Err(RequestError::Broken(failure) | RequestError::Late(failure)) => {
-                Err(Unanswered::Silent(failure.to_string()))
-            }
+            Err(RequestError::Broken(failure)) => Err(Unanswered::Silent(failure.to_string())),
+            Err(RequestError::Late(failure)) => Err(Unanswered::Late(failure.to_string())),
         }
     }
 }
@@ -91,8 +111,8 @@ mod tests {
     use crate::control::protocol::{Refusal, Reply};
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixStream;
+    use std::sync::mpsc;
     use std::thread;
-    use std::time::Duration;
 
     const QUICK: Duration = Duration::from_millis(100);
 
@@ -107,8 +127,10 @@ mod tests {
         };
         let mut kept = Kept {
             device,
+            quick: QUICK,
             open: Some(open),
         };
+        let (go, goes) = mpsc::channel::<()>();
         let served = thread::spawn(move || {
             let mut lines = BufReader::new(&server).lines();
             let mut answers = (1..).map(|bytes| {
@@ -121,7 +143,7 @@ mod tests {
             let first = answers.next().unwrap();
             let (part, rest) = first.split_at(9);
             (&server).write_all(part).unwrap();
-            thread::sleep(5 * QUICK);
+            goes.recv().unwrap();
             (&server).write_all(rest).unwrap();
             let mut found = 1;
             for (line, answer) in lines.zip(answers) {
@@ -132,16 +154,18 @@ mod tests {
             found
         });
         let mut ask = || kept.ask(&Request::Live { since_ms: 0 });
-        let mut rounds = 1;
+        let mut late = 0;
         let first = loop {
             match ask() {
                 Ok(outcome) => break outcome,
-                Err(Unanswered::Silent(why)) => assert!(why.contains("has not answered"), "{why}"),
+                Err(Unanswered::Late(why)) => assert!(why.contains("has not answered for 0.1 s"), "{why}"),
                 Err(other) => panic!("{other:?}"),
             }
-            rounds += 1;
+            late += 1;
+            if late == 2 {
+                go.send(()).unwrap();
+            }
         };
-        assert!(rounds > 2, "{rounds} rounds");
         assert_eq!(first, Outcome::Moved { bytes: 1 });
         assert_eq!(
             ask().unwrap(),
@@ -159,6 +183,7 @@ mod tests {
         let (client, server) = UnixStream::pair().unwrap();
         let mut kept = Kept {
             device,
+            quick: QUICK,
             open: Some(Open {
                 connection: Connection::over(device, client, QUICK),
                 is_owed: false,

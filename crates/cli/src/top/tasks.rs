@@ -107,7 +107,7 @@ fn ask(server: &mut Kept) -> Result<PoolTasks, String> {
         Ok(other) => Err(unexpected(&other).to_string()),
         Err(Unanswered::Gone) => Err("the server has ended".to_owned()),
         Err(Unanswered::Unreachable(error)) => Err(format!("{error}{}", hint(&error, To::Change))),
-        Err(Unanswered::Silent(why)) => Err(why),
+        Err(Unanswered::Silent(why) | Unanswered::Late(why)) => Err(why),
     }
 }
 

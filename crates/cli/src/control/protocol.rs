@@ -365,46 +365,7 @@ pub(crate) struct FuseReport {
 mod tests {
     use super::*;
     use homenode::mover::{MoverMode, Outcome as MoveOutcome};
-    use homenode::tasks::{FilePlace, TaskBytes};
     use homenode::{MemberId, MemberState, MemberStatus, NodeId};
-
-    #[test]
-    fn requests_survive_serialization() {
-        let lines = [
-            r#"{"request":"status"}"#,
-            r#"{"request":"tasks"}"#,
-            r#"{"request":"live","since_ms":5}"#,
-            r#"{"request":"down","lazy":true}"#,
-            r#"{"request":"file_move","inode":7,"node":1}"#,
-            r#"{"request":"pool_add","node":1,"size":"2G"}"#,
-            r#"{"request":"pool_add_file","path":"/a","size_bytes":null,"unwritten":true,"direct":false,"overwrites":false}"#,
-            r#"{"request":"pool_drain","member":3}"#,
-            r#"{"request":"pool_remove","member":3}"#,
-            r#"{"request":"volume_create","name":"a\"b","size_bytes":4096,"policy":"node:1"}"#,
-            r#"{"request":"volume_list"}"#,
-            r#"{"request":"volume_resize","name":"a","size_bytes":4096,"force":true}"#,
-            r#"{"request":"volume_remove","name":"a"}"#,
-            r#"{"request":"volume_attach","name":"a","trace":"/t"}"#,
-            r#"{"request":"volume_detach","name":"a","force":false}"#,
-        ];
-        let read = |line: &str| serde_json::from_str::<Request>(line).unwrap();
-        for line in lines {
-            assert_eq!(serde_json::to_string(&read(line)).unwrap(), line);
-        }
-        for (line, request) in [(0, Request::Status), (1, Request::Tasks), (10, Request::VolumeList)] {
-            assert_eq!(read(lines[line]), request);
-        }
-        assert_eq!(read(lines[4]), Request::FileMove { inode: 7, node: 1 });
-        assert_eq!(read(lines[7]), Request::PoolDrain { member: 3 });
-        assert_eq!(read(lines[8]), Request::PoolRemove { member: 3 });
-        assert_eq!(read(lines[12]), Request::VolumeRemove { name: "a".into() });
-        let create = Request::VolumeCreate {
-            name: "a\"b".into(),
-            size_bytes: 4096,
-            policy: "node:1".into(),
-        };
-        assert_eq!(read(lines[9]), create);
-    }
 
     #[test]
     fn malformed_requests_are_refused() {
@@ -423,46 +384,6 @@ mod tests {
         ];
         for line in refused {
             assert!(serde_json::from_str::<Request>(line).is_err(), "{line}");
-        }
-    }
-
-    #[test]
-    fn replies_survive_serialization() {
-        let replies = [
-            Reply::Progress {
-                done_bytes: 1,
-                total_bytes: 2,
-            },
-            Reply::Done(Outcome::Down),
-            Reply::Done(Outcome::Tasks(PoolTasks {
-                answered: true,
-                threads: vec![TaskBytes {
-                    thread: 7,
-                    started: 5,
-                    homes: vec![(0, 1), (2, u64::MAX)],
-                    files: vec![(9, 1 << 20)],
-                }],
-                files: vec![FilePlace {
-                    inode: 9,
-                    homes: vec![(2, 4096)],
-                }],
-                room: vec![(0, 1), (2, 0)],
-                unseen: vec![("a\nb".to_owned(), "c".to_owned())],
-                ..PoolTasks::default()
-            })),
-            Reply::Done(Outcome::Moved { bytes: 4096 }),
-            Reply::Failed(Refusal {
-                message: "a\nb".into(),
-                busy: true,
-                device_busy: false,
-                unmounted: false,
-                not_mounted: false,
-            }),
-        ];
-        for reply in replies {
-            let line = serde_json::to_string(&reply).unwrap();
-            assert!(!line.contains('\n'), "{line}");
-            assert_eq!(serde_json::from_str::<Reply>(&line).unwrap(), reply);
         }
     }
 

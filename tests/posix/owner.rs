@@ -125,6 +125,10 @@ fn writing_clears_set_ids() {
     let path = program!(stage);
     as_user(BOB, &[], || write_at(&edit(&path), 0, b"patched"));
     assert_eq!(permissions(&path), 0o777);
+    chmod(&path, mode(0o6777)).unwrap();
+    let direct = || open(&path, OFlags::WRONLY | OFlags::DIRECT).unwrap();
+    as_user(BOB, &[], || write_at(&direct(), 0, &[2; 4096]));
+    assert_eq!(permissions(&path), 0o777, "O_DIRECT");
 }
 
 #[test]
@@ -237,6 +241,11 @@ fn a_set_user_id_program_runs_as_its_owner() {
     assert_eq!((who("-u"), who("-g")), ("0".to_owned(), "0".to_owned()));
     chmod(&path, mode(0o6755)).unwrap();
     assert_eq!((who("-u"), who("-g")), (ALICE.to_string(), STAFF.to_string()));
+    // Nobody asks for its attributes between the write and the start.
+    chmod(&path, mode(0o6777)).unwrap();
+    let end = look(&path).st_size.unsigned_abs();
+    as_user(BOB, &[], || write_at(&edit(&path), end, b"x"));
+    assert_eq!((who("-u"), who("-g")), ("0".to_owned(), "0".to_owned()));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, Gid, OFlags, Timespec, Timestamps
 use rustix::fs::{UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
 use std::path::Path;
+use std::time::SystemTime;
 
 fn at(tv_sec: i64, tv_nsec: i64) -> Timespec {
     Timespec { tv_sec, tv_nsec }
@@ -42,6 +43,12 @@ fn a_new_file_has_the_current_birth_time() {
         assert!(start_ns <= change_ns && change_ns <= now_ns());
         assert!(start_ns <= access_ns && access_ns <= now_ns());
         assert!(start_ns <= modify_ns && modify_ns <= now_ns());
+        // Where the kernel asks a FUSE server for it (6.6 or newer).
+        if let Ok(born) = std::fs::metadata(&path).unwrap().created() {
+            let born_ns = born.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();
+            let born_ns = i128::try_from(born_ns).unwrap();
+            assert!(start_ns <= born_ns && born_ns <= now_ns());
+        }
     }
 }
 

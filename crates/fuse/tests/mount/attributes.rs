@@ -1,59 +1,17 @@
-//! Modes, times, extended attributes and where bytes lie.
+//! Attributes, and where bytes lie.
 
-use crate::support::{Mounted, as_nobody, eventually, options, set_xattr, tick, xattr, xattr_names};
+use crate::support::{Mounted, eventually, options, set_xattr, tick, xattr, xattr_names};
 use homenode_fuse::wire::Opcode;
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, StatxFlags, XattrFlags, mknodat};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-#[test]
-fn special_files_and_times() {
-    let Some(mounted) = Mounted::new() else { return };
-    let fifo = mounted.path("fifo");
-    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP;
-    mknodat(CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
-    assert_eq!(fs::metadata(&fifo).unwrap().mode() & 0o17_7777, 0o01_0640);
-    let device = mounted.path("null");
-    let null = rustix::fs::makedev(1, 3);
-    mknodat(CWD, &device, FileType::CharacterDevice, mode, null).unwrap();
-    assert_eq!(fs::metadata(&device).unwrap().rdev(), null);
-    fs::write(&device, b"swallowed").unwrap();
-
-    let path = mounted.path("file");
-    let before = SystemTime::now() - Duration::from_millis(50);
-    let file = File::create(&path).unwrap();
-    let old = UNIX_EPOCH - Duration::from_millis(1500);
-    file.set_modified(old).unwrap();
-    let found = fs::metadata(&path).unwrap();
-    assert_eq!(found.modified().unwrap(), old);
-    assert_eq!((found.mtime(), found.mtime_nsec()), (-2, 500_000_000));
-    let asked = mounted
-        .server
-        .statistics()
-        .requests
-        .iter()
-        .any(|&(opcode, _)| opcode == Opcode::StatX);
-    match found.created() {
-        Ok(born) => assert!(born >= before, "statx tells the time of birth"),
-        Err(error) => assert!(!asked, "{error}, although the kernel (6.6 or newer) asked"),
-    }
-    (&file).write_all(b"x").unwrap();
-    let found = fs::metadata(&path).unwrap();
-    assert!(
-        found.modified().unwrap() >= before,
-        "a write renews the time though it was cached"
-    );
-    assert_eq!((found.len(), found.blocks()), (1, 8));
-    drop(file);
-    mounted.finish();
-}
+use std::time::{Duration, Instant};
 
 /// Attributes that were read before a change and arrive after it are not kept.
 #[test]
@@ -136,47 +94,6 @@ fn all_that_makes_a_file_longer_is_reserved() {
         drop(file);
         mounted.finish();
     }
-}
-
-#[test]
-fn set_uid_is_cleared_by_another_users_write() {
-    let Some(mounted) = Mounted::new() else { return };
-    let scripts = [
-        "printf x >> \"$1\"",
-        "truncate -s 5 \"$1\"",
-        ": > \"$1\"",
-        "fallocate -l 8192 \"$1\"",
-        "dd if=/dev/zero of=\"$1\" bs=4096 count=1 oflag=direct conv=notrunc 2>/dev/null",
-    ];
-    for (number, script) in scripts.iter().enumerate() {
-        let path = mounted.path(&format!("program{number}"));
-        fs::write(&path, b"#!/bin/sh\n").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6777);
-        assert!(as_nobody(script, &path), "{script}");
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "after {script}");
-    }
-    // Root may keep the bits.
-    let path = mounted.path("kept");
-    fs::write(&path, b"1").unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
-    fs::write(&path, b"2").unwrap();
-    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o4755);
-    // What is executed has lost the bit too, though nobody asked for its attributes since.
-    let program = mounted.path("id");
-    fs::copy("/usr/bin/id", &program).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o4777)).unwrap();
-    assert!(as_nobody("test $(\"$1\" -u) = 0", &program), "set-uid works");
-    assert!(
-        as_nobody("printf x >> \"$1\"; test $(\"$1\" -u) = 65534", &program),
-        "until somebody else writes"
-    );
-    // The owner's rights are the kernel's to check.
-    let private = mounted.path("private");
-    fs::write(&private, b"secret").unwrap();
-    fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();
-    assert!(!as_nobody("cat \"$1\" 2>/dev/null", &private));
-    mounted.finish();
 }
 
 #[test]

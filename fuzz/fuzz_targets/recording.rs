@@ -1,6 +1,6 @@
 //! Any bytes as one of the files of a recording: read or refused, never a panic.
 //!
-//! Input: the number of a file (with the highest bit: the others have the checksum it had), and its bytes.
+//! Input: the number of a file (with the highest bit: the list has the size it had), and its bytes.
 #![no_main]
 
 use homenode_linux::affinity::{record, recorded};
@@ -11,16 +11,16 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// With the list that has its checksum, and its name there.
+/// With the list that has its size, and its name there.
 const FILES: [(&str, Option<(&str, &str)>); 6] = [
     ("meta", None),
-    ("0.files", Some(("meta", "0.files"))),
-    ("1.files", Some(("meta", "1.files"))),
+    ("0.files", None),
+    ("1.files", None),
     ("0/proc/interrupts", Some(("0.files", "proc/interrupts"))),
     ("1/proc/interrupts", Some(("1.files", "proc/interrupts"))),
     ("1/proc/homenode/tasks", Some(("1.files", "proc/homenode/tasks"))),
 ];
-const CHECKSUM_STAYS: u8 = 0x80;
+const SIZE_STAYS: u8 = 0x80;
 
 static RECORDING: LazyLock<PathBuf> = LazyLock::new(|| {
     let scratch = homenode_fuzz::scratch("recording");
@@ -45,29 +45,21 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     };
     let directory = &*RECORDING;
-    let (file, list) = FILES[usize::from(number & !CHECKSUM_STAYS) % FILES.len()];
+    let (file, list) = FILES[usize::from(number & !SIZE_STAYS) % FILES.len()];
     let mut changed = vec![Changed::new(directory, file, bytes)];
-    let mut list = list.filter(|_| number & CHECKSUM_STAYS == 0);
-    let mut crc = crc32c::crc32c(bytes);
-    while let Some((of, name)) = list {
+    if let Some((of, name)) = list.filter(|_| number & SIZE_STAYS == 0) {
         let text = fs::read_to_string(directory.join(of)).expect("the recording has the file");
-        let text: String = text
-            .lines()
-            .map(|line| with_checksum(line, name, crc) + "\n")
-            .collect();
-        crc = crc32c::crc32c(text.as_bytes());
-        changed.push(Changed::new(directory, of, text.as_bytes()));
-        list = FILES.iter().find(|(file, _)| *file == of).and_then(|(_, list)| *list);
+        let lines = text.lines().map(|line| with_size(line, name, bytes.len()) + "\n");
+        changed.push(Changed::new(directory, of, lines.collect::<String>().as_bytes()));
     }
     let _ = recorded(directory);
 });
 
-/// `CRC NAME` and `MODE CRC NAME` with another checksum, when it is that file's.
-fn with_checksum(line: &str, name: &str, crc: u32) -> String {
+/// `MODE BYTES NAME` with another size, when it is that file's.
+fn with_size(line: &str, name: &str, bytes: usize) -> String {
     let words: Vec<&str> = line.split(' ').collect();
     match words[..] {
-        [_, of] if of == name => format!("{crc:08x} {name}"),
-        [mode, _, of] if of == name => format!("{mode} {crc:08x} {name}"),
+        [mode, _, of] if of == name => format!("{mode} {bytes} {name}"),
         _ => line.to_owned(),
     }
 }

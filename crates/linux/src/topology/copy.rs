@@ -2,9 +2,9 @@
 //!
 //! A copy has the files where they were, behind the same links, and directories and files that were only looked at as
 //! empty ones. What files cannot carry (modes do not survive every archive, and a file that could not be read has no text)
-//! is in a list beside them: a line a file, `MODE CRC PATH` or `error ERRNO PATH`, the paths as they were asked for and the
-//! crc32c of what the file has. Reading a copy begins with that list, and a file that has gone missing or changed is an
-//! error then, not something that the machine did not have.
+//! is in a list beside them: a line a file, `MODE BYTES PATH` or `error ERRNO PATH`, the paths as they were asked for and the
+//! size of what the file has, and `end` as the last line. Reading a copy begins with that list, and a file that has gone missing or
+//! was cut is an error then, not something that the machine did not have.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,6 +17,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// Permission bits, without the kind of file.
 const MODE_BITS: u32 = 0o7777;
+/// Last line of a list.
+const END: &str = "end\n";
 /// Links that are followed for one path; the kernel's own bound.
 const LINKS_MAX: usize = 40;
 
@@ -85,17 +87,16 @@ impl Copy {
                 Entry::File { mode } => {
                     // Of the copy: several paths may lead to one file, which has what was read last.
                     let full = self.to.join(path);
-                    let crc = crc(&full).unwrap_or_else(|error| {
-                        self.keep(&full, Err(error));
-                        0
-                    });
-                    writeln!(text, "{mode:04o} {crc:08x} {shown}")
+                    let bytes = fs::metadata(&full).map(|file| file.len());
+                    let length = *bytes.as_ref().unwrap_or(&0);
+                    self.keep(&full, bytes.map(drop));
+                    writeln!(text, "{mode:04o} {length} {shown}")
                 }
                 Entry::Error(errno) => writeln!(text, "error {errno} {shown}"),
             }
             .expect("writing to a string cannot fail");
         }
-        self.keep(list, fs::write(list, text));
+        self.keep(list, fs::write(list, text + END));
         self.failed.into_inner().map_or(Ok(()), Err)
     }
 
@@ -160,27 +161,27 @@ pub(crate) enum Broken {
     List(io::Error),
     /// A file is not there.
     Missing(PathBuf),
-    /// A file is not as it was copied.
-    Changed(PathBuf),
+    /// A file is not as long as it was copied.
+    Cut(PathBuf),
 }
 
 impl Recorded {
     /// Reads the list of the copy in `root`, and looks that all is there.
     pub(crate) fn open(root: &Path, list: &Path) -> Result<Self, Broken> {
         let text = fs::read_to_string(list).map_err(Broken::List)?;
+        let invalid = |problem: String| Broken::List(io::Error::new(io::ErrorKind::InvalidData, problem));
+        let lines = text
+            .strip_suffix(END)
+            .filter(|lines| lines.is_empty() || lines.ends_with('\n'));
+        let lines = lines.ok_or_else(|| invalid("it is cut short".to_owned()))?;
         let mut entries = BTreeMap::new();
-        for line in text.lines() {
-            let (path, entry, copied) = parse(line).ok_or_else(|| {
-                Broken::List(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    format!("\"{line}\" is no line of it"),
-                ))
-            })?;
+        for line in lines.lines() {
+            let (path, entry, copied) = parse(line).ok_or_else(|| invalid(format!("\"{line}\" is no line of it")))?;
             if let Some(copied) = copied {
                 let full = root.join(path);
-                match crc(&full) {
-                    Ok(found) if found == copied => {}
-                    Ok(_) => return Err(Broken::Changed(full)),
+                match fs::metadata(&full) {
+                    Ok(found) if found.len() == copied => {}
+                    Ok(_) => return Err(Broken::Cut(full)),
                     Err(_) => return Err(Broken::Missing(full)),
                 }
             }
@@ -205,20 +206,15 @@ impl Recorded {
     }
 }
 
-/// The checksum of a file.
-pub(crate) fn crc(path: &Path) -> io::Result<u32> {
-    fs::read(path).map(|bytes| crc32c::crc32c(&bytes))
-}
-
-/// With the checksum of a file.
-fn parse(line: &str) -> Option<(&str, Entry, Option<u32>)> {
+/// With the size of a file.
+fn parse(line: &str) -> Option<(&str, Entry, Option<u64>)> {
     let mut words = line.splitn(3, ' ');
     let (kind, number, path) = (words.next()?, words.next()?, words.next()?);
     Some(match kind {
         "error" => (path, Entry::Error(number.parse().ok()?), None),
         mode => {
             let mode = u32::from_str_radix(mode, 8).ok()?;
-            (path, Entry::File { mode }, Some(u32::from_str_radix(number, 16).ok()?))
+            (path, Entry::File { mode }, Some(number.parse().ok()?))
         }
     })
 }
@@ -276,13 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_changed_file_is_named() {
+    fn a_missing_or_cut_file_is_named() {
         let to = tempfile::tempdir().unwrap();
         let (_machine, list) = copy(to.path());
         let copied = to.path().join("tree");
         let queue = copied.join("sys/block/vda/mq/0/cpu_list");
-        fs::write(&queue, "0-2\n").unwrap();
-        assert!(matches!(Recorded::open(&copied, &list), Err(Broken::Changed(file)) if file == queue));
+        fs::write(&queue, "0").unwrap();
+        assert!(matches!(Recorded::open(&copied, &list), Err(Broken::Cut(file)) if file == queue));
         fs::remove_file(&queue).unwrap();
         assert!(matches!(Recorded::open(&copied, &list), Err(Broken::Missing(file)) if file == queue));
         fs::write(&list, "nonsense\n").unwrap();

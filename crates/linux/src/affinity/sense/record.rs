@@ -1,7 +1,7 @@
 //! Recordings: all that sensing read in one period, in a directory, so that it can be decided elsewhere.
 //!
 //! ```text
-//! DIR/meta           the version of this layout, the machine's kernel, and checksums of the files beside it
+//! DIR/meta           the version of this layout, and the machine's kernel
 //! DIR/topology.xml   the hardware, as hwloc writes it
 //! DIR/0, DIR/1       the files of the machine as they were when the period began, and when it ended
 //! DIR/N/proc/bpf     what programs in the kernel had counted by then, or why they had not
@@ -10,15 +10,14 @@
 //! ```
 //!
 //! A recording is made while the machine is sensed, from the very bytes that were sensed: what is read from it is the
-//! same snapshot. `meta` is written last: a recording that was cut short has none, or one without its last line. It has
-//! the crc32c of the lists, and these have those of all else: a recording with a byte that was changed is refused, and so
-//! is one of another version: what programs had counted has no mark of its own that tells how long its entries are. It has names of processes and
-//! threads, and no command lines or environments. What the doctor looks at is recorded with it, among it the places of
-//! mounts of tmpfs.
+//! same snapshot. `meta` is written last: a recording that was cut short has none, or one without its last line. The lists end with a line of
+//! their own, and have the sizes of the other files. A recording of another version is refused: what programs had counted has no mark of its own
+//! that tells how long its entries are. A recording has names of processes and threads, and no command lines or environments. What the doctor
+//! looks at is recorded with it, among it the places of mounts of tmpfs.
 
 use super::{Ask, Error, Sensed, Sensor};
 use crate::doctor::{Before, Examined};
-use crate::topology::copy::{Broken, Copy, Recorded, crc};
+use crate::topology::copy::{Broken, Copy, Recorded};
 use crate::topology::sysfs::Tree;
 use crate::topology::{self, Source};
 use hwlocality::topology::export::xml::XMLExportFlags;
@@ -33,12 +32,10 @@ use std::thread;
 use std::time::Duration;
 
 const NAME: &str = "homenode-recording ";
-const VERSION: &str = "homenode-recording 5";
+const VERSION: &str = "homenode-recording 6";
 const META: &str = "meta";
 /// The last line of `meta`.
 const END: &str = "end";
-/// The files whose checksums `meta` has; their lists have those of all others.
-const FILES: [&str; 3] = [TOPOLOGY, "0.files", "1.files"];
 const TOPOLOGY: &str = "topology.xml";
 
 /// Records one period of the machine below `root`, whose hardware is `source`, into `directory`, which is made. If it is the machine we run
@@ -84,13 +81,7 @@ pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration, 
             .map_err(|(path, source)| cannot_write(path)(source))?;
     }
     let kernel = Tree::new(root).text("proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut meta = format!("{VERSION}\nkernel {kernel}\n");
-    for name in FILES {
-        let path = directory.join(name);
-        let crc = crc(&path).map_err(cannot_write(path))?;
-        meta += &format!("{crc:08x} {name}\n");
-    }
-    write(META, format!("{meta}{END}\n").as_bytes())?;
+    write(META, format!("{VERSION}\nkernel {kernel}\n{END}\n").as_bytes())?;
     Ok(sensed)
 }
 
@@ -184,21 +175,6 @@ fn check(directory: &Path) -> Result<(), Error> {
     if lines.last() != Some(&END) || !text.ends_with('\n') {
         return Err(damaged(directory, meta, "it is cut short".to_owned()));
     }
-    for name in FILES {
-        let path = directory.join(name);
-        let of_file = |line: &&str| Some(u32::from_str_radix(line.strip_suffix(name)?.strip_suffix(' ')?, 16));
-        let Some(Ok(recorded)) = lines.iter().find_map(of_file) else {
-            return Err(damaged(
-                directory,
-                meta,
-                format!("it does not tell the checksum of {name}"),
-            ));
-        };
-        let found = crc(&path).map_err(|error| broken(directory, Broken::List(error), &path))?;
-        if found != recorded {
-            return Err(broken(directory, Broken::Changed(path), &meta));
-        }
-    }
     Ok(())
 }
 
@@ -210,7 +186,7 @@ fn sense(sensor: &mut Sensor, directory: &Path) -> Result<Sensed, Error> {
     let topology = hardware.map_err(|error| {
         let problem = match error {
             topology::Error::Inconsistent { source, .. } => format!("it is inconsistent: {source}"),
-            topology::Error::ReadFile { source, .. } => source.to_string(),
+            topology::Error::ReadFile { source, .. } => return broken(directory, Broken::List(source), &xml),
             _ => "hwloc cannot read it".to_owned(),
         };
         damaged(directory, xml, problem)
@@ -223,10 +199,7 @@ fn broken(directory: &Path, problem: Broken, list: &Path) -> Error {
         Broken::Missing(path) => missing(directory, path),
         Broken::List(error) if error.kind() == io::ErrorKind::NotFound => missing(directory, list.to_path_buf()),
         Broken::List(error) => unread(directory, list.to_path_buf(), error),
-        Broken::Changed(path) => {
-            let problem = "it is not as it was recorded".to_owned();
-            damaged(directory, path, problem)
-        }
+        Broken::Cut(path) => damaged(directory, path, "it is not as long as it was recorded".to_owned()),
     }
 }
 

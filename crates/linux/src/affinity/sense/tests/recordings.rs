@@ -79,39 +79,18 @@ fn a_damaged_file_is_named() {
     assert!(nowhere.to_string().contains("nowhere is not there"), "{nowhere}");
 }
 
-/// Changes single bytes all over some files, though each file still says something.
-#[test]
-fn changed_bytes_of_a_sample_are_detected() {
-    let (directory, _) = recording();
-    for name in ["0.files", "1.files", "0/proc/uptime", "1/proc/interrupts"] {
-        let path = directory.path().join(name);
-        let whole = fs::read(&path).unwrap();
-        for position in (0..whole.len()).step_by(whole.len().div_ceil(64)) {
-            let mut changed = whole.clone();
-            changed[position] ^= 1;
-            fs::write(&path, &changed).unwrap();
-            let message = recorded(directory.path()).unwrap_err().to_string();
-            let expected = format!(
-                "{}: it is not as it was recorded: record the machine again",
-                path.display()
-            );
-            assert!(message.ends_with(&expected), "{position}: {message}");
-        }
-        fs::write(&path, whole).unwrap();
-    }
-    recorded(directory.path()).unwrap();
-}
-
 /// Cuts files as a full disk or a stopped copy leaves them: empty, anywhere, and after a line.
 #[test]
 fn a_truncated_recording_is_refused() {
     let (directory, _) = recording();
-    for name in ["meta", "topology.xml", "0.files", "1.files"] {
+    for name in ["meta", "topology.xml", "0.files", "1.files", "1/proc/interrupts"] {
         let path = directory.path().join(name);
         let whole = fs::read(&path).unwrap();
         let lines: Vec<usize> = (1..whole.len()).filter(|end| whole[end - 1] == b'\n').collect();
         let ends = [0, 1, whole.len() / 2, whole.len() - 1, lines[0], *lines.last().unwrap()];
-        for end in ends.into_iter().filter(|end| *end < whole.len()) {
+        // hwloc does without the end of the last line.
+        let is_cut = |end: &usize| *end < whole.len() && (name != "topology.xml" || whole[*end..] != *b"\n");
+        for end in ends.into_iter().filter(is_cut) {
             fs::write(&path, &whole[..end]).unwrap();
             let message = recorded(directory.path()).unwrap_err().to_string();
             let parts = [&*path.to_string_lossy(), "record the machine again"];
@@ -127,7 +106,6 @@ fn a_truncated_recording_is_refused() {
     assert!(message.starts_with(&expected), "{message}");
 }
 
-/// Its checksum is right, so that hwloc is asked.
 #[test]
 fn unreadable_hardware_is_reported_on_one_line() {
     let (directory, _) = recording();
@@ -138,13 +116,7 @@ fn unreadable_hardware_is_reported_on_one_line() {
         whole.replace("<topology", "<topplogy"),
         " ".repeat(whole.len()),
     ];
-    let meta = directory.path().join("meta");
-    let recorded_as = |text: &str| format!("\n{:08x} topology.xml\n", crc32c::crc32c(text.as_bytes()));
-    let of_whole = fs::read_to_string(&meta).unwrap();
     for text in spoilt {
-        let of_text = of_whole.replace(&recorded_as(&whole), &recorded_as(&text));
-        assert_ne!(of_text, of_whole);
-        fs::write(&meta, of_text).unwrap();
         fs::write(&path, text).unwrap();
         let message = recorded(directory.path()).unwrap_err().to_string();
         assert!(

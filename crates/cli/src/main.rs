@@ -153,7 +153,7 @@ fn parse() -> clap::error::Result<Verb> {
 
 fn run(verb: &Verb) -> Result<()> {
     match verb {
-        Verb::Up(args) => up::run(args),
+        Verb::Up(args) => up::run(&args.clone().read_from(std::env::args_os().skip(2).collect())),
         Verb::Down(args) => down::run(args),
         Verb::Status(args) => status::run(args),
         Verb::Top(args) => top::run(args),

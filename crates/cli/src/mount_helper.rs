@@ -12,7 +12,7 @@ use crate::up::{self, UpArgs};
 use clap::error::ContextKind;
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
 use homenode::PoolName;
-use options::{Meaning, name_in};
+use options::Meaning;
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -152,20 +152,28 @@ fn up_args(args: &HelperArgs) -> Result<UpArgs> {
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<UpArgs> {
-    let parsed = pool_command().try_get_matches_from(arguments);
+    let parsed = pool_command().try_get_matches_from(&arguments);
     let parsed = parsed.and_then(|matches| UpArgs::from_arg_matches(&matches));
-    parsed.map_err(|error| Failure::new(error.to_string()))
+    let parsed = parsed.map_err(|error| Failure::new(error.to_string()))?;
+    Ok(parsed.read_from(arguments))
 }
 
-/// Mount options that say what these arguments say.
-pub(crate) fn options_of(args: &UpArgs) -> Vec<String> {
-    let option = |argument: &String| match argument.trim_start_matches('-').split_once('=') {
-        Some((name, value)) => format!("{}={value}", as_option(name)),
-        None => as_option(argument.trim_start_matches('-')),
+/// Mount options that say what these words of `up` say.
+pub(crate) fn options_of(words: &[OsString]) -> Vec<String> {
+    let mut command = pool_command();
+    let known = pool_options(&mut command);
+    let given = command.get_matches_from(words);
+    let option = |arg: &Arg| {
+        let values = given.get_raw(arg.get_id().as_str()).into_iter().flatten();
+        match takes_value(arg) {
+            true => values
+                .map(|value| format!("{}={}", name_of(arg), value.display()))
+                .collect(),
+            false if given.get_flag(arg.get_id().as_str()) => vec![name_of(arg)],
+            false => Vec::new(),
+        }
     };
-    let options = args.arguments().iter().map(option).collect::<Vec<_>>();
-    let is_known = |option: &String| is_pool_option(name_in(option));
-    options.into_iter().filter(is_known).collect()
+    known.iter().flat_map(option).collect()
 }
 
 /// An argument's name as it is written after `-o`.

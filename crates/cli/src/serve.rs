@@ -169,7 +169,7 @@ impl Serving {
         let handler = Arc::new(PoolHandler {
             pool,
             note,
-            options: mount_helper::options_of(args),
+            options: mount_helper::options_of(&args.words),
             mount: Arc::clone(&mount.0),
             device,
             exports: Arc::clone(&exports.0),

@@ -20,6 +20,7 @@ use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -35,7 +36,7 @@ use std::time::Duration;
 /// create`), which keeps its contents. A kill of its server loses no written byte, or, in a pool with disks, as much as a power
 /// cut. A power cut loses at most the unsynced writes of the last seconds (--commit). The server writes its log to /run/homenode, in a file
 /// named by the mount's device number; HOMENODE_LOG sets the level (warn, info, debug).
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
 #[command(allow_missing_positional = true)]
 pub(crate) struct UpArgs {
     /// Name of a durable pool in `homenode pool list`. Default: a new pool of memory.
@@ -89,9 +90,17 @@ pub(crate) struct UpArgs {
     /// End with the thread that started this process, however that ends.
     #[arg(long, hide = true, requires = "detached")]
     with_parent: bool,
+    /// Words that these arguments were read from.
+    #[arg(skip)]
+    pub(crate) words: Vec<OsString>,
 }
 
 impl UpArgs {
+    /// Sets the words that these arguments were read from.
+    pub(crate) fn read_from(self, words: Vec<OsString>) -> Self {
+        Self { words, ..self }
+    }
+
     /// The durable pool that is meant.
     pub(crate) fn pool(&self) -> Option<PoolName> {
         self.name.or(self.pool)
@@ -132,22 +141,6 @@ impl UpArgs {
         self.mounting.check(spelled)
     }
 
-    /// Arguments that say the same of a pool and its mount, but for the directory.
-    pub(crate) fn arguments(&self) -> Vec<String> {
-        let mut arguments = Vec::new();
-        arguments.extend(self.size_per_node.map(|size| format!("--size-per-node={size}")));
-        arguments.extend(self.metadata.map(|size| format!("--metadata={size}")));
-        arguments.extend(self.commit.map(|seconds| format!("--commit={seconds}")));
-        arguments.extend(self.cache.map(|bytes| format!("--cache={bytes}")));
-        arguments.extend(self.nodes.iter().map(|node| format!("--node={node}")));
-        arguments.extend(self.mounting.arguments());
-        arguments.extend(self.pool().map(|name| format!("--pool={name}")));
-        let switches = [("--read-only", self.read_only), ("--degraded", self.degraded)];
-        let given = switches.iter().filter(|(_, given)| *given);
-        arguments.extend(given.map(|(switch, _)| (*switch).to_owned()));
-        arguments
-    }
-
     /// Adds the options in the file of its pool; those of this command line outrank them.
     fn with_options_of_file(&self) -> Result<Self> {
         let Some(name) = self.pool() else {
@@ -176,12 +169,12 @@ impl UpArgs {
         if let Some(word) = options.iter().find(is_refused) {
             fail!("options in {}: {word} belongs on a command line", file.display());
         }
-        let words = options.into_iter().chain(self.arguments());
-        let words = words.chain(["--".to_owned(), "/".to_owned()]);
-        match Again::try_parse_from(words) {
+        let words = options.into_iter().map(OsString::from);
+        let words: Vec<OsString> = words.chain(self.words.iter().cloned()).collect();
+        match Again::try_parse_from(&words) {
             Ok(Again { up }) => Ok(Self {
-                directory: self.directory.clone(),
-                foreground: self.foreground,
+                words,
+                namespace: self.namespace.clone(),
                 ..up
             }),
             Err(error) => {
@@ -230,11 +223,11 @@ pub(crate) fn run_with(args: &UpArgs, tells_choices: bool) -> Result<()> {
         return serve_detached(args);
     }
     refuse_lone_name(args)?;
-    let args = &args.with_options_of_file()?;
-    args.check(mounting::as_flag)?;
+    let with_file = &args.with_options_of_file()?;
+    with_file.check(mounting::as_flag)?;
     check_machine()?;
     if args.foreground {
-        serve_in_foreground(args)
+        serve_in_foreground(with_file)
     } else {
         start_server(args, tells_choices)
     }
@@ -304,11 +297,11 @@ fn serve_in_foreground(args: &UpArgs) -> Result<()> {
 /// Starts the server as a process of its own and waits until it is ready.
 fn start_server(args: &UpArgs, tells_choices: bool) -> Result<()> {
     let mut command = server();
-    command.args(args.arguments());
     if let Some(namespace) = &args.namespace {
         // The server enters it: programs, and what they load, are to be this namespace's.
         command.arg("--namespace").arg(namespace);
     }
+    command.args(&args.words);
     let progress = Progress::new(format!("bringing {} up", shown(&args.directory)));
     start(command, &args.directory, tells_choices, &mut |line| progress.say(line)).map(drop)
 }
@@ -320,7 +313,7 @@ pub(crate) fn server() -> Command {
     command
 }
 
-/// Starts a server on `directory` and waits until it is ready. `say` takes lines for the person, with what was chosen if
+/// Starts the server of `directory` and waits until it is ready. `say` takes lines for the person, with what was chosen if
 /// `tells_choices`.
 pub(crate) fn start(
     mut command: Command,
@@ -328,7 +321,6 @@ pub(crate) fn start(
     tells_choices: bool,
     say: &mut dyn FnMut(&str),
 ) -> Result<Child> {
-    command.arg("--").arg(directory);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let cannot = |error: io::Error| Failure::new(format!("cannot start the server: {error}"));
     homenode_linux::process::close_on_exec_from(3).map_err(cannot)?;
@@ -377,7 +369,9 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
         tied.cannot("tie the server to the process that started it")?;
     }
     let mut notice = |notice: &str| drop(tell(&Message::Notice(notice.to_owned())));
-    let started = Serving::start(args, &mut notice);
+    let started = args
+        .with_options_of_file()
+        .and_then(|args| Serving::start(&args, &mut notice));
     let serving = match started {
         Ok(serving) => serving,
         Err(failure) => {

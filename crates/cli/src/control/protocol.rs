@@ -218,7 +218,7 @@ pub(crate) struct StatusReport {
     /// Process of another mount namespace, when it is mounted there only; the command that asks fills it in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) elsewhere: Option<u32>,
-    /// Options it was mounted with, spelled as mount options, those that were left out with their defaults where they have some.
+    /// Options it was mounted with, as mount options.
     #[serde(default)]
     pub(crate) options: Vec<String>,
     /// The server.

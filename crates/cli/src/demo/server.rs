@@ -32,6 +32,7 @@ impl Served {
         command.args(["--with-parent", "--mover=off"]);
         command.arg(format!("--data={data}"));
         command.arg(format!("--size-per-node={size_per_node}"));
+        command.arg("--").arg(directory);
         Ok(Self {
             server: up::start(command, directory, false, &mut |_| {})?,
             directory: directory.to_owned(),

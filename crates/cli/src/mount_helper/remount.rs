@@ -8,7 +8,7 @@ use super::{HelperArgs, NAME, argument, is_pool_option, options_of, parse};
 use crate::control::To;
 use crate::control::client::Connection;
 use crate::failure::{Result, fail};
-use std::collections::BTreeSet;
+use crate::up::UpArgs;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::Command;
@@ -37,14 +37,22 @@ pub(super) struct Wanted {
 impl Wanted {
     /// The name of an option that a pool with the options `has` would have to change.
     pub(super) fn differs_from(&self, has: &[String]) -> Option<String> {
-        // Of several nodes the order says nothing.
-        let values = |name: &str, of: &[String]| -> BTreeSet<String> {
-            let is_named = |option: &&String| name_in(option) == name;
-            of.iter().filter(is_named).cloned().collect()
-        };
-        let differs = |name: &&String| values(name, &self.described) != values(name, has);
+        let differs = |name: &&String| meant(name, &self.described) != meant(name, has);
         self.options.iter().find(differs).cloned()
     }
+}
+
+/// Meaning of the options of one name; `None` for an option that is not known.
+fn meant(name: &str, options: &[String]) -> Option<UpArgs> {
+    let named = options.iter().filter(|option| name_in(option) == name);
+    let words = named.map(|option| Some(argument(option).ok()??.into()));
+    let words = words.chain(["--", "/"].map(|word| Some(word.into())));
+    let mut args = parse(words.collect::<Option<_>>()?).ok()?;
+    args.words.clear();
+    // Of several nodes the order says nothing.
+    args.nodes.sort_unstable();
+    args.nodes.dedup();
+    Some(args)
 }
 
 /// Whether the option says something about the pool. mount(8) is not to hand such on to the kernel.
@@ -79,7 +87,7 @@ pub(super) fn check(args: &HelperArgs) -> Result<Wanted> {
     arguments.extend(["--".into(), args.directory.clone().into()]);
     Ok(Wanted {
         options,
-        described: options_of(&parse(arguments)?),
+        described: options_of(&parse(arguments)?.words),
     })
 }
 

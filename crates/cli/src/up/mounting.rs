@@ -107,38 +107,6 @@ impl MountingArgs {
         options.source = self.source.clone().unwrap_or(options.source);
         options
     }
-
-    /// For the command line of another `up`.
-    pub(crate) fn arguments(&self) -> Vec<String> {
-        let switches = [
-            ("--per-node", self.per_node),
-            ("--nosuid", self.nosuid),
-            ("--nodev", self.nodev),
-            ("--noexec", self.noexec),
-            ("--noatime", self.noatime),
-            ("--nodiratime", self.nodiratime),
-        ];
-        let switches = switches.into_iter().filter(|(_, given)| *given);
-        let mut arguments: Vec<String> = switches.map(|(switch, _)| switch.to_owned()).collect();
-        let cache_attr = self
-            .cache_attr
-            .map(|time| format!("{}.{:09}", time.as_secs(), time.subsec_nanos()));
-        let values = [
-            ("--transport", self.transport.map(|transport| transport.to_string())),
-            ("--data", self.data.map(|data| data.to_string())),
-            ("--mover", self.mover.map(|mode| mode.to_string())),
-            ("--buffers", self.buffers.map(|bytes| bytes.to_string())),
-            ("--spin-us", self.spin_us.map(|time| time.to_string())),
-            ("--cache-attr", cache_attr),
-            ("--source", self.source.clone()),
-        ];
-        arguments.extend(
-            values
-                .into_iter()
-                .filter_map(|(flag, value)| Some(format!("{flag}={}", value?))),
-        );
-        arguments
-    }
 }
 
 #[cfg(test)]
@@ -156,29 +124,6 @@ mod tests {
         let arguments = std::iter::once("test".to_owned()).chain(arguments.iter().cloned());
         let matches = <Command as clap::CommandFactory>::command().get_matches_from(arguments);
         Command::from_arg_matches(&matches).unwrap().mounting
-    }
-
-    /// Checks that the server which `up` starts gets every argument that a person gave.
-    #[test]
-    fn arguments_survive_a_round_trip() {
-        let all = MountingArgs {
-            transport: Some(Transport::Uring),
-            data: Some(Data::Kernel),
-            mover: Some(MoverMode::On),
-            buffers: Some(3 << 20),
-            spin_us: Some(20),
-            cache_attr: Some(Duration::new(1, 500)),
-            per_node: true,
-            nosuid: true,
-            nodev: true,
-            noexec: true,
-            noatime: true,
-            nodiratime: true,
-            source: Some("a b".to_owned()),
-        };
-        assert_eq!(parse(&all.arguments()), all);
-        let none = parse(&[]);
-        assert_eq!(parse(&none.arguments()), none);
     }
 
     #[test]

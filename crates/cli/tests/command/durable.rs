@@ -119,13 +119,14 @@ fn options_in_the_file_of_a_pool_are_those_of_up() {
     for (nth, seconds) in [(0, 7), (1, 2)] {
         let up = ["up tank mount", "up tank mount --nosuid --commit 2 --mover plan"][nth];
         succeed(&mut pools.homenode(up));
-        let server = fs::read(format!("/proc/{}/cmdline", server_pid(&mount).unwrap().as_raw_pid())).unwrap();
-        let server = String::from_utf8_lossy(&server);
-        assert!(server.contains(&format!("--commit={seconds}\0")), "{server}");
+        let status = succeed(&mut pools.homenode("status mount --json"));
+        let status: Value = serde_json::from_str(&status).unwrap();
+        let options = status["pools"][0]["options"].to_string();
+        assert!(options.contains(&format!("\"commit={seconds}\"")), "{options}");
         // A default outranks the file as well, where it is asked for.
-        let mover = ["--mover=off\0", "--mover=plan\0"][nth];
-        assert!(server.contains(mover), "{server}");
-        assert_eq!(server.matches("--commit").count(), 1, "{server}");
+        let mover = ["\"mover=off\"", "\"mover=plan\""][nth];
+        assert!(options.contains(mover), "{options}");
+        assert_eq!(options.matches("commit=").count(), 1, "{options}");
         let mounts = fs::read_to_string("/proc/mounts").unwrap();
         let line = mounts.lines().find(|line| line.contains(mount.to_str().unwrap()));
         let line = line.unwrap();

@@ -89,7 +89,8 @@ impl Applied {
         for (target, outcome) in &self.outcomes {
             // Who has narrowed a thread's mask may widen it again: that is looked at in every period.
             let is_refused = match outcome {
-                Outcome::Refused(_) => true,
+                // `EAGAIN`: its ancestors could not be read yet.
+                Outcome::Refused(errno) => *errno != libc::EAGAIN,
                 Outcome::Withheld(hold) => *hold != Hold::Foreign,
                 _ => false,
             };
@@ -98,7 +99,6 @@ impl Applied {
             }
         }
         for (thread, restore) in &self.returned {
-            // `EAGAIN`: its ancestors could not be read yet.
             if matches!(restore, Restore::Failed(errno) if *errno != libc::EAGAIN) {
                 next.refuse(Target::Thread(*thread));
             }

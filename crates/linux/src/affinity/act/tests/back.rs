@@ -3,7 +3,7 @@
 use super::super::{Outcome, Restore, Standing};
 use super::model::{ALL, Handle, OTHERS, Set, cpus};
 use super::single::{INIT, ModelActor, THREAD, apply, interrupt, open, quiet, transmit};
-use super::{plan, snapshot};
+use super::{action, plan, snapshot};
 use homenode_policy::affinity::{Config, Plan, Previous, Reset, Return, Snapshot, Target, Thread, ThreadId, decide};
 
 fn give_back(handle: &Handle, actor: &mut ModelActor, threads: &[ThreadId]) -> Vec<(ThreadId, Restore)> {
@@ -183,6 +183,14 @@ fn an_inheritor_whose_ancestors_end_while_they_are_read_is_found_later() {
         assert_eq!(previous.cpus(&Target::Thread(child)).is_some(), is_found);
     }
     handle.machine().losing = Some(child.process);
+    let moved = plan(vec![action(Target::Thread(child), 3, 5)]);
+    let applied = actor.apply(&moved, &seen, &[]).unwrap();
+    assert_eq!(
+        applied.outcomes,
+        [(Target::Thread(child), Outcome::Refused(libc::EAGAIN))]
+    );
+    let next = applied.next(&Previous::default(), &moved, &seen, &Config::default());
+    assert!(!next.refused(&Target::Thread(child)));
     let mut plan = plan(Vec::new());
     plan.returns = vec![Return {
         thread: child,

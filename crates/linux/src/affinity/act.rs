@@ -12,7 +12,7 @@
 //!   has narrowed; nothing that does not have what the plan says it has.
 //! - No value is restored that this program did not set, or that another program changed since. Exception: a thread below one of ours that
 //!   started while our mask was in force and pinned itself to exactly that mask, or a later one of the same session whose parent has ended, cannot
-//!   be told from one that inherited it.
+//!   be told from one that inherited it; nor can the first thread of a process that has the mask of another one which has ended.
 //! - No thread gets CPUs outside of its cpuset: the kernel cuts what is asked for, and what it gave is read back. The old
 //!   mask of a thread that had its whole cpuset is restored by asking for all CPUs, so that CPUs and cpusets which grow
 //!   later count for it again (Linux 6.2 and newer remember what was asked for). Where a cpuset cannot be seen, a thread

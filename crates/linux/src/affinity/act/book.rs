@@ -66,8 +66,13 @@ impl Given {
 impl Entry {
     /// Whether CPUs that something has are ones that were set and have not gone back, for a target that can have `room`.
     pub(super) fn has_set(&self, now: &[CpuId], room: Option<&[CpuId]>) -> bool {
+        self.has_in_force(|set| is_what_became_of(set, now, room))
+    }
+
+    /// Whether `is_it` holds for CPUs that were set and have not gone back.
+    pub(super) fn has_in_force(&self, is_it: impl Fn(&[CpuId]) -> bool) -> bool {
         let mut set = self.set.iter().filter(|given| given.until.is_none());
-        set.any(|given| is_what_became_of(&given.cpus, now, room))
+        set.any(|given| is_it(&given.cpus))
     }
 
     /// The CPUs that were set last.

@@ -6,6 +6,10 @@
 //! instead: the process is taken for a child of any thread of that session which we have moved, also when it started after
 //! that thread had its old mask back, because its parent may have inherited before. A daemon that has left its parent and
 //! its session is not recognised.
+//!
+//! A thread that calls execve(2) and is not the first of its process gets the number and the start of the first one, and
+//! keeps its mask. So the first thread of a process counts as an inheritor, too, when it has the mask of ours that another
+//! thread of the process had, and that one has ended.
 
 use super::book::{Entries, Entry, Given};
 use super::kernel::{Kernel, Process};
@@ -69,7 +73,8 @@ impl<'a, K: Kernel> Families<'a, K> {
             return Ok(inheritors);
         };
         for thread in self.kernel.threads()? {
-            if thread.started < first || self.entries.contains_key(&Target::Thread(thread)) {
+            let may_have = thread.started >= first || is_first(thread) && self.others_of(thread).next().is_some();
+            if !may_have || self.entries.contains_key(&Target::Thread(thread)) {
                 continue;
             }
             match self.look(thread) {
@@ -99,6 +104,12 @@ impl<'a, K: Kernel> Families<'a, K> {
         }))
     }
 
+    /// Threads of the process of `thread` that are in the journal.
+    fn others_of(&self, thread: ThreadId) -> impl Iterator<Item = (&'a Target, &'a Entry)> {
+        let is_of_it = move |target: &Target| matches!(target, Target::Thread(id) if id.process == thread.process);
+        self.entries.iter().filter(move |(target, _)| is_of_it(target))
+    }
+
     /// The thread that one which has the CPUs `now`, of a cpuset with `room`, has inherited them of. Where the cpuset is not
     /// seen, only who has exactly what was set: more of them pin themselves within it than have their cpuset narrowed.
     /// Fails with `EAGAIN` where ancestors end faster than they are read.
@@ -109,6 +120,14 @@ impl<'a, K: Kernel> Families<'a, K> {
         room: Option<&[CpuId]>,
     ) -> io::Result<Option<(&'a Target, &'a Entry)>> {
         type Candidate<'a> = (&'a Target, ThreadId, &'a Entry, &'a Given);
+        let is_it = |set: &[CpuId]| set == now || room.is_some() && is_what_became_of(set, now, room);
+        if is_first(thread) {
+            for (target, entry) in self.others_of(thread).filter(|(_, entry)| entry.has_in_force(is_it)) {
+                if self.kernel.identity(target)?.as_ref() != Some(&entry.identity) {
+                    return Ok(Some((target, entry)));
+                }
+            }
+        }
         let candidates: Vec<Candidate<'_>> = self
             .entries
             .iter()
@@ -117,7 +136,6 @@ impl<'a, K: Kernel> Families<'a, K> {
                 _ => None,
             })
             .flat_map(|(target, id, entry)| {
-                let is_it = |set: &[CpuId]| set == now || room.is_some() && is_what_became_of(set, now, room);
                 let given = entry.set.iter();
                 let given = given.filter(move |given| given.from <= thread.started && is_it(&given.cpus));
                 given.map(move |given| (target, id, entry, given))
@@ -198,6 +216,10 @@ impl<'a, K: Kernel> Families<'a, K> {
         }
         Ok(line)
     }
+}
+
+fn is_first(thread: ThreadId) -> bool {
+    thread.thread == thread.process
 }
 
 /// Whether its parent has ended: another one, of another session, has taken it over. Who leads a session has a parent of

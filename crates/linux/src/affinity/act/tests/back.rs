@@ -1,7 +1,7 @@
 //! Masks that go back before the end, and values that the kernel or a driver has set anew.
 
 use super::super::{Outcome, Restore, Standing};
-use super::model::{ALL, Handle, OTHERS, Set, cpus};
+use super::model::{ALL, Both, Handle, OTHERS, Set, Thread as ModelThread, cpus};
 use super::single::{INIT, ModelActor, THREAD, apply, interrupt, open, quiet, transmit};
 use super::{action, plan, snapshot};
 use homenode_policy::affinity::{Config, Plan, Previous, Reset, Return, Snapshot, Target, Thread, ThreadId, decide};
@@ -204,6 +204,41 @@ fn an_inheritor_whose_ancestors_end_while_they_are_read_is_found_later() {
     assert_eq!((reverted.unread, reverted.is_complete()), (Some(libc::EAGAIN), false));
     handle.machine().losing = None;
     assert_eq!(actor.revert().unwrap().inherited, [(child, Restore::Restored)]);
+}
+
+/// The kernel gives it the first one's number and start.
+#[test]
+fn a_thread_that_calls_execve_keeps_its_mask_and_gives_it_back() {
+    let (handle, mut actor) = quiet();
+    let shell = shell(&handle);
+    handle.machine().ticks += 10;
+    let id = ThreadId {
+        process: shell.process,
+        thread: 801,
+        started: handle.machine().ticks,
+    };
+    let thread = ModelThread {
+        id,
+        asked: Both { now: ALL, wanted: ALL },
+        group: 0,
+    };
+    handle.machine().threads.insert(id.thread, thread);
+    assert!(apply(&handle, &mut actor, &Target::Thread(id), ALL, 3).is_done());
+    handle.machine().threads.get_mut(&shell.thread).unwrap().asked.now = 3;
+    let told = |actor: &mut ModelActor| {
+        let mut previous = Previous::default();
+        actor.note_inheritors(&seen(&handle, shell), &mut previous);
+        previous.cpus(&Target::Thread(shell)).map(<[_]>::to_vec)
+    };
+    // As long as the other one is there, somebody has pinned the first one.
+    assert_eq!(told(&mut actor), None);
+    handle.machine().threads.remove(&id.thread);
+    drop(actor);
+    let mut actor = open(&handle).unwrap();
+    assert_eq!(told(&mut actor), Some(cpus(3)));
+    let reverted = actor.revert().unwrap();
+    assert_eq!(reverted.inherited, [(shell, Restore::Restored)], "{reverted:?}");
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
 }
 
 #[test]

@@ -40,6 +40,8 @@ pub(super) struct Counted {
     pub(super) threads: Option<Vec<Record>>,
     /// Bytes of sockets, by thread.
     pub(super) sockets: Option<HashMap<u32, SocketCounts>>,
+    /// Whether bytes of sockets were counted for which there was no room: a thread that is not in `sockets` may have moved them.
+    pub(super) missed_sockets: bool,
     /// Bytes of disks, by thread.
     pub(super) disks: Option<HashMap<u32, DiskCounts>>,
 }
@@ -71,8 +73,10 @@ impl Bpf {
                 gaps.tell(what, &why);
             }
         };
+        let mut missed_sockets = false;
         let sockets = sockets.map(|(missed, by_thread)| {
             known(SOCKETS, missed);
+            missed_sockets = missed > 0;
             by_thread
         });
         let disks = disks.map(|(missed, by_thread)| {
@@ -83,6 +87,7 @@ impl Bpf {
             // Without them the same is read from /proc.
             threads: threads.ok(),
             sockets: sockets.map_err(|why| gaps.tell(SOCKETS, &why)).ok(),
+            missed_sockets,
             disks: disks
                 .map_err(|why| gaps.tell(DISKS, &format!("{why}; of some, the open files of their process tell")))
                 .ok(),

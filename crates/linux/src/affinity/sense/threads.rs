@@ -311,7 +311,7 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
     let counts = pass.counted.disks.as_ref();
     let counts = counts.map(|disks| disks.get(&id.thread).unwrap_or(&nothing));
     let bytes = did.disk.or(counts.map(counted));
-    let is_unread = bytes.is_none() || pass.counted.sockets.is_none();
+    let has_disks = bytes.is_some();
     let bytes = bytes.unwrap_or_default();
     let disk = pass.disks.divide(pass.tree, id.process, bytes, counts, pass.busy_bytes);
     let sockets = pass
@@ -319,6 +319,7 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
         .sockets
         .as_ref()
         .and_then(|sockets| sockets.get(&id.thread));
+    let has_sockets = pass.counted.sockets.is_some() && !(pass.counted.missed_sockets && sockets.is_none());
     let queue = |(card, index)| Some((pass.card_names.get(&card)?.clone(), index));
     let received = sockets.into_iter().flat_map(|sockets| &sockets.received);
     let received = received.map(|((cpu, by), bytes)| Received {
@@ -347,7 +348,7 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
         memory: buffer.memory.into_iter().collect(),
         files: buffer.files,
         is_new: did.is_new,
-        is_unread,
+        is_unread: !(has_disks && has_sockets),
     }
 }
 

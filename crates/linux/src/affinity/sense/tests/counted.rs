@@ -148,6 +148,21 @@ fn threads_with_unknown_bytes_are_marked() {
     assert_eq!(unread(&["sockets"]), [true]);
 }
 
+/// A user can fill the map; threads of others then count as not seen, and keep their masks.
+#[test]
+fn threads_without_room_for_their_sockets_are_marked() {
+    let machine = machine();
+    let mut sensor = machine.sensor();
+    machine.threads(&[counts(8, 101, 0, 15), counts(10, 101, 0, 15)]);
+    machine.counts("sockets", 4711, &[(&[8, 2, 3, 1], &[1000, 0])]);
+    let threads = sensor.sense(&topology(&[])).unwrap().snapshot.threads;
+    let unread: Vec<_> = threads
+        .iter()
+        .map(|thread| (thread.id.thread, thread.is_unread))
+        .collect();
+    assert_eq!(unread, [(8, false), (10, true)]);
+}
+
 #[test]
 fn lost_and_uncounted_entries_are_reported() {
     let machine = machine();

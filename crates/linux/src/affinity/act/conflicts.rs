@@ -96,12 +96,13 @@ pub fn conflicts(root: &Path) -> Vec<Conflict> {
     found
 }
 
-/// Whether a process is root's: any user can name one as he likes. Taken for root's where nothing tells.
+/// Whether a process is root's: any user can name one as he likes. Where nothing tells, it has ended, or is of a recording and taken for root's.
 fn is_roots(tree: &Tree, process: u32) -> bool {
     let status = tree.bytes(format!("proc/{process}/status")).unwrap_or_default();
     let mut lines = status.split(|byte| *byte == b'\n');
     let users = lines.find_map(|line| line.strip_prefix(b"Uid:"));
-    users.is_none_or(|users| users.trim_ascii().split(|byte| *byte == b'\t').all(|user| user == b"0"))
+    let is_root = |users: &[u8]| users.trim_ascii().split(|byte| *byte == b'\t').all(|user| user == b"0");
+    users.map_or(!tree.is_live(), is_root)
 }
 
 /// Has decisions leave alone what others set.

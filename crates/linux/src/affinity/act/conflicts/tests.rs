@@ -25,6 +25,8 @@ fn a_process_of_a_user_is_none_of_them_whatever_its_name() {
     assert_eq!(of("0\t0\t0\t0"), 1);
     assert_eq!(of("1000\t1000\t1000\t1000"), 0);
     assert_eq!(of("1000\t0\t0\t0"), 0);
+    // One that has ended since its name was read.
+    assert!(!is_roots(&Tree::new(Path::new("/")), u32::MAX));
 }
 
 #[test]

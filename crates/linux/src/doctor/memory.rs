@@ -4,12 +4,14 @@ use crate::topology::nodes::{self, Meminfo, NODES};
 use crate::topology::sysfs::Tree;
 use homenode_policy::NodeId;
 use homenode_policy::doctor::{NodeMemory, Tmpfs};
-use homenode_shared::unescaped;
+use homenode_shared::{MountLine, unescaped};
+use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-const MOUNTS: &str = "/proc/self/mounts";
+const MOUNTS: &str = "/proc/self/mountinfo";
 /// In recordings: a line for each mount of tmpfs, `BYTES POLICY PLACE`, where the policy may be empty.
 const TMPFS: &str = "homenode/tmpfs";
 
@@ -64,10 +66,7 @@ pub(super) fn nodes(tree: &Tree, before: &PageCounts) -> Vec<NodeMemory> {
 /// Returns the mounts of tmpfs that hold something, the fullest first. No file tells the bytes that a mount holds, and the
 /// file of mounts tells much that is nobody's business; so recordings have a file of their own.
 pub(super) fn tmpfs(tree: &Tree) -> Vec<Tmpfs> {
-    let told = tree.told(TMPFS, || {
-        // A name that is no text is of one mount alone.
-        fs::read(MOUNTS).map_or_else(|_| String::new(), |text| held(&String::from_utf8_lossy(&text)))
-    });
+    let told = tree.told(TMPFS, || held(&fs::read(MOUNTS).unwrap_or_default()));
     let mut found: Vec<Tmpfs> = told.lines().filter_map(holding).collect();
     found.sort_by(|a, b| (b.used_bytes, &a.at).cmp(&(a.used_bytes, &b.at)));
     // Mounts above each other are one to who asks by name.
@@ -76,9 +75,12 @@ pub(super) fn tmpfs(tree: &Tree) -> Vec<Tmpfs> {
 }
 
 /// The lines of [`TMPFS`] for these mounts of the machine we run on.
-fn held(mounts: &str) -> String {
-    let line = |(at, policy): (String, String)| Some(format!("{} {policy} {at}\n", used_bytes(Path::new(&at))?));
-    mounts.lines().filter_map(parse).filter_map(line).collect()
+fn held(mounts: &[u8]) -> String {
+    let line = |mount: MountLine<'_>| {
+        let (at, policy) = place_and_policy(&mount)?;
+        Some(format!("{} {policy} {at}\n", used_bytes(Path::new(&at), mount.id)?))
+    };
+    MountLine::all(mounts).filter_map(line).collect()
 }
 
 /// A line of [`TMPFS`].
@@ -90,19 +92,34 @@ fn holding(line: &str) -> Option<Tmpfs> {
     Some(Tmpfs { at, policy, used_bytes })
 }
 
-/// Returns the place and the policy (or none) of a mount such as `tmpfs /dev/shm tmpfs rw,size=64k,mpol=bind:0 0 0`.
-fn parse(line: &str) -> Option<(String, String)> {
-    let mut fields = line.split(' ');
-    let at = fields.nth(1)?;
-    let options = fields.next().filter(|kind| *kind == "tmpfs").and(fields.next())?;
-    let policy = options.split(',').find_map(|option| option.strip_prefix("mpol="));
-    let at: Vec<u8> = unescaped(at.as_bytes()).collect();
-    Some((String::from_utf8(at).ok()?, policy.unwrap_or_default().to_owned()))
+/// Returns the place and the policy (or none) of a mount of tmpfs, which may have the option `mpol=bind:0`.
+fn place_and_policy(mount: &MountLine<'_>) -> Option<(String, String)> {
+    if mount.filesystem_type != b"tmpfs" {
+        return None;
+    }
+    let mut options = mount.options.split(|byte| *byte == b',');
+    let policy = options.find_map(|option| option.strip_prefix(b"mpol="));
+    // A name that is no text is of one mount alone.
+    let at = String::from_utf8(unescaped(mount.mount_point).collect()).ok()?;
+    Some((at, String::from_utf8_lossy(policy.unwrap_or_default()).into_owned()))
 }
 
-fn used_bytes(at: &Path) -> Option<u64> {
-    let space = rustix::fs::statvfs(at).ok()?;
+/// Bytes that the mount holds; `None` where another mount is above it, whose server may never answer.
+fn used_bytes(at: &Path, mount: u64) -> Option<u64> {
+    // Opened so, a file asks no server.
+    let place = rustix::fs::open(at, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    if mount_of(&place) != Some(mount) {
+        return None;
+    }
+    let space = rustix::fs::fstatvfs(&place).ok()?;
     space.f_blocks.checked_sub(space.f_bfree)?.checked_mul(space.f_frsize)
+}
+
+/// The number of the mount that an open file lies on.
+fn mount_of(file: &OwnedFd) -> Option<u64> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+    info.lines()
+        .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
 }
 
 #[cfg(test)]
@@ -111,22 +128,32 @@ mod tests {
 
     #[test]
     fn tmpfs_mounts_and_their_policies_are_read() {
-        let of = |line: &str| parse(line);
+        let of = |line: &str| place_and_policy(&MountLine::parse(line.as_bytes())?);
         let found = |at: &str, policy: &str| Some((at.to_owned(), policy.to_owned()));
-        assert_eq!(of("tmpfs /dev/shm tmpfs rw,size=64k 0 0"), found("/dev/shm", ""));
         assert_eq!(
-            of("x /a\\040b tmpfs rw,mpol=bind:0,size=1g 0 0"),
+            of("29 1 0:26 / /dev/shm rw shared:3 - tmpfs tmpfs rw,size=64k"),
+            found("/dev/shm", "")
+        );
+        assert_eq!(
+            of("29 1 0:26 / /a\\040b rw - tmpfs x rw,mpol=bind:0,size=1g"),
             found("/a b", "bind:0")
         );
-        for line in ["/dev/vda / ext4 rw,mpol=bind:0 0 0", "tmpfs /dev/shm", ""] {
-            assert_eq!(of(line), None, "{line}");
-        }
+        assert_eq!(of("29 1 8:1 / / rw - ext4 /dev/vda rw,mpol=bind:0"), None);
     }
 
     #[test]
-    fn usage_of_this_machines_mounts_is_read() {
-        let text = held("/dev/vda / ext4 rw 0 0\nx /nowhere tmpfs rw 0 0\nx / tmpfs rw,mpol=local 0 0\n");
-        // Whatever is mounted there holds something.
+    fn usage_of_visible_mounts_is_read() {
+        let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let id = mount_of(&root).unwrap();
+        let line = |id: u64, at: &str, kind: &str| format!("{id} 1 0:1 / {at} rw - {kind} x rw,mpol=local\n");
+        // Whatever is mounted there holds something, and covers another mount.
+        let text = [
+            line(id + 1, "/", "tmpfs"),
+            line(id, "/", "ext4"),
+            line(id, "/nowhere", "tmpfs"),
+            line(id, "/", "tmpfs"),
+        ];
+        let text = held(text.concat().as_bytes());
         let lines: Vec<Tmpfs> = text.lines().filter_map(holding).collect();
         assert_eq!(lines.len(), 1, "{text}");
         assert_eq!((&*lines[0].at, &*lines[0].policy), ("/", "local"));

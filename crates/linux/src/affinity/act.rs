@@ -194,6 +194,14 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         for ready in ready {
             let outcome = self.carry_out(&ready, &online).unwrap_or_else(|error| failed(&error));
             if let Outcome::Refused(_) = outcome {
+                // Seldom: this reads a small file for each.
+                let kernel = &self.kernel;
+                let is_there = |target: &Target, identity: &String| {
+                    kernel
+                        .identity(target)
+                        .map_or(true, |now| now.as_ref() == Some(identity))
+                };
+                self.refused.retain(|target, identity| is_there(target, identity));
                 self.refused.insert(ready.action.target.clone(), ready.record.identity);
             }
             outcomes.insert(&ready.action.target, outcome);

@@ -89,6 +89,19 @@ fn targets_that_changed_since_the_plan_are_left_alone() {
     assert_eq!(handle.machine().saves, 0);
 }
 
+#[test]
+fn refusals_of_targets_that_have_vanished_are_forgotten() {
+    let (handle, mut actor) = quiet();
+    for target in [interrupt(), THREAD] {
+        handle.machine().refuses.insert(target, libc::EPERM);
+    }
+    let refused = Outcome::Refused(libc::EPERM);
+    assert_eq!(apply(&handle, &mut actor, &interrupt(), ALL, 2), refused);
+    handle.machine().interrupts.remove(&30);
+    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 2), refused);
+    assert_eq!(actor.refused.keys().collect::<Vec<_>>(), [&THREAD]);
+}
+
 /// The kernel takes a CPU that goes out of cpusets, and some masks: nobody else has done anything.
 #[test]
 fn cpus_that_go_offline_after_the_plan_are_no_foreign_change() {

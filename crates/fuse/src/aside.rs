@@ -64,9 +64,31 @@ struct State<E> {
     errands: VecDeque<E>,
     /// Messages of the threads' own.
     bytes: usize,
-    /// Users whose requests were taken last, the last one last.
-    served: VecDeque<u32>,
+    served: Served,
     is_over: bool,
+}
+
+/// Users whose requests were taken last, the last one last.
+#[derive(Debug, Default)]
+pub(crate) struct Served(VecDeque<u32>);
+
+impl Served {
+    /// Chooses among users of requests, and returns its place. Users who are not among the last come first, and of equals the first request.
+    pub(crate) fn turn(&self, users: impl Iterator<Item = u32>) -> Option<usize> {
+        let first = users
+            .enumerate()
+            .min_by_key(|(_, user)| self.0.iter().position(|served| served == user));
+        first.map(|(at, _)| at)
+    }
+
+    /// Notes that a user's request was taken.
+    pub(crate) fn note(&mut self, user: u32) {
+        self.0.retain(|served| *served != user);
+        self.0.push_back(user);
+        if self.0.len() > SERVED_MAX {
+            self.0.pop_front();
+        }
+    }
 }
 
 /// The way to all threads, which end when it is dropped, after what they are doing.
@@ -81,7 +103,7 @@ impl<E: Errand> Aside<E> {
                 state: Mutex::new(State {
                     errands: VecDeque::new(),
                     bytes: 0,
-                    served: VecDeque::new(),
+                    served: Served::default(),
                     is_over: false,
                 }),
                 came: Condvar::new(),
@@ -198,20 +220,13 @@ impl<E: Errand> State<E> {
         if self.syncs() > 0 {
             return 0;
         }
-        // Users who are not among the last come first, and of equals the first request.
-        let all = self.errands.iter().enumerate();
-        let first = all.min_by_key(|(_, errand)| self.served.iter().position(|user| *user == errand.user()));
-        first.map_or(0, |(at, _)| at)
+        self.served.turn(self.errands.iter().map(E::user)).unwrap_or(0)
     }
 
     fn remove(&mut self, at: usize) -> Option<E> {
         let errand = self.errands.remove(at)?;
         self.bytes -= errand.bytes();
-        self.served.retain(|user| *user != errand.user());
-        self.served.push_back(errand.user());
-        if self.served.len() > SERVED_MAX {
-            self.served.pop_front();
-        }
+        self.served.note(errand.user());
         Some(errand)
     }
 }

@@ -9,6 +9,7 @@
 
 mod buffers;
 mod command;
+mod going;
 mod parked;
 mod queue;
 

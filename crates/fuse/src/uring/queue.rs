@@ -4,6 +4,7 @@
 //! for the next ones. After its start a thread takes nothing from the heap to read and write files.
 
 use super::buffers::Buffers;
+use super::going::Going;
 use super::parked::{Back, Parked, carry_out};
 use super::{Ring, command};
 use crate::aside::{Aside, Lane, Way};
@@ -16,7 +17,6 @@ use homenode_engine::cache::Fetch;
 use homenode_engine::{Clock, CpuId, Memory};
 use io_uring::squeue::Entry128;
 use io_uring::{cqueue, opcode, types};
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
     /// Entries whose requests have come.
     ready: Vec<Ready>,
     /// Entries whose requests have come a step further, and go on after those that come meanwhile.
-    going: VecDeque<Ready>,
+    going: Going<Ready>,
     /// Entries whose requests wait for room.
     waiting: Vec<Ready>,
     /// When they were last carried out.
@@ -162,7 +162,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             scratch: vec![0; SCRATCH_BYTES].into(),
             spin,
             ready: Vec::with_capacity(depth),
-            going: VecDeque::with_capacity(depth),
+            going: Going::new(depth),
             waiting: Vec::with_capacity(depth),
             waited: None,
             aside,
@@ -238,7 +238,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             self.wait()?;
             self.take_completions()?;
             // One long request goes on by a step; the others after those that came meanwhile.
-            self.ready.extend(self.going.pop_front());
+            self.ready.extend(self.going.pop());
         }
         Ok(())
     }
@@ -282,7 +282,10 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
     /// Prepares the answer to a request that was first carried out at the time `begun`, or keeps it for later.
     fn conclude(&mut self, ready: Ready, mut header: RingHeader, answer: Answer, begun: Instant) -> u32 {
         let Ready {
-            index, done, fetched, ..
+            index,
+            since,
+            done,
+            fetched,
         } = ready;
         let entry = header.entry();
         let out = match answer {
@@ -301,7 +304,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                     fetched,
                 };
                 match why {
-                    Later::Step(so_far) => self.go_on(ready(so_far)),
+                    Later::Step(so_far) => self.going.push(header.request().uid, ready(so_far), since.is_none()),
                     Later::Fetch => self.fetch(Ready {
                         fetched: fetched + 1,
                         ..ready(done)
@@ -407,16 +410,6 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         }
         if let Some(desk) = &mut self.aside {
             desk.answered = answered;
-        }
-    }
-
-    /// Keeps a long request for its next step: after the others, but where half of the entries are such, before them. So that an entry
-    /// is free soon, for who waits for one.
-    fn go_on(&mut self, ready: Ready) {
-        if self.going.len() >= self.buffers.depth().div_ceil(2) {
-            self.going.push_front(ready);
-        } else {
-            self.going.push_back(ready);
         }
     }
 

@@ -301,8 +301,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(())
     }
 
-    /// Carries out one step of [`Fs::fallocate`], a few milliseconds long, when `done` bytes of the range are done; gives how many are
-    /// done then, `None` for all. Space is reserved, and the size set, by the first step. Collapse and insert are one step.
+    /// Carries out one step of [`Fs::fallocate`], a few milliseconds long, from the progress `done`, 0 at first; gives the progress, `None` at the
+    /// end. Collapse and insert are one step.
     ///
     /// # Errors
     /// As [`Fs::fallocate`].
@@ -325,14 +325,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .filter(|end| *end <= FILE_BYTES_MAX)
             .ok_or(Error::TooBig)?;
         let operation = operation.ok_or(Error::NotSupported)?;
-        let done = done.min(bytes);
         let effect = match operation {
             Operation::PunchHole | Operation::CollapseRange => Effect::Splits,
             _ => Effect::Adds,
         };
         match body {
             Bytes::Blocks(file) => self.with_freed((asking.slot, asking.waits), effect, 0, || {
-                self.allocate_blocks(asking, inode, file, operation, offset..end, done)
+                self.allocate_blocks(asking, inode, file, operation, offset..end, done.min(bytes))
             }),
             Bytes::Kernel(file) => self.allocate_kernel(inode, file, operation, &(offset..end), done),
         }

@@ -30,6 +30,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 const STEP_PIECES: u64 = 16;
 /// Blocks that are freed at once.
 const STEP_BLOCKS: u64 = STEP_PIECES * huge::HUGE_BYTES / BLOCK_BYTES as u64;
+/// Set in the progress of a fallocate that books room, besides the bytes that are booked; without it they are allocated.
+const BOOKING: u64 = 1 << 63;
 /// Bits of a truncation's progress that tell the place, in units of [`huge::HUGE_BYTES`]; those above count the steps.
 const PLACE_BITS: u32 = 42;
 
@@ -286,10 +288,10 @@ impl KernelFile {
                 return Ok(Some(((steps + 1) << PLACE_BITS) | (next / huge::HUGE_BYTES)));
             }
         }
-        self.freeing(pool, || {
+        self.freeing(pool, size.div_ceil(BLOCK_BYTES as u64)..u64::MAX, || {
             self.file.set_size(size)?;
             self.forget_where();
-            Ok((size.div_ceil(BLOCK_BYTES as u64)..u64::MAX, None))
+            Ok(None)
         })
     }
 
@@ -300,21 +302,18 @@ impl KernelFile {
 
     fn punch_some<M: Memory>(&self, pool: &Pool<M>, range: &Range<u64>) -> Result<u64> {
         let block = BLOCK_BYTES as u64;
-        self.freeing(pool, || {
-            let is_long = self.file.status()?.blocks > STEP_BLOCKS;
-            let next = if is_long {
-                self.free_pieces(range.start, range.end)?
-            } else {
-                None
-            };
-            if next.is_none() {
-                self.file.punch(range.start, range.end - range.start)?;
-            }
+        let mut end = range.end;
+        if self.file.status()?.blocks > STEP_BLOCKS
+            && let Some(taken) = self.file.next_taken(range.start, range.end)?
+        {
+            end = end.min((taken / huge::HUGE_BYTES + STEP_PIECES) * huge::HUGE_BYTES);
+        }
+        // Within one block nothing is gone.
+        let start = range.start.div_ceil(block);
+        self.freeing(pool, start..(end / block).max(start), || {
+            self.file.punch(range.start, end - range.start)?;
             self.forget_where();
-            let end = next.unwrap_or(range.end);
-            // Within one block nothing is gone.
-            let start = range.start.div_ceil(block);
-            Ok((start..(end / block).max(start), end))
+            Ok(end)
         })
     }
 
@@ -487,37 +486,51 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Result<Option<u64>> {
         match operation {
             Operation::Reserve | Operation::ReserveKeepSize => {
-                let block = BLOCK_BYTES as u64;
-                let rest = range.start + done..range.end;
-                // Later steps cannot tell it from what the first has promised: where they find no room, a promise is given up.
-                let before = if done == 0 { file.promised_ranges() } else { Vec::new() };
-                let blocks = rest.start / block..rest.end.div_ceil(block);
-                let is_time = || self.pool.is_time_for_promises(MARGIN_BLOCKS);
-                // In each step: what was promised in the first may have been given up since. All of the rest only where this ends it: a count
-                // takes the longer the more is there.
-                let given = if done > 0 && (is_time() || !file.can_book(&blocks)) {
-                    self.find_step_room(file, range, done)?
-                } else {
-                    self.promise(inode, file, &rest)?
+                let whole = range.start / BLOCK_BYTES as u64..range.end.div_ceil(BLOCK_BYTES as u64);
+                let next = self.reserve_step(inode, file, range, file.begin_steps(done));
+                let grown = match next {
+                    Ok(None) if operation == Operation::Reserve => file.grow_to(range.end),
+                    _ => Ok(()),
                 };
-                let take_back = |_: &Error| file.take_back(&self.pool, blocks.clone(), &before);
-                let next = if given == Given::Unbooked || is_time() {
-                    self.allocate_step(file, range, done).inspect_err(take_back)?
-                } else {
-                    None
-                };
-                if next.is_none() && operation == Operation::Reserve {
-                    file.grow_to(range.end).inspect_err(take_back)?;
+                let next = grown.and(next).inspect_err(|_| file.take_back(&self.pool, whole))?;
+                if next.is_none() {
+                    file.end_steps();
                 }
                 inode.touch_changed(self.now_ns());
                 Ok(next)
             }
             Operation::PunchHole => {
-                let end = file.punch_step(&self.pool, &(range.start + done..range.end))?;
+                let from = range.end.min(range.start + done);
+                let end = file.punch_step(&self.pool, &(from..range.end))?;
                 Ok((end < range.end).then_some(end - range.start))
             }
             _ => Err(Error::NotSupported),
         }
+    }
+
+    /// Comes a step nearer to room for `range` (bytes), from the progress `done`, 0 at first; returns the progress, `None` at the end. All of the
+    /// range is booked first, then allocated where little room is left.
+    fn reserve_step(&self, inode: &Inode, file: &KernelFile, range: &Range<u64>, done: u64) -> Result<Option<u64>> {
+        let block = BLOCK_BYTES as u64;
+        let bytes = (done & !BOOKING).min(range.end - range.start);
+        let rest = (range.start + bytes) / block..range.end.div_ceil(block);
+        let is_time = || self.pool.is_time_for_promises(MARGIN_BLOCKS);
+        let is_allocating = done != 0 && done & BOOKING == 0;
+        if is_allocating && (is_time() || !file.can_book(&rest)) {
+            self.find_step_room(file, range, bytes)?;
+            return self.allocate_step(file, range, bytes);
+        }
+        // Also after a step that allocated: what was booked before may have been given up since.
+        let step = file.countable(&rest);
+        let given = self.promise(inode, file, &step, &rest)?;
+        if given == Given::Booked && step.end < rest.end {
+            return Ok(Some(BOOKING | (step.end * block - range.start)));
+        }
+        if given == Given::Unbooked || is_time() {
+            let from = if is_allocating { bytes } else { 0 };
+            return self.allocate_step(file, range, from);
+        }
+        Ok(None)
     }
 
     /// Runs `write`, which writes to a kernel body; then takes privileges away if `kill_priv`.

@@ -71,14 +71,15 @@ pub(super) struct Promise {
     ranges: Vec<Range<u64>>,
     /// Blocks of them that take no room yet, as the pool counts them.
     missing: u64,
+    /// Both before the fallocate under way, which comes in steps.
+    before: Option<(Vec<Range<u64>>, u64)>,
 }
 
 impl Promise {
     /// Effort to count it anew, in times of an empty piece, in a file of so many blocks.
     fn effort(&self, blocks: u64) -> u64 {
         let pieces: u64 = self.ranges.iter().map(|range| piece_count(range).1).sum();
-        let promised: u64 = self.ranges.iter().map(|range| range.end - range.start).sum();
-        FILE_EFFORT + pieces + blocks.min(promised) / PAGES_OF_EFFORT
+        FILE_EFFORT + pieces + blocks.min(sum(&self.ranges)) / PAGES_OF_EFFORT
     }
 }
 
@@ -119,9 +120,38 @@ pub(super) enum Given {
 }
 
 impl KernelFile {
-    /// Promises room for `range` (file blocks).
-    fn promise<M: Memory>(&self, pool: &Pool<M>, range: Range<u64>) -> Result<Given> {
+    /// Begins a fallocate, or goes on with it; returns how far it came: `done`, or 0 if what it has promised was taken back.
+    pub(super) fn begin_steps(&self, done: u64) -> u64 {
         let mut promise = self.promise.lock();
+        if done == 0 || promise.before.is_none() {
+            promise.before = Some((promise.ranges.clone(), promise.missing));
+            return 0;
+        }
+        done
+    }
+
+    /// Ends a fallocate that has come to its end.
+    pub(super) fn end_steps(&self) {
+        self.promise.lock().before = None;
+    }
+
+    /// The first blocks of `rest` whose room a call finds in a step: all of them where the file has few blocks to count.
+    pub(super) fn countable(&self, rest: &Range<u64>) -> Range<u64> {
+        const MOST: u64 = CALL_EFFORT * PAGES_OF_EFFORT;
+        match self.file.status().unwrap_or_default().blocks {
+            ..=MOST => rest.clone(),
+            _ => rest.start..rest.end.min(rest.start + MOST),
+        }
+    }
+
+    /// Promises room for `range` (file blocks), of a call that wants `rest`.
+    fn promise<M: Memory>(&self, pool: &Pool<M>, range: Range<u64>, rest: Range<u64>) -> Result<Given> {
+        let mut promise = self.promise.lock();
+        if range != rest {
+            // However the file's blocks lie: what finds no room in the end takes none from others meanwhile.
+            let blocks = self.file.status().unwrap_or_default().blocks;
+            find_room(pool, sum(&outside(&[rest], &promise.ranges)).saturating_sub(blocks))?;
+        }
         // What is promised there already is counted as it was.
         let (new, more) = self.missing(&outside(slice::from_ref(&range), &promise.ranges))?;
         let ranges = with(&promise.ranges, new);
@@ -174,60 +204,72 @@ impl KernelFile {
             Promised::Beyond => self.file.allocate(start, end - start)?,
         }
         self.forget_where();
-        if self.take_out(promise, &step) {
-            let missing = if promise.ranges.is_empty() {
-                0
-            } else {
-                promise.missing.saturating_sub(taken)
-            };
-            self.set_missing(pool, promise, missing);
+        if self.take_out(promise, &step, u64::MAX) {
+            let missing = promise.missing.saturating_sub(taken);
+            self.set_less_missing(pool, promise, missing);
         }
         Ok(())
     }
 
-    /// Runs `free`, which frees what lies in the range of blocks that it gives: nothing is promised there any more.
+    /// Runs `free`, which frees the blocks `gone`: nothing is promised there any more, unless that would make too many pieces of what is
+    /// left. Counts these blocks alone, too.
     pub(super) fn freeing<M: Memory, T>(
         &self,
         pool: &Pool<M>,
-        free: impl FnOnce() -> Result<(Range<u64>, T)>,
+        gone: Range<u64>,
+        free: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let mut promise = self.promise.lock();
-        let (gone, freed) = free()?;
-        self.cut(pool, &mut promise, &[gone]);
+        let gone = [gone];
+        let there = outside(&gone, &outside(&gone, &promise.ranges));
+        // Where they cannot be asked for just now, the next count tells.
+        let missing = self.missing(&there).map_or(0, |(_, missing)| missing);
+        let freed = free()?;
+        if self.take_out(&mut promise, &gone, STEP_BLOCKS) {
+            let missing = promise.missing.saturating_sub(missing);
+            self.set_less_missing(pool, &mut promise, missing);
+            if promise.effort(self.file.status().unwrap_or_default().blocks) <= CALL_EFFORT {
+                self.recount(pool, &mut promise);
+            }
+        } else if !there.is_empty() {
+            let more = promise.missing + (sum(&there) - missing);
+            // Nobody was promised the hole, if others have its room already.
+            if pool.change_promised(promise.missing, more).is_ok() {
+                promise.missing = more;
+                self.promised.store(more, Ordering::Relaxed);
+            }
+        }
         Ok(freed)
     }
 
-    /// Ranges that are promised, for [`Self::take_back`].
-    pub(super) fn promised_ranges(&self) -> Vec<Range<u64>> {
-        self.promise.lock().ranges.clone()
-    }
-
-    /// Takes back what was promised in `range` (file blocks) but for `before`.
-    pub(super) fn take_back<M: Memory>(&self, pool: &Pool<M>, range: Range<u64>, before: &[Range<u64>]) {
-        self.cut(pool, &mut self.promise.lock(), &outside(&[range], before));
-    }
-
-    /// Takes ranges out of what is promised; counts anew if that changes anything.
-    fn cut<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, gone: &[Range<u64>]) {
-        if self.take_out(promise, gone) {
-            self.recount(pool, promise);
+    /// Takes back what the fallocate under way has promised in `range` (file blocks).
+    pub(super) fn take_back<M: Memory>(&self, pool: &Pool<M>, range: Range<u64>) {
+        let mut promise = self.promise.lock();
+        let Some((before, missing)) = promise.before.take() else {
+            return;
+        };
+        if self.take_out(&mut promise, &outside(&[range], &before), u64::MAX) {
+            self.set_less_missing(pool, &mut promise, missing);
         }
     }
 
-    /// Takes ranges out of what is promised; returns whether that changes anything. Of more pieces than are kept, the smallest are allocated.
-    fn take_out(&self, promise: &mut Promise, gone: &[Range<u64>]) -> bool {
+    /// Takes ranges out of what is promised; returns whether that changes anything. Of more pieces than are kept, the smallest are allocated; if
+    /// those have more blocks than `most`, nothing is taken out.
+    fn take_out(&self, promise: &mut Promise, gone: &[Range<u64>], most: u64) -> bool {
         let mut left = outside(&promise.ranges, gone);
         if left == promise.ranges {
             return false;
         }
         // Each range that goes leaves one piece more at most.
         while left.len() > RANGES_MAX {
-            let smallest = (0..left.len()).min_by_key(|index| left[*index].end - left[*index].start);
+            let blocks = |piece: &Range<u64>| piece.end - piece.start;
+            let smallest = (0..left.len()).min_by_key(|index| blocks(&left[*index]));
             let piece = left.remove(smallest.expect("left has more than RANGES_MAX ranges"));
+            if blocks(&piece) > most {
+                return false;
+            }
             // Room is booked for it; where there is none all the same, the promise is broken as others are.
-            let _ = self
-                .file
-                .allocate(piece.start * BLOCK, (piece.end - piece.start) * BLOCK);
+            let _ = self.file.allocate(piece.start * BLOCK, blocks(&piece) * BLOCK);
         }
         promise.ranges = left;
         true
@@ -292,6 +334,12 @@ impl KernelFile {
             .expect("a smaller promise always fits");
         promise.missing = missing;
         self.promised.store(missing, Ordering::Relaxed);
+    }
+
+    /// Books that at most `missing` blocks are promised, after ranges were taken out.
+    fn set_less_missing<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, missing: u64) {
+        let missing = missing.min(promise.missing).min(sum(&promise.ranges));
+        self.set_missing(pool, promise, missing);
     }
 
     /// Promises nothing any more; gives the blocks that were promised and not written.
@@ -371,6 +419,11 @@ fn pieces(range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
     (0..count).map(move |number| start + number * each..end.min(start + (number + 1) * each))
 }
 
+/// Blocks of all ranges.
+fn sum(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
 /// Parts of `ranges` outside of `gone`, both ascending and each apart from each other.
 fn outside(ranges: &[Range<u64>], gone: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = Vec::new();
@@ -415,10 +468,15 @@ fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
-    /// Promises room for a range of bytes of a kernel body; tells how.
-    pub(super) fn promise(&self, inode: &Inode, file: &KernelFile, range: &Range<u64>) -> Result<Given> {
-        let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
-        let given = self.counting_again(|| file.promise(&self.pool, blocks.clone()))?;
+    /// Promises room for a range of blocks of a kernel body, of a call that wants `rest`; tells how.
+    pub(super) fn promise(
+        &self,
+        inode: &Inode,
+        file: &KernelFile,
+        range: &Range<u64>,
+        rest: &Range<u64>,
+    ) -> Result<Given> {
+        let given = self.counting_again(|| file.promise(&self.pool, range.clone(), rest.clone()))?;
         if given == Given::Booked {
             self.promising.lock().files.insert(inode.ino);
         }

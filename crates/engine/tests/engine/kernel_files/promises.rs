@@ -431,3 +431,71 @@ fn punching_promised_ranges_keeps_the_rest_in_few_pieces() {
     remove(&fs, "file", &inode);
     assert_empty(&fs);
 }
+
+/// Other callers wait for a step: it counts no more than 256 MiB, however large the file.
+#[test]
+fn a_step_counts_a_part_of_a_large_file() {
+    const LARGE: u64 = 3 * 65_536;
+    const STEP: u64 = 65_536;
+    let (fs, caller, store) = pool(2 * LARGE);
+    let asking = caller.asking();
+    let inode = new_file(&fs, "file");
+    take(&store, 0, LARGE - 1000);
+    let allocate = |first: u64, blocks: u64, kind: u32| {
+        let (mut done, mut steps) = (Some(0), 0);
+        store.asked_blocks();
+        while let Some(so_far) = done {
+            done = fs
+                .fallocate_step(&asking, &inode, kind, first * BLOCK, blocks * BLOCK, so_far)
+                .map_err(|error| (error, steps))?;
+            let asked = store.asked_blocks();
+            assert!(asked <= STEP, "{asked} blocks in step {steps}");
+            steps += 1;
+        }
+        Ok(steps)
+    };
+    assert_eq!(allocate(0, LARGE, 0), Ok(3));
+    assert_eq!(fs.pool().status().reserved, 1000);
+    assert_eq!(
+        allocate(0, 2 * LARGE + 20_000, mode::KEEP_SIZE),
+        Err((Error::NoSpace, 0)),
+        "there is no room, wherever its blocks lie"
+    );
+    // What was promised before stays, and nothing else.
+    let twice = LARGE..2 * LARGE + 1001;
+    assert_eq!(
+        allocate(twice.start, twice.end - twice.start, mode::KEEP_SIZE),
+        Err((Error::NoSpace, 3))
+    );
+    assert_eq!((fs.pool().status().reserved, store.used_blocks()), (1000, LARGE - 1000));
+    assert_eq!(allocate(LARGE - 500, 100, mode::PUNCH_HOLE | mode::KEEP_SIZE), Ok(1));
+    assert_eq!(fs.pool().status().reserved, 900);
+    fs.check_invariants();
+}
+
+/// A piece that is large is not allocated for a small hole.
+#[test]
+fn a_hole_in_many_large_promises_stays_promised() {
+    const PIECE: u64 = 5000;
+    // So much that no promise is made real.
+    let (fs, caller, store) = pool(1600 * PIECE);
+    let asking = caller.asking();
+    let inode = new_file(&fs, "file");
+    fs.fallocate(&asking, &inode, mode::KEEP_SIZE, 0, 1030 * PIECE * BLOCK)
+        .unwrap();
+    take(&store, 0, 1);
+    let punch = |block: u64| {
+        let kind = mode::PUNCH_HOLE | mode::KEEP_SIZE;
+        fs.fallocate(&asking, &inode, kind, block * BLOCK, BLOCK).unwrap();
+    };
+    (1..1024).for_each(|nth| punch(nth * PIECE));
+    let reserved = fs.pool().status().reserved;
+    store
+        .write_unasked(0, 1025 * PIECE * BLOCK, &[1; BLOCK as usize], 0)
+        .unwrap();
+    punch(1025 * PIECE);
+    assert_eq!((store.used_blocks(), fs.pool().status().reserved), (1, reserved + 1));
+    fs.check_invariants();
+    remove(&fs, "file", &inode);
+    assert_empty(&fs);
+}

@@ -581,7 +581,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     /// Waits a moment where removed files pile up, of which the kernel's word to forget has not been read yet, or is being carried out:
-    /// the room that can be given ahead of them is limited, and the kernel's writers do not wait for it.
+    /// the room that can be given ahead of them is limited, and the kernel's writers do not wait for it. After a whole wait in vain none follows
+    /// for a while.
     fn let_forgets_pass(&self) -> Result<(), Errno> {
         let Some(connection) = &self.service.passthrough else {
             return Ok(());
@@ -589,10 +590,24 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let pool = self.fs().pool();
         // On the classic device, whose threads all read, any request may be waiting.
         let is_unread = || matches!(self.origin, Origin::Ring { .. }) && connection.has_request();
-        let is_behind = || pool.is_ahead_short() && (pool.is_discarding() || is_unread());
+        let hope = || self.service.hope.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_awaited = || !hope().is_vain(Instant::now());
+        let is_behind = || pool.is_ahead_short() && (pool.is_discarding() || is_unread()) && is_awaited();
         let is_passed = || if is_behind() { Err(fs::Error::NoSpace) } else { Ok(()) };
+        let start = Instant::now();
         let passed = self.with_room_while(is_passed, Unlinked::is_any);
-        if self.later.get().is_some() { passed } else { Ok(()) }
+        if self.later.get().is_some() {
+            return passed;
+        }
+        let waited = match self.origin {
+            // A new one that does not wait came when others do.
+            Origin::Ring { waited, is_new, .. } => waited.filter(|_| !is_new).unwrap_or_default(),
+            Origin::Device { .. } => start.elapsed(),
+        };
+        if passed.is_err() && waited >= ROOM_TIMEOUT {
+            hope().note_vain(Instant::now());
+        }
+        Ok(())
     }
 
     /// Carries a long operation out by steps: `step` takes how far it came and gives how far it comes, `None` at the end. A ring's thread

@@ -17,7 +17,12 @@ pub(super) struct Hope {
     closed: Wait,
     /// Time up to which one thread would have waited alone.
     spent_until: Option<Instant>,
+    /// Time up to which removals do not wait for files that were removed before.
+    vain_until: Option<Instant>,
 }
+
+/// Time without such waits after one that was in vain: removals then take a tenth longer, however long a removed file is kept.
+const VAIN_PAUSE: Duration = Duration::from_secs(2);
 
 impl Hope {
     /// Whether there may be room soon, by what `unlinked` says at `now`.
@@ -25,6 +30,16 @@ impl Hope {
         let open = self.open.lasts(unlinked.open, now);
         let closed = self.closed.lasts(unlinked.closed, now);
         unlinked.going.files > 0 || open || closed
+    }
+
+    /// Notes that a removal waited in vain for files that were removed before. A descriptor that only names one may keep it for ever.
+    pub(super) fn note_vain(&mut self, now: Instant) {
+        self.vain_until = Some(now + VAIN_PAUSE);
+    }
+
+    /// Whether a removal waited in vain a short time ago.
+    pub(super) fn is_vain(&self, now: Instant) -> bool {
+        self.vain_until.is_some_and(|until| now < until)
     }
 
     /// Counts a time for which one of `threads` threads has `paused`. Returns whether the thread may pause at `now`.
@@ -78,6 +93,16 @@ mod tests {
         let long = pauses(200, 10_000);
         assert!(long <= ROOM_TIMEOUT * THREADS + PAUSE * (9_800 + THREADS), "{long:?}");
         assert_eq!(pauses(20_000, 20_200), ROOM_TIMEOUT * THREADS, "after a rest");
+    }
+
+    #[test]
+    fn removals_wait_again_a_while_after_a_wait_in_vain() {
+        let mut hope = Hope::default();
+        let start = Instant::now();
+        assert!(!hope.is_vain(start));
+        hope.note_vain(start);
+        assert!(hope.is_vain(start) && hope.is_vain(start + ROOM_TIMEOUT * 9));
+        assert!(!hope.is_vain(start + ROOM_TIMEOUT * 10));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 mod apply;
 pub(crate) mod card_advice;
 mod explain;
-mod known;
+pub(crate) mod known;
 pub(crate) mod look;
 mod metrics;
 mod plan;

@@ -4,8 +4,10 @@ mod json;
 mod remedy;
 mod text;
 
+use crate::affinity::known::{JournalArgs, Known};
 use crate::affinity::look::{LookArgs, failure, of_recording};
 use crate::affinity::pools::ask;
+use crate::affinity::settings::{Settings, SettingsArgs};
 use crate::control::protocol::{Access, StatusReport};
 use crate::failure::Result;
 use crate::mountinfo::shown;
@@ -15,7 +17,7 @@ use crate::status;
 use clap::Args;
 use homenode_linux::doctor::{Examined, examine, recorded};
 use homenode_linux::topology::Source;
-use homenode_policy::affinity::{Config, Plan, Previous, Why, decide};
+use homenode_policy::affinity::{Config, Plan, Previous, Snapshot, Why, decide};
 use homenode_policy::doctor::{Finding, Verdict, findings, verdict};
 use std::path::Path;
 
@@ -46,17 +48,18 @@ struct Judged {
 }
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
-    let (source, examined) = match &args.look.from {
-        Some(directory) => (Source::Xml(directory.clone()), of_recording(directory, recorded)?),
+    let judged = match &args.look.from {
+        Some(directory) => Judged::new(Source::Xml(directory.clone()), of_recording(directory, recorded)?),
         None => {
             let examined = examine(&Source::Live, Path::new("/"), args.look.period.period, ask());
-            (Source::Live, examined.map_err(failure)?)
+            let examined = examined.map_err(failure)?;
+            let plan = plan_here(&examined.sensed.snapshot, &SettingsArgs::default());
+            Judged {
+                notices: of_durable_pools(),
+                ..Judged::by(Source::Live, examined, plan)
+            }
         }
     };
-    let mut judged = Judged::new(source, examined);
-    if judged.source == Source::Live {
-        judged.notices = of_durable_pools();
-    }
     if args.json {
         crate::print_json(&json::of(&judged))
     } else {
@@ -64,10 +67,25 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     }
 }
 
+/// The plan for this machine, by its configuration and by what `affinity` has set before, which is nobody else's.
+fn plan_here(snapshot: &Snapshot, args: &SettingsArgs) -> Plan {
+    let settings = Settings::read(args).unwrap_or_else(|error| {
+        complain!("homenode: {error}; the defaults are taken");
+        Settings::default()
+    });
+    let known = Known::glance(&JournalArgs::default(), &settings);
+    decide(snapshot, &settings.decide, &known.previous)
+}
+
 impl Judged {
+    /// Judges by the default configuration, and as if nothing had been set before.
     fn new(source: Source, examined: Examined) -> Self {
+        let plan = decide(&examined.sensed.snapshot, &Config::default(), &Previous::default());
+        Self::by(source, examined, plan)
+    }
+
+    fn by(source: Source, examined: Examined, plan: Plan) -> Self {
         let snapshot = &examined.sensed.snapshot;
-        let plan = decide(snapshot, &Config::default(), &Previous::default());
         let findings = findings(&examined.facts, snapshot, &plan);
         let verdict = verdict(snapshot, &plan, &findings);
         Self {

@@ -20,8 +20,8 @@ const DIRECTORY: &str = "/var/lib/homenode";
 const FILE: &str = "affinity.journal";
 
 /// Where changes are written down before they are made.
-#[derive(Args, Clone, Debug)]
-pub(super) struct JournalArgs {
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct JournalArgs {
     /// Journal of changes with the values before. Default: affinity.journal in /var/lib/homenode, or in
     /// systemd's $STATE_DIRECTORY.
     #[arg(long, value_name = "FILE")]
@@ -146,8 +146,8 @@ pub(super) fn standing<S: Store>(actor: &Actor<Live, S>) -> usize {
 
 /// Knowledge about this machine; empty for a recorded machine.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    pub(super) previous: Previous,
+pub(crate) struct Known {
+    pub(crate) previous: Previous,
     pub(super) changed: Vec<Changed>,
     /// Files that were moved, with the nodes they were moved to.
     pub(super) files: Vec<(FileId, NodeId)>,
@@ -156,7 +156,7 @@ pub(super) struct Known {
 
 impl Known {
     /// Without taking the journal, which `run` may have. One that cannot be read is told of.
-    pub(super) fn glance(journal: &JournalArgs, settings: &Settings) -> Self {
+    pub(crate) fn glance(journal: &JournalArgs, settings: &Settings) -> Self {
         let actor = Actor::with_store(Live::new(), Glance(journal.path()));
         let read = actor.and_then(|actor| Ok((actor.previous()?, actor.changed(), actor.moved_files())));
         let (previous, changed, files) = read.unwrap_or_else(|error| {

@@ -21,7 +21,7 @@ const DEFAULT_FILE: &str = "/etc/homenode/affinity.toml";
 const RUN_PERIOD: Duration = Duration::from_secs(1);
 
 /// Where the configuration comes from.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct SettingsArgs {
     /// Configuration file. Default: /etc/homenode/affinity.toml, if it exists.
     #[arg(long, value_name = "FILE")]
@@ -46,6 +46,12 @@ pub(crate) struct Settings {
     pub(crate) file: Option<PathBuf>,
 }
 
+impl Default for Settings {
+    fn default() -> Self {
+        Self::from(File::default())
+    }
+}
+
 impl Settings {
     /// # Errors
     /// The file cannot be read, or something in it is not understood.
@@ -54,7 +60,7 @@ impl Settings {
             Some(path) => Self::of_file(path, &read(path)?)?,
             None => match read_default(Path::new(DEFAULT_FILE))? {
                 Some(text) => Self::of_file(Path::new(DEFAULT_FILE), &text)?,
-                None => Self::from(File::default()),
+                None => Self::default(),
             },
         };
         settings.decide.policy = args.policy.unwrap_or(settings.decide.policy);

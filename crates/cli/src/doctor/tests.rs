@@ -206,3 +206,19 @@ fn first_line_says_so_if_all_traffic_is_local() {
     );
     assert_eq!(json["findings"], serde_json::json!([]));
 }
+
+#[test]
+fn the_plan_for_this_machine_follows_its_configuration() {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        settings: SettingsArgs,
+    }
+    let moves = |policy| {
+        let line = <Line as clap::Parser>::parse_from(["doctor", "--policy", policy]);
+        let snapshot = load(topology("two-sockets-with-devices")).snapshot;
+        plan_here(&snapshot, &line.settings).actions.len()
+    };
+    assert!(moves("local") > 0);
+    assert_eq!(moves("off"), 0);
+}

@@ -627,6 +627,11 @@ impl<M: Disks> Memory for Cached<M> {
         self.begin_fetch_of(self.disk(at.member())?, node, at, blocks)
     }
 
+    fn is_coming(&self, at: Block) -> bool {
+        let disk = self.disk(at.member());
+        disk.is_some_and(|(_, disk)| disk.index.has_frame(at.index()))
+    }
+
     fn end_fetch(&self, fetch: Fetch, is_read: bool) {
         self.end_fetch_of(fetch, is_read);
     }

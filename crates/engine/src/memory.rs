@@ -283,6 +283,12 @@ pub trait Memory: Send + Sync + 'static {
         None
     }
 
+    /// Whether a block that could not be located is being read.
+    fn is_coming(&self, at: Block) -> bool {
+        let _ = at;
+        false
+    }
+
     /// Ends a fetch, when all of its bytes were read, or else when that has failed.
     fn end_fetch(&self, fetch: Fetch, is_read: bool) {
         let _ = (fetch, is_read);

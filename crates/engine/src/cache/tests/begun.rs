@@ -324,6 +324,43 @@ fn large_requests_join_frames_that_single_blocks_have_scattered() {
     assert!(joined >= 60, "{pieces:?}");
 }
 
+/// Eight windows of the largest size are more than the small queue of the eviction.
+#[test]
+fn streams_that_evict_each_others_windows_get_smaller_ones() {
+    const BLOCKS_OF_EACH: u64 = 3000;
+    let disk = TestDisk::with_way(4096, 32_768, Some(Mutex::default()));
+    let (fs, disk) = filesystem_on(disk, 4096, 32_768);
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let make = |nth: u8| {
+        let file = fs.create(&fs.root(), &[b'a' + nth], NEW).expect("the name is new");
+        for at in 0..BLOCKS_OF_EACH {
+            let written = fs.write(&asking(&slot), &file, at * 4096, &[nth; 4096], false);
+            assert_eq!(written, Ok(4096));
+        }
+        file
+    };
+    let files: Vec<Arc<Inode>> = (0..8).map(make).collect();
+    fs.pool().memory().persist_all(MemberId(0)).expect("the disk is sound");
+    disk.take_reads();
+    for first in (0..BLOCKS_OF_EACH).step_by(8) {
+        for (nth, file) in (0..).zip(&files) {
+            for at in first..first + 8 {
+                let mut bytes = [0; 4096];
+                assert_eq!(fs.read(&asking(&slot), file, at * 4096, &mut bytes), Ok(4096));
+                assert_eq!(bytes, [nth; 4096]);
+            }
+        }
+        fs.pool().memory().tend(0, Duration::ZERO);
+    }
+    let reads = disk.take_reads();
+    let blocks: usize = reads.iter().map(|(_, blocks)| blocks).sum();
+    assert!(
+        blocks < 32_000 && reads.len() < 4000,
+        "{blocks} blocks in {} reads",
+        reads.len()
+    );
+}
+
 #[test]
 fn large_sequential_reads_read_ahead_too() {
     const BYTES: usize = 256 << 10;

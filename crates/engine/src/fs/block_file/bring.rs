@@ -20,14 +20,19 @@ const WINDOW_BLOCKS_MAX: u64 = 256;
 /// Blocks that follow each other and are away, and the node that they are to come to.
 pub(super) type Missing = Vec<(NodeId, Block, u64)>;
 
-/// How far a file is read ahead, by those who read it in order: the block behind that, above it the binary logarithm of the window, and above that what
-/// was [advised](Fs::advise).
+/// How far a file is read ahead, by those who read it in order: the block behind that; how often the largest window was halved; the binary logarithm of
+/// the last window; and what was [advised](Fs::advise).
 ///
-/// A read that comes to the last window, or goes on where that ends, gets one twice as large behind it; any other begins anew, with none.
+/// A read that comes to the last window, or goes on where that ends, gets one twice as large behind it; any other begins anew, with none. A read that
+/// finds a block of its windows evicted begins with the smallest window, and the largest is halved: more streams than the cache has room for would
+/// otherwise evict each other's windows. The largest window is doubled again after about 64 of them.
 #[derive(Debug, Default)]
 pub(super) struct ReadAhead(AtomicU64);
 
 impl ReadAhead {
+    const END: u64 = (1 << Self::HALVED_SHIFT) - 1;
+    const HALVED_SHIFT: u32 = 52;
+    const HALVED_MAX: u64 = (WINDOW_BLOCKS_MAX / WINDOW_BLOCKS).ilog2() as u64;
     const SHIFT: u32 = 56;
     const ADVICE_SHIFT: u32 = 62;
     pub(super) const SEQUENTIAL: u64 = 1 << Self::ADVICE_SHIFT;
@@ -40,41 +45,55 @@ impl ReadAhead {
         self.0.store(advice, Ordering::Relaxed);
     }
 
-    /// Notes that `blocks` of the file were wanted and are away; gives those that are likely to be wanted next, `most` at most.
-    fn note(&self, blocks: &Range<u64>, most: u64) -> Option<Range<u64>> {
+    /// Notes that `blocks` of the file were wanted and are away, `is_coming` when the first of them is being read; gives those that are likely to be wanted
+    /// next, `most` at most.
+    fn note(&self, blocks: &Range<u64>, is_coming: bool, most: u64) -> Option<Range<u64>> {
         // Relaxed: a guess.
         let word = self.0.load(Ordering::Relaxed);
         let advice = word & Self::ADVICE;
         if advice == Self::RANDOM {
             return None;
         }
-        let (end, last) = (word & ((1 << Self::SHIFT) - 1), (word & !advice) >> Self::SHIFT);
+        let (end, last) = (word & Self::END, (word & !advice) >> Self::SHIFT);
+        let mut halved = (word & !advice) >> Self::HALVED_SHIFT & 0xf;
         let last_blocks = if last == 0 { 0 } else { 1 << last };
         let newest = end.saturating_sub(last_blocks)..end;
         let is_on = blocks.start == end && end > 0 || blocks.start == 0 && end == 0;
-        if !is_on && !newest.contains(&blocks.start) {
-            if (end.saturating_sub(2 * last_blocks)..end).contains(&blocks.start) {
-                // It is on its way, or was evicted.
+        let was_asked_for = (end.saturating_sub(2 * last_blocks)..end).contains(&blocks.start);
+        let was_evicted = was_asked_for && !is_on && !is_coming;
+        if !is_on && !was_evicted && !newest.contains(&blocks.start) {
+            if was_asked_for {
                 return None;
             }
             self.0.store(advice | blocks.end, Ordering::Relaxed);
             return None;
         }
+        if was_evicted {
+            halved = (halved + 1).min(Self::HALVED_MAX);
+        }
+        let largest = WINDOW_BLOCKS_MAX >> halved;
         let least = if advice == Self::SEQUENTIAL {
-            WINDOW_BLOCKS_MAX
+            largest
         } else {
             WINDOW_BLOCKS
         };
-        let window = (2 * last_blocks).clamp(least, WINDOW_BLOCKS_MAX);
-        let ahead = if is_on {
+        let window = if was_evicted {
+            least
+        } else {
+            (2 * last_blocks).clamp(least, largest)
+        };
+        let ahead = if is_on || was_evicted {
             blocks.end..blocks.start + window.max(2 * (blocks.end - blocks.start))
         } else {
             end..end + window
         };
         let ahead = ahead.start..ahead.end.min(ahead.start + most / 2);
+        if ahead.start / (64 * largest) != ahead.end / (64 * largest) {
+            halved = halved.saturating_sub(1);
+        }
         // Large reads get more.
         let window = (ahead.end - ahead.start).next_power_of_two();
-        let word = advice | ahead.end | u64::from(window.ilog2()) << Self::SHIFT;
+        let word = advice | ahead.end | halved << Self::HALVED_SHIFT | u64::from(window.ilog2()) << Self::SHIFT;
         self.0.store(word, Ordering::Relaxed);
         (!ahead.is_empty()).then_some(ahead)
     }
@@ -108,7 +127,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let memory = self.pool.memory();
         let most = memory.fetch_max();
         let missing = self.missing(asking, inode, file, [blocks.clone()], most)?;
-        if let Some(ahead) = file.ahead.note(&blocks, most) {
+        let is_coming = missing.first().is_none_or(|(_, first, _)| memory.is_coming(*first));
+        if let Some(ahead) = file.ahead.note(&blocks, is_coming, most) {
             let ahead = self.missing(asking, inode, file, [ahead], most)?;
             memory.fetch_soon(&ahead, true);
         }
@@ -285,7 +305,7 @@ mod tests {
     #[test]
     fn read_ahead_windows_grow_in_sequence_and_stop_at_random_reads() {
         let ahead = ReadAhead::default();
-        let note = |start: u64| ahead.note(&(start..start + 1), u64::MAX);
+        let note = |start: u64| ahead.note(&(start..start + 1), true, u64::MAX);
         assert_eq!(note(0), Some(1..16), "a file is mostly read from its start");
         assert_eq!(note(1), Some(16..48), "the first of the last window");
         assert_eq!(note(7), None, "on its way");
@@ -301,10 +321,29 @@ mod tests {
         assert_eq!(note(77), None);
         assert_eq!(note(78), Some(79..94), "in order again, and small again");
         assert_eq!(
-            ahead.note(&(94..350), u64::MAX),
+            ahead.note(&(94..350), true, u64::MAX),
             Some(350..606),
             "as much again as a large read"
         );
-        assert_eq!(ahead.note(&(606..607), 20), Some(607..617), "no more than fits");
+        assert_eq!(ahead.note(&(606..607), true, 20), Some(607..617), "no more than fits");
+    }
+
+    #[test]
+    fn the_largest_window_is_halved_when_blocks_are_evicted_and_doubled_later() {
+        let ahead = ReadAhead::default();
+        let note = |start: u64, is_coming| ahead.note(&(start..start + 1), is_coming, u64::MAX);
+        // The largest of so many windows from the one that begins at `at`, and the last one's begin.
+        let follow = |at: u64, windows: u32| {
+            (0..windows).fold((0, at), |(largest, at), _| {
+                let window = note(at, true).expect("the note is in order");
+                (largest.max(window.end - window.start), window.start)
+            })
+        };
+        let (largest, at) = follow(0, 8);
+        assert_eq!(largest, 256);
+        assert_eq!(note(at + 100, false), Some(at + 101..at + 116), "anew, and small");
+        let (largest, at) = follow(at + 101, 8);
+        assert_eq!(largest, 128);
+        assert_eq!(follow(at, 200).0, 256);
     }
 }

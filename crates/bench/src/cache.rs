@@ -4,7 +4,6 @@
 //! without a clock: so its rows are the same in every run. The other parts measure: a pool whose member is a disk beside filesystems with the kernel's
 //! page cache and bare disks of the same kind, and a pool of memory. Disks are of the kinds `fast` and `own`: see `stage`.
 
-mod beside;
 mod hit;
 mod lists;
 mod miss;
@@ -74,13 +73,11 @@ enum Part {
     Miss,
     /// Sequential reads of files, and durable appends.
     Stream,
-    /// Reads beside a writer.
-    Beside,
 }
 
 impl Part {
     /// Parts that measure on disks.
-    const ON_DISKS: [Self; 4] = [Self::Hit, Self::Miss, Self::Stream, Self::Beside];
+    const ON_DISKS: [Self; 3] = [Self::Hit, Self::Miss, Self::Stream];
 }
 
 /// Runs the bench.
@@ -132,10 +129,6 @@ fn on_disks(run: &mut Run<'_>, arguments: &CacheArguments, is_wanted: &dyn Fn(Pa
         if is_wanted(Part::Stream) {
             begin(run, &names);
             stream::rows(run, &stage)?;
-        }
-        if is_wanted(Part::Beside) {
-            begin(run, &names);
-            beside::rows(run, &stage)?;
         }
     }
     Ok(())

@@ -25,6 +25,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use sysfs::Tree;
+pub use sysfs::parse_list;
 
 /// Reads the topology of `source`.
 ///

@@ -4,6 +4,8 @@
 use super::job::Shares;
 use crate::cpus;
 use crate::error::Error;
+use homenode_linux::cpu::possible_cpus;
+use homenode_linux::topology::parse_list;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -47,9 +49,8 @@ impl Machine {
     /// # Errors
     /// When there is no such NVMe disk.
     pub(super) fn read(disks: &[String]) -> Result<Self, Error> {
-        let last = cpus::list("/sys/devices/system/cpu/possible")?.pop().unwrap_or(0);
         Ok(Self {
-            cpu_nodes: (0..=last).map(|cpu| usize::from(cpus::node(cpu))).collect(),
+            cpu_nodes: (0..possible_cpus()).map(|cpu| usize::from(cpus::node(cpu))).collect(),
             disks: disks.iter().map(|name| Disk::read(name)).collect::<Result<_, _>>()?,
         })
     }
@@ -150,7 +151,8 @@ impl Disk {
         let home: i64 = text("device/device/numa_node")?.trim().parse().map_err(|_| no_nvme())?;
         let mut queues = Vec::new();
         while fs::exists(format!("{path}/mq/{}", queues.len())).unwrap_or(false) {
-            queues.push(cpus::list(&format!("{path}/mq/{}/cpu_list", queues.len()))?);
+            let list = parse_list(&text(&format!("mq/{}/cpu_list", queues.len()))?).unwrap_or_default();
+            queues.push(list.into_iter().map(|cpu| cpu as usize).collect());
         }
         Ok(Self {
             name: name.to_owned(),

@@ -12,7 +12,8 @@ use crate::interleave::Samples;
 use crate::report::Row;
 use crate::required::{Bound, Finding};
 use crate::run::Run;
-use crate::shuffle::{Random, permutation};
+use crate::shuffle::permutation;
+use fastrand::Rng;
 use homenode::blk::{Arena, Options, UringFile, UringOptions};
 use homenode::{MountError, MountOptions, ReadAt, Transport};
 use rustix::fs::OFlags;
@@ -205,9 +206,9 @@ fn read_missing(file: &Open, blocks: &[u32]) -> Result<f64, Error> {
 fn read_bare(file: &File, bytes: usize, count: usize, round: u64) -> Result<f64, Error> {
     let cpu = cpus::choose()?[0];
     let elapsed = together(&[Some(cpu)], BLOCK, |_, buffer| {
-        let mut random = Random::new(round);
+        let mut random = Rng::with_seed(round);
         (0..count).try_for_each(|_| {
-            let at = random.below(bytes / BLOCK) * BLOCK;
+            let at = random.usize(..bytes / BLOCK) * BLOCK;
             file.read_exact_at(buffer, at as u64)
                 .map_err(|error| Error::system("reading past the page cache", error))
         })

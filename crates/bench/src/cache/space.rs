@@ -5,7 +5,7 @@ use super::stage::{BLOCK, MEBIBYTE};
 use crate::error::Error;
 use crate::report::Row;
 use crate::run::Run;
-use crate::shuffle::Random;
+use fastrand::Rng;
 use homenode_engine::cache::{Cached, FrameIndex, SliceOptions};
 use homenode_engine::{Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved};
 use std::time::Instant;
@@ -69,7 +69,7 @@ impl Disks for Nothing {
 struct Full {
     memory: Cached<Nothing>,
     frames: u64,
-    random: Random,
+    random: Rng,
 }
 
 impl Full {
@@ -90,13 +90,13 @@ impl Full {
         Ok(Self {
             memory,
             frames,
-            random: Random::new(5),
+            random: Rng::with_seed(5),
         })
     }
 
     fn next(&mut self) -> Block {
         let blocks = usize::try_from(self.frames * DISK_SHARE).expect("addresses have 64 bits");
-        Block::new(DISK, self.random.below(blocks) as u64)
+        Block::new(DISK, self.random.usize(..blocks) as u64)
     }
 
     /// Time for a block that comes and another one that goes, in ns.

@@ -1,7 +1,8 @@
 //! Traces that the bench makes itself, the same in every run: for machines that have no others.
 
 use super::trace::Trace;
-use crate::shuffle::{Random, permutation};
+use crate::shuffle::permutation;
+use fastrand::Rng;
 
 const REQUESTS: usize = 1 << 20;
 /// Blocks of which some are asked for more often than others.
@@ -45,9 +46,9 @@ fn draws() -> impl FnMut() -> u64 {
         .collect();
     // Ranks say nothing of where a block lies.
     let places = permutation(BLOCKS, 1);
-    let mut random = Random::new(2);
+    let mut random = Rng::with_seed(2);
     move || {
-        let drawn = (random.next() >> 11) as f64 / (1u64 << 53) as f64 * sum;
+        let drawn = random.f64() * sum;
         let rank = sums.partition_point(|below| *below <= drawn);
         u64::from(places[rank.min(BLOCKS - 1)])
     }

@@ -7,7 +7,8 @@ use super::contestant::Lane;
 use super::workloads::{Layout, Operation};
 use crate::cpus;
 use crate::error::Error;
-use crate::shuffle::{Random, permutation};
+use crate::shuffle::permutation;
+use fastrand::Rng;
 use memmap2::MmapMut;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -119,10 +120,10 @@ fn prepare<L: Lane>(lane: &mut L, pass: &Pass<'_>, worker: &Worker<'_>) -> Resul
     if pass.operation == Operation::Read {
         buffer.fill(0);
     } else {
-        let mut random = Random::new(!worker.seed);
+        let mut random = Rng::with_seed(!worker.seed);
         buffer
             .chunks_exact_mut(8)
-            .for_each(|word| word.copy_from_slice(&(random.next() | 1).to_le_bytes()));
+            .for_each(|word| word.copy_from_slice(&(random.u64(..) | 1).to_le_bytes()));
     }
     Ok((order, buffer))
 }
@@ -135,10 +136,10 @@ fn bytes_are_right<L: Lane>(lane: &mut L, pass: &Pass<'_>, buffer: &[u8], seed: 
         return Ok(written(buffer));
     }
     let blocks = pass.layout.parts(pass.file_bytes)[0].bytes / pass.block_bytes;
-    let mut random = Random::new(seed);
+    let mut random = Rng::with_seed(seed);
     let mut back = vec![0; pass.block_bytes];
     for _ in 0..VERIFIED_BLOCKS {
-        let at = random.below(blocks) * pass.block_bytes;
+        let at = random.usize(..blocks) * pass.block_bytes;
         lane.read(at, &mut back)
             .map_err(|error| Error::system(format!("reading back {}", pass.case), error))?;
         if back != buffer {

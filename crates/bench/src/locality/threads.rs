@@ -4,7 +4,8 @@ use super::job::FILE_BYTES;
 use crate::cpus;
 use crate::error::Error;
 use crate::populated;
-use crate::shuffle::{Random, permutation};
+use crate::shuffle::permutation;
+use fastrand::Rng;
 use homenode::{File, OpenOptions, Pool};
 use memmap2::MmapMut;
 use std::io;
@@ -107,9 +108,9 @@ impl Job {
                 .into_iter()
                 .try_for_each(|at| self.transfer(&mut buffer, u64::from(at)));
         }
-        let mut random = Random::new(self.cpu as u64);
+        let mut random = Rng::with_seed(self.cpu as u64);
         while !self.stop.load(Ordering::Relaxed) {
-            self.transfer(&mut buffer, random.below(blocks) as u64)?;
+            self.transfer(&mut buffer, random.usize(..blocks) as u64)?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use super::contestant::{numbered, old_names};
 use super::pass::Client;
 use super::subjects::Names;
 use crate::error::Error;
-use crate::shuffle::Random;
+use fastrand::Rng;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fsync, openat, statx, unlinkat};
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ pub(super) fn prepare<'a>(
     let synced = openat(directory, &old[0], flags, Mode::empty())
         .map_err(|error| Error::system("opening a file to sync", error))?;
     let new = numbered('g', operations);
-    let operations = plan(names, operations, old.len(), &mut Random::new(seed));
+    let operations = plan(names, operations, old.len(), &mut Rng::with_seed(seed));
     Ok(Box::new(ByName {
         directory,
         operations,
@@ -47,16 +47,16 @@ pub(super) fn prepare<'a>(
 }
 
 /// A new file has the number of its operation, an old one is chosen at random.
-fn plan(names: Names, operations: usize, old: usize, random: &mut Random) -> Vec<(Names, usize)> {
+fn plan(names: Names, operations: usize, old: usize, random: &mut Rng) -> Vec<(Names, usize)> {
     let operation = |number| {
         let operation = match names {
-            Names::Storm => [Names::Stat, Names::OpenClose, Names::CreateUnlink][random.below(3)],
+            Names::Storm => [Names::Stat, Names::OpenClose, Names::CreateUnlink][random.usize(..3)],
             single => single,
         };
         let name = if operation == Names::CreateUnlink {
             number
         } else {
-            random.below(old)
+            random.usize(..old)
         };
         (operation, name)
     };
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_storm_mixes_three_operations_in_equal_parts() {
-        let plan = plan(Names::Storm, 3000, 10, &mut Random::new(1));
+        let plan = plan(Names::Storm, 3000, 10, &mut Rng::with_seed(1));
         for single in [Names::Stat, Names::OpenClose, Names::CreateUnlink] {
             let count = plan.iter().filter(|(operation, _)| *operation == single).count();
             assert!((900..1100).contains(&count), "{single:?}: {count}");
@@ -125,7 +125,7 @@ mod tests {
             plan.iter()
                 .all(|&(operation, name)| operation == Names::CreateUnlink || name < 10)
         );
-        let stats = super::plan(Names::Stat, 5, 10, &mut Random::new(1));
+        let stats = super::plan(Names::Stat, 5, 10, &mut Rng::with_seed(1));
         assert!(stats.iter().all(|&(operation, _)| operation == Names::Stat));
     }
 }

@@ -3,7 +3,8 @@
 use super::pass::{Client, Pass};
 use super::subjects::Transfer;
 use crate::error::Error;
-use crate::shuffle::{Random, permutation};
+use crate::shuffle::permutation;
+use fastrand::Rng;
 use memmap2::MmapMut;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Advice, fadvise, fdatasync};
@@ -39,10 +40,10 @@ pub(super) fn prepare<'a>(
     order.truncate(pass.operations);
     let mut buffer = MmapMut::map_anon(transfer.block_bytes).map_err(system)?;
     if transfer.write {
-        let mut random = Random::new(!seed);
+        let mut random = Rng::with_seed(!seed);
         buffer
             .chunks_exact_mut(8)
-            .for_each(|word| word.copy_from_slice(&(random.next() | 1).to_le_bytes()));
+            .for_each(|word| word.copy_from_slice(&(random.u64(..) | 1).to_le_bytes()));
     } else {
         buffer.fill(0);
     }

@@ -254,8 +254,9 @@ pub(crate) fn number_after(name: &str, prefix: &str) -> Option<u32> {
     rest[..digits].parse().ok()
 }
 
-/// Reads `0-3,8` and also what some kernels write: `0, 1, 2`.
-pub(crate) fn parse_list(text: &str) -> Option<Vec<u32>> {
+/// Reads `0-3,8` and also what some kernels write: `0, 1, 2`. Returns `None` for other text.
+#[must_use]
+pub fn parse_list(text: &str) -> Option<Vec<u32>> {
     let mut numbers = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

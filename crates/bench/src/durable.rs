@@ -6,19 +6,18 @@
 
 pub(crate) mod disk;
 mod mounted;
-pub(crate) mod place;
 pub(crate) mod restart;
 pub(crate) mod work;
 mod yardstick;
 
 use crate::arguments::Arguments;
 use crate::error::Error;
+use crate::place::Place;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Row, Table};
 use crate::run::Run;
 use disk::Disk;
 use homenode::{Pool, PoolOptions, Size};
-use place::Place;
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use work::Work;

@@ -88,6 +88,14 @@ impl Error {
         }
     }
 
+    /// Adds the case that ran and the contestant.
+    pub(crate) fn of(self, case: &str, contestant: &str) -> Self {
+        match self {
+            Self::System { what, source } => Self::system(format!("{case} on {contestant}: {what}"), source),
+            other => other,
+        }
+    }
+
     /// Names what was tried of the library.
     pub(crate) fn library(what: &'static str) -> impl Fn(homenode::Error) -> Self {
         move |error| Self::Library {

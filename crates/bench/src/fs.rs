@@ -11,8 +11,6 @@
 
 mod contended;
 mod contestant;
-mod library;
-mod pass;
 mod requirements;
 mod workloads;
 
@@ -21,12 +19,13 @@ use crate::cpus;
 use crate::error::Error;
 use crate::interleave::interleave;
 use crate::interrupt;
+use crate::pass::{self, Blocks};
+use crate::populated;
 use crate::private_tmpfs::Pages;
 use crate::report::{Report, Row, Table};
 use crate::run::progress;
-pub(crate) use contestant::whole;
-use contestant::{Contestant, FILES, Memcpy, Tmpfs};
-use pass::Pass;
+use crate::shuffle::permutation;
+use contestant::Contestant;
 use std::time::Instant;
 use workloads::{Layout, Operation, SIZES};
 
@@ -91,6 +90,17 @@ struct Group {
     layouts: Vec<Layout>,
 }
 
+/// A timed pass: every block of every lane once.
+#[derive(Debug)]
+struct Pass<'a> {
+    case: &'a str,
+    operation: Operation,
+    layout: Layout,
+    block_bytes: usize,
+    /// Decides the order of blocks and the bytes written; the same for all contestants of a round.
+    seed: u64,
+}
+
 /// The contestants, ready to run.
 struct Bench {
     smoke: bool,
@@ -98,7 +108,7 @@ struct Bench {
     file_bytes: usize,
     cpus: Vec<usize>,
     /// The library first, then its peers.
-    contestants: Vec<Box<dyn Contestant>>,
+    contestants: Vec<Contestant>,
 }
 
 impl Bench {
@@ -114,21 +124,23 @@ impl Bench {
             println!("SKIPPED: cases of two threads: this process may use only one CPU");
         }
         let start = Instant::now();
-        let library = library::Library::new(file_bytes, cpus::node(cpus[0]))?;
-        let populated_mib = library.populated_bytes() >> 20;
+        let pool = populated::pool(contestant::place_bytes(file_bytes), Some(cpus::node(cpus[0])))
+            .map_err(Error::library("creating a populated pool"))?;
+        let populated = pool.status().members.into_iter().map(|member| member.populated_bytes);
         println!(
-            "populating {populated_mib} MiB of the pool ahead of use took {:.2} s",
+            "populating {} MiB of the pool ahead of use took {:.2} s",
+            populated.sum::<u64>() >> 20,
             start.elapsed().as_secs_f64()
         );
-        let mut contestants: Vec<Box<dyn Contestant>> = vec![Box::new(library)];
+        let mut contestants = vec![Contestant::library(pool, file_bytes)?];
         for pages in [Pages::Default, Pages::Huge] {
-            match Tmpfs::new(pages, file_bytes) {
-                Ok(tmpfs) => contestants.push(Box::new(tmpfs)),
+            match Contestant::tmpfs(pages, file_bytes) {
+                Ok(tmpfs) => contestants.push(tmpfs),
                 Err(error) if common.check => return Err(error),
                 Err(error) => println!("SKIPPED: a peer: {error}"),
             }
         }
-        contestants.push(Box::new(Memcpy::new(file_bytes)?));
+        contestants.push(Contestant::memcpy(file_bytes)?);
         Ok(Self {
             smoke: common.smoke,
             rounds,
@@ -139,7 +151,7 @@ impl Bench {
     }
 
     fn peers(&self) -> Vec<&'static str> {
-        self.contestants[1..].iter().map(|peer| peer.name()).collect()
+        self.contestants[1..].iter().map(|peer| peer.name).collect()
     }
 
     /// All groups with at least one case that is wanted.
@@ -176,35 +188,30 @@ impl Bench {
             .iter()
             .map(|&layout| workloads::name(group.size, group.operation, layout))
             .collect();
-        let Self {
+        let rounds = self.rounds;
+        let samples = interleave(
+            names.len(),
+            self.contestants.len(),
             rounds,
-            file_bytes,
-            cpus,
-            contestants,
-            ..
-        } = self;
-        let samples = interleave(names.len(), contestants.len(), *rounds, |round, case, contestant| {
-            let pass = Pass {
-                case: &names[case],
-                operation: group.operation,
-                layout: group.layouts[case],
-                block_bytes: group.block_bytes,
-                file_bytes: *file_bytes,
-                cpus,
-                seed: (round * names.len() + case) as u64 * 1000,
-                sequential: false,
-            };
-            let contestant = &mut contestants[contestant];
-            if group.operation == Operation::First {
-                (0..pass.layout.file_count()).try_for_each(|file| contestant.empty(file))?;
-            }
-            contestant.time(&pass)
-        })?;
+            |round, case, contestant| {
+                let pass = Pass {
+                    case: &names[case],
+                    operation: group.operation,
+                    layout: group.layouts[case],
+                    block_bytes: group.block_bytes,
+                    seed: (round * names.len() + case) as u64 * 1000,
+                };
+                if group.operation == Operation::First {
+                    self.contestants[contestant].empty(pass.layout.file_count())?;
+                }
+                self.time(contestant, &pass)
+            },
+        )?;
         let row = |(name, samples): (String, Vec<crate::interleave::Samples>)| {
             let peers: Vec<_> = self
                 .contestants
                 .iter()
-                .map(|peer| peer.name())
+                .map(|peer| peer.name)
                 .zip(&samples)
                 .skip(1)
                 .collect();
@@ -214,25 +221,38 @@ impl Bench {
     }
 
     /// Writes every file of every contestant from its start to its end.
-    fn fill_files(&mut self) -> Result<(), Error> {
-        for contestant in &mut self.contestants {
+    fn fill_files(&self) -> Result<(), Error> {
+        let cpu = self.cpus[0];
+        self.contestants.iter().try_for_each(|contestant| {
             interrupt::check()?;
-            (0..FILES).try_for_each(|file| contestant.empty(file))?;
-            let layout = Layout {
-                threads: self.cpus.len(),
-                files: workloads::Files::Separate,
-            };
-            contestant.time(&Pass {
-                case: "filling the files",
-                operation: Operation::First,
-                layout,
-                block_bytes: 1 << 20,
-                file_bytes: self.file_bytes,
-                cpus: &self.cpus,
-                seed: 1,
-                sequential: true,
-            })?;
-        }
-        Ok(())
+            pass::together(
+                vec![cpu],
+                || (),
+                |cpu| cpus::pin(cpu).map(|()| move || contestant.fill()),
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Runs the pass; returns ns per operation: the longest time of a thread over the operations of one thread.
+    fn time(&mut self, contestant: usize, pass: &Pass<'_>) -> Result<f64, Error> {
+        let (contestant, bytes) = (&mut self.contestants[contestant], pass.block_bytes);
+        let operations = pass.layout.parts(self.file_bytes)[0].bytes / bytes;
+        let (name, lanes) = (contestant.name, contestant.lanes(pass.layout));
+        let threads: Vec<_> = lanes.into_iter().zip(&self.cpus).zip(pass.seed..).collect();
+        let (ns, _) = pass::time(
+            pass.case,
+            name,
+            threads,
+            || (),
+            |((mut lane, &cpu), seed)| {
+                cpus::pin(cpu)?;
+                // Warms whatever the contestant keeps per thread.
+                lane.read(&mut vec![0; bytes], 0)?;
+                let order = permutation(operations, seed);
+                Blocks::new(lane, pass.operation != Operation::Read, bytes, order, seed)
+            },
+        )?;
+        Ok(ns / operations as f64)
     }
 }

@@ -33,6 +33,8 @@ mod locality;
 mod metadata;
 mod mount;
 mod output;
+mod pass;
+mod place;
 mod populated;
 mod preload;
 mod private_tmpfs;

@@ -1,9 +1,11 @@
-//! A pool with every block populated: what benches measure, so that nobody waits for the kernel to find and clear pages.
+//! Pools and memory that are populated: nobody waits for the kernel to find and clear pages while a bench measures.
 
-use homenode::{Error, NodeId, Pool, PoolOptions};
+use crate::error::Error;
+use homenode::{NodeId, Pool, PoolOptions};
+use memmap2::{Advice, MmapMut};
 
-/// With so many bytes of `node`, or of each node.
-pub(crate) fn pool(node_bytes: u64, node: Option<u16>) -> Result<Pool, Error> {
+/// A pool with so many bytes of `node`, or of each node.
+pub(crate) fn pool(node_bytes: u64, node: Option<u16>) -> Result<Pool, homenode::Error> {
     let mut options = PoolOptions::new()
         .size_per_node(node_bytes.to_string().parse().expect("a number is a size"))
         .populate_ahead("100%".parse().expect("the size is well formed"));
@@ -13,4 +15,15 @@ pub(crate) fn pool(node_bytes: u64, node: Option<u16>) -> Result<Pool, Error> {
     let pool = Pool::create(&options)?;
     pool.wait_populated()?;
     Ok(pool)
+}
+
+/// Anonymous memory of huge pages, present.
+pub(crate) fn memory(bytes: u64) -> Result<MmapMut, Error> {
+    let mapped = MmapMut::map_anon(usize::try_from(bytes).expect("addresses have 64 bits"));
+    let mut memory =
+        mapped.map_err(|error| Error::system(format!("mapping {bytes} bytes of anonymous memory"), error))?;
+    // A kernel without huge pages refuses; its floor is then one of small pages.
+    let _ = memory.advise(Advice::HugePage);
+    memory.fill(1);
+    Ok(memory)
 }

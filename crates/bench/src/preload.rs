@@ -8,15 +8,15 @@ use crate::arguments::{Arguments, is_wanted};
 use crate::error::Error;
 use crate::interleave::take_turns;
 use crate::mount::served::{Served, Variant};
+use crate::place::Place;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{HOMENODE, Report, Row, Table, Tail};
 use crate::required::{Bound, Finding};
 use rustix::fd::{AsRawFd, OwnedFd};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -117,17 +117,10 @@ impl Contestant {
         name: &str,
         is_preloaded: bool,
         tmpfs: Option<OwnedFd>,
-        file_bytes: usize,
+        bytes: usize,
     ) -> Result<Self, Error> {
+        Place::Directory(directory.to_owned()).create(name)?.fill(7, bytes)?;
         let file = directory.join(name);
-        let fill = || -> io::Result<()> {
-            let to = File::create(&file)?;
-            let block = vec![7; KIB * KIB];
-            (0..file_bytes)
-                .step_by(block.len())
-                .try_for_each(|at| to.write_all_at(&block, at as u64))
-        };
-        fill().map_err(|error| Error::system(format!("filling {}", file.display()), error))?;
         Ok(Self {
             file,
             is_preloaded,

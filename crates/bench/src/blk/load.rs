@@ -2,9 +2,9 @@
 
 use crate::cpus;
 use crate::error::Error;
+use crate::pass;
 use homenode::NodeId;
-use homenode::blk::{Core, DriverQueue, Limits, Null, Request, StampClock, Time, Timing};
-use std::sync::Barrier;
+use homenode::blk::{Core, DriverQueue, Limits, Null, Request, StampClock, Timing};
 
 /// Size of the no-op device: all of it is random places.
 pub(super) const NOOP_BYTES: u64 = 1 << 40;
@@ -93,26 +93,15 @@ where
     P: Fn(usize) -> F + Sync,
     F: FnOnce(StampClock) -> u64,
 {
-    let start = Barrier::new(cpus.len());
     let clock = StampClock::new();
-    let results = std::thread::scope(|scope| {
-        let run = |(index, cpu): (usize, usize)| {
-            let (start, prepare) = (&start, &prepare);
-            scope.spawn(move || {
-                let pinned = cpus::pin(cpu);
-                let part = prepare(index);
-                start.wait();
-                let begin = clock.now();
-                let done = part(clock);
-                pinned.map(|()| (begin, clock.now(), done))
-            })
-        };
-        let threads: Vec<_> = cpus.iter().copied().enumerate().map(run).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("the thread does not panic");
-        threads.into_iter().map(join).collect::<Result<Vec<_>, Error>>()
-    })?;
-    let begin = results.iter().map(|(begin, ..)| *begin).min().unwrap_or(0);
-    let end = results.iter().map(|(_, end, _)| *end).max().unwrap_or(1);
-    let done: u64 = results.iter().map(|(.., done)| *done).sum();
-    Ok(done as f64 * 1e3 / (end - begin) as f64)
+    let done = pass::together(
+        cpus.iter().copied().enumerate().collect(),
+        || (),
+        |(index, cpu)| {
+            cpus::pin(cpu)?;
+            let part = prepare(index);
+            Ok(move || Ok(part(clock)))
+        },
+    )?;
+    Ok(done.results.iter().sum::<u64>() as f64 * 1e3 / done.elapsed.as_nanos() as f64)
 }

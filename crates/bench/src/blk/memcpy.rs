@@ -4,7 +4,8 @@
 use super::contestants::Case;
 use super::load::{Places, together};
 use crate::error::Error;
-use memmap2::{Advice, MmapMut};
+use crate::populated::memory;
+use memmap2::MmapMut;
 use std::sync::{Mutex, PoisonError};
 
 /// Size of the device that all cores share, larger than any cache.
@@ -22,9 +23,9 @@ impl Memcpy {
     /// Maps and touches it.
     pub(super) fn new(case: &Case) -> Result<Self, Error> {
         Ok(Self {
-            device: map(DEVICE_BYTES)?,
+            device: memory(DEVICE_BYTES)?,
             buffers: (0..case.cores)
-                .map(|_| map(BUFFER_BYTES).map(Mutex::new))
+                .map(|_| memory(BUFFER_BYTES).map(Mutex::new))
                 .collect::<Result<_, _>>()?,
         })
     }
@@ -48,15 +49,4 @@ impl Memcpy {
             }
         })
     }
-}
-
-fn map(bytes: u64) -> Result<MmapMut, Error> {
-    let length = usize::try_from(bytes).expect("addresses have 64 bits");
-    let mapped = MmapMut::map_anon(length);
-    let mut memory =
-        mapped.map_err(|error| Error::system(format!("mapping {bytes} bytes of anonymous memory"), error))?;
-    // A kernel without huge pages refuses; its floor is then one of small pages.
-    let _ = memory.advise(Advice::HugePage);
-    memory.fill(1);
-    Ok(memory)
 }

@@ -3,8 +3,8 @@
 use super::passes::{each, read_blocks, together, write_blocks};
 use super::stage::{BLOCK, CHANGED, STAMPED, Stage};
 use crate::cpus;
-use crate::durable::place::{Open, Place};
 use crate::error::Error;
+use crate::place::{Open, Place};
 use crate::report::Row;
 use crate::run::Run;
 use crate::shuffle::permutation;
@@ -90,7 +90,7 @@ pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
 
 /// Each thread accesses each block once; time of an operation over all threads.
 fn pass(file: &Open, access: Access, threads: usize, blocks: usize, round: u64) -> Result<f64, Error> {
-    let cpus: Vec<Option<usize>> = cpus::choose()?.into_iter().map(Some).take(threads).collect();
+    let cpus = cpus::choose()?;
     let orders: Vec<Vec<u32>> = (0..threads)
         .map(|thread| permutation(blocks, round * 2 + thread as u64))
         .collect();
@@ -99,7 +99,7 @@ fn pass(file: &Open, access: Access, threads: usize, blocks: usize, round: u64) 
     (0..blocks)
         .step_by(64)
         .try_for_each(|block| file.read(&mut buffer, (block * BLOCK) as u64))?;
-    let elapsed = together(&cpus, BLOCK, |thread, buffer| {
+    let elapsed = together(&cpus[..threads], BLOCK, |thread, buffer| {
         let order = orders[thread].iter().copied();
         match access {
             Access::Read => read_blocks(file, order, buffer),

@@ -2,13 +2,13 @@
 
 use super::Kind;
 use super::passes::{each, read_blocks, together, wrong};
-use super::stage::{BLOCK, STAMPED, Stage, make_cold, stamp};
+use super::stage::{BLOCK, STAMPED, Stage, stamp};
 use crate::blk::contestants::device;
 use crate::blk::load;
 use crate::cpus;
-use crate::durable::place::{Open, Place};
 use crate::error::Error;
 use crate::interleave::Samples;
+use crate::place::{Open, Place};
 use crate::report::Row;
 use crate::required::{Bound, Finding};
 use crate::run::Run;
@@ -92,7 +92,7 @@ fn at_depth_1(run: &mut Run<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Re
         1 => read_bare(&bare, stage.sizes.bare, count, round),
         _ => {
             let file = &files[contestant - 1];
-            make_cold(file, true)?;
+            file.make_cold(true)?;
             let order = permutation(stage.sizes.stamped / BLOCK, round);
             read_missing(file, &order[..count.min(order.len())])
         }
@@ -171,7 +171,7 @@ fn read_many(file: &Open, blocks: &[u32]) -> Result<Duration, Error> {
         return Err(wrong());
     };
     let cpu = cpus::choose()?[0];
-    together(&[Some(cpu)], BLOCK * AT_ONCE, |_, buffer| {
+    together(&[cpu], BLOCK * AT_ONCE, |_, buffer| {
         let mut is_wrong = false;
         for blocks in blocks.chunks(AT_ONCE) {
             let reads = blocks.iter().zip(buffer.chunks_exact_mut(BLOCK));
@@ -197,7 +197,7 @@ fn direct(path: &Path) -> Result<File, Error> {
 /// Time of a read of these blocks, one after the other, in ns.
 fn read_missing(file: &Open, blocks: &[u32]) -> Result<f64, Error> {
     let cpu = cpus::choose()?[0];
-    let elapsed = together(&[Some(cpu)], BLOCK, |_, buffer| {
+    let elapsed = together(&[cpu], BLOCK, |_, buffer| {
         read_blocks(file, blocks.iter().copied(), buffer)
     })?;
     Ok(each(elapsed, blocks.len()))
@@ -205,7 +205,7 @@ fn read_missing(file: &Open, blocks: &[u32]) -> Result<f64, Error> {
 
 fn read_bare(file: &File, bytes: usize, count: usize, round: u64) -> Result<f64, Error> {
     let cpu = cpus::choose()?[0];
-    let elapsed = together(&[Some(cpu)], BLOCK, |_, buffer| {
+    let elapsed = together(&[cpu], BLOCK, |_, buffer| {
         let mut random = Rng::with_seed(round);
         (0..count).try_for_each(|_| {
             let at = random.usize(..bytes / BLOCK) * BLOCK;

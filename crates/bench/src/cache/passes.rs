@@ -2,41 +2,30 @@
 
 use super::stage::{BLOCK, stamp};
 use crate::cpus;
-use crate::durable::place::Open;
 use crate::error::Error;
+use crate::pass;
+use crate::place::Open;
 use memmap2::MmapMut;
-use std::sync::Barrier;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Runs `act` with its number in a thread on each of these CPUs, all from the same moment, each with a page-aligned buffer of `bytes` bytes. Without
-/// a CPU it may run on any. Returns the time from the first one's start to the last one's end.
+/// Runs `act` with its number in a thread on each of these CPUs, all from the same moment, each with a page-aligned buffer of
+/// `bytes` bytes. Returns the time from the first one's start to the last one's end.
 pub(super) fn together(
-    cpus: &[Option<usize>],
+    cpus: &[usize],
     bytes: usize,
     act: impl Fn(usize, &mut [u8]) -> Result<(), Error> + Sync,
 ) -> Result<Duration, Error> {
-    let begin = Barrier::new(cpus.len());
-    let run = |nth: usize| -> Result<(Instant, Instant), Error> {
-        let pinned = cpus[nth].map_or(Ok(()), cpus::pin);
-        let buffer = MmapMut::map_anon(bytes).map_err(|error| Error::system("mapping a buffer", error));
-        // Reached on errors too, or the others would wait for ever.
-        begin.wait();
-        pinned?;
-        let mut buffer = buffer?;
-        let start = Instant::now();
-        act(nth, &mut buffer)?;
-        Ok((start, Instant::now()))
-    };
-    thread::scope(|scope| {
-        let run = &run;
-        let threads: Vec<_> = (0..cpus.len()).map(|nth| scope.spawn(move || run(nth))).collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().expect("the thread does not panic");
-        let times: Vec<(Instant, Instant)> = threads.into_iter().map(join).collect::<Result<_, Error>>()?;
-        let start = times.iter().map(|(start, _)| *start).min().expect("there is a thread");
-        let end = times.iter().map(|(_, end)| *end).max().expect("there is a thread");
-        Ok(end - start)
-    })
+    let act = &act;
+    let done = pass::together(
+        cpus.iter().copied().enumerate().collect(),
+        || (),
+        |(nth, cpu)| {
+            cpus::pin(cpu)?;
+            let mut buffer = MmapMut::map_anon(bytes).map_err(|error| Error::system("mapping a buffer", error))?;
+            Ok(move || act(nth, &mut buffer))
+        },
+    )?;
+    Ok(done.elapsed)
 }
 
 /// Reads these blocks of the stamped file, one after the other.

@@ -1,8 +1,8 @@
 //! Contestants on one kind of disk: a pool with a cache, filesystems with the page cache, and a bare disk.
 
 use crate::durable::disk::{Disk, Loop};
-use crate::durable::place::{Open, Place};
 use crate::error::Error;
+use crate::place::Place;
 use crate::populated;
 use crate::private_tmpfs::{self, Pages};
 use homenode::{Pool, PoolOptions};
@@ -205,14 +205,4 @@ fn fill(place: &Place, sizes: &Sizes) -> Result<(), Error> {
 /// First word of a block of the stamped file.
 pub(super) fn stamp(block: u64) -> u64 {
     block + 1
-}
-
-/// Empties the page cache of a file of the kernel's; `reads_randomly` turns its reading ahead off.
-pub(super) fn make_cold(file: &Open, reads_randomly: bool) -> Result<(), Error> {
-    use rustix::fs::{Advice, fadvise};
-    let Open::Directory(file) = file else { return Ok(()) };
-    let advice = if reads_randomly { Advice::Random } else { Advice::Normal };
-    fadvise(file, 0, None, Advice::DontNeed)
-        .and_then(|()| fadvise(file, 0, None, advice))
-        .map_err(|error| Error::system("emptying the page cache", error))
 }

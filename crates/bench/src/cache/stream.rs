@@ -1,11 +1,11 @@
 //! Streams: a file read from one end to the other with cold caches, and appends that are made durable.
 
 use super::passes::{together, wrong};
-use super::stage::{BLOCK, MEBIBYTE, STAMPED, Stage, make_cold, stamp};
+use super::stage::{BLOCK, MEBIBYTE, STAMPED, Stage, stamp};
 use crate::cpus;
-use crate::durable::place::{Open, Place};
 use crate::durable::work::Work;
 use crate::error::Error;
+use crate::place::{Open, Place};
 use crate::report::Row;
 use crate::run::Run;
 use std::cell::Cell;
@@ -41,7 +41,7 @@ pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
         let samples = run.take_turns(files.len(), |_, contestant| {
             let part = parts[contestant].get();
             parts[contestant].set((part + 1) % PASSES);
-            make_cold(&files[contestant], false)?;
+            files[contestant].make_cold(false)?;
             read(
                 &files[contestant],
                 part,
@@ -74,7 +74,7 @@ pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
 /// MiB per second of a part of the stamped file, `bytes` at a time.
 fn read(file: &Open, part: usize, part_bytes: usize, bytes: usize) -> Result<f64, Error> {
     let cpu = cpus::choose()?[0];
-    let elapsed = together(&[Some(cpu)], bytes, |_, buffer| {
+    let elapsed = together(&[cpu], bytes, |_, buffer| {
         let mut is_wrong = false;
         for at in (part * part_bytes..(part + 1) * part_bytes).step_by(bytes) {
             file.read(buffer, at as u64)?;

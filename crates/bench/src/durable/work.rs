@@ -1,10 +1,9 @@
 //! Work of each pass of the durable bench, and the time of an operation of it.
 
-use super::place::Place;
 use crate::error::Error;
+use crate::pass::together;
+use crate::place::Place;
 use crate::shuffle::permutation;
-use std::sync::Barrier;
-use std::thread;
 use std::time::Instant;
 
 const BLOCK: usize = 4096;
@@ -50,7 +49,7 @@ impl Work {
             Self::Mebibyte => append(place, MEBIBYTE, count),
             Self::AppendBeside => {
                 let other = place.create("other")?;
-                write_large(&other)?;
+                other.fill(7, LARGE_BYTES)?;
                 let elapsed = append(place, BLOCK, count)?;
                 other.sync()?;
                 Ok(elapsed)
@@ -64,11 +63,6 @@ impl Work {
 
 fn per_operation(start: Instant, count: usize) -> f64 {
     start.elapsed().as_secs_f64() * 1e9 / count as f64
-}
-
-fn write_large(file: &super::place::Open) -> Result<(), Error> {
-    let bytes = vec![7; MEBIBYTE];
-    (0..LARGE_BYTES / MEBIBYTE).try_for_each(|nth| file.write(&bytes, (nth * MEBIBYTE) as u64))
 }
 
 fn append(place: &Place, bytes: usize, count: usize) -> Result<f64, Error> {
@@ -96,32 +90,26 @@ fn replace(place: &Place, count: usize) -> Result<f64, Error> {
 }
 
 fn group(place: &Place, count: usize) -> Result<f64, Error> {
-    let begin = Barrier::new(THREADS + 1);
     let each = count / THREADS;
-    let append = |thread: usize| -> Result<(), Error> {
-        let file = place.create(&format!("log{thread}"));
-        begin.wait();
-        let (file, bytes) = (file?, [5; BLOCK]);
-        for nth in 0..each {
-            file.write(&bytes, (nth * BLOCK) as u64)?;
-            file.sync()?;
-        }
-        Ok(())
-    };
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || append(thread))).collect();
-        begin.wait();
-        let start = Instant::now();
-        for thread in threads {
-            thread.join().expect("the thread does not panic")?;
-        }
-        Ok(per_operation(start, each * THREADS))
-    })
+    let done = together(
+        (0..THREADS).collect(),
+        || (),
+        |thread| {
+            let file = place.create(&format!("log{thread}"))?;
+            Ok(move || {
+                (0..each).try_for_each(|nth| {
+                    file.write(&[5; BLOCK], (nth * BLOCK) as u64)?;
+                    file.sync()
+                })
+            })
+        },
+    )?;
+    Ok(done.elapsed.as_secs_f64() * 1e9 / (each * THREADS) as f64)
 }
 
 fn overwrite(place: &Place, count: usize, seed: u64) -> Result<f64, Error> {
     let file = place.create("large")?;
-    write_large(&file)?;
+    file.fill(7, LARGE_BYTES)?;
     let order = permutation(LARGE_BYTES / BLOCK, seed);
     let bytes = [9; BLOCK];
     let start = Instant::now();

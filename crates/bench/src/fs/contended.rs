@@ -5,16 +5,16 @@
 //! end, each the next block. A round's value is the mean time of a change; the distribution is that of all changes of all
 //! rounds. No thread is pinned.
 
-use super::contestant::whole;
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::{Samples, take_turns};
+use crate::place::{Open, Place};
 use crate::populated;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{HOMENODE, Row, Tail};
-use homenode::{Allocate, File, OpenOptions};
-use rustix::fd::OwnedFd;
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ftruncate, openat};
+use homenode::Allocate;
+use rustix::fd::AsRawFd;
+use rustix::fs::{FallocateFlags, fallocate};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -112,8 +112,8 @@ pub(super) struct Contended {
     time_max: Duration,
     /// A round of writes.
     file_bytes: usize,
-    library: File,
-    tmpfs: Option<OwnedFd>,
+    /// The library's, then that of tmpfs if there is one.
+    files: Vec<(&'static str, Open)>,
 }
 
 impl Contended {
@@ -122,44 +122,33 @@ impl Contended {
         let node = cpus::node(cpus::allowed()?[0]);
         let pool =
             populated::pool(2 * file_bytes as u64, Some(node)).map_err(Error::library("creating a populated pool"))?;
-        let options = OpenOptions::new().read(true).write(true).create_new(true);
-        let library = pool
-            .open("/contended", &options)
-            .map_err(Error::library("creating a file"))?;
-        let tmpfs = match open_tmpfs(2 * file_bytes as u64) {
-            Ok(file) => Some(file),
+        let mut files = vec![(HOMENODE, Place::Pool(pool).create("contended")?)];
+        match open_tmpfs(2 * file_bytes as u64) {
+            Ok(file) => files.push((TMPFS, file)),
             Err(error) if check => return Err(error),
-            Err(error) => {
-                println!("SKIPPED: a peer: {error}");
-                None
-            }
-        };
+            Err(error) => println!("SKIPPED: a peer: {error}"),
+        }
         Ok(Self {
             rounds,
             time_max: Duration::from_millis(if smoke { 200 } else { 250 }),
             file_bytes,
-            library,
-            tmpfs,
+            files,
         })
     }
 
     pub(super) fn run(&self, case: Case) -> Result<Row, Error> {
         let name = case.name();
-        let mut contestants: Vec<(&'static str, &dyn Shared)> = vec![(HOMENODE, &self.library)];
-        contestants.extend(self.tmpfs.as_ref().map(|file| (TMPFS, file as &dyn Shared)));
-        let mut all_ns = vec![Vec::new(); contestants.len()];
-        let samples = take_turns(contestants.len(), self.rounds, |round, turn| {
-            let (contestant, file) = contestants[turn];
-            let changes_ns = self
-                .round(case, file)
-                .map_err(|error| Error::system(format!("{name} on {contestant}"), error))?;
+        let mut all_ns = vec![Vec::new(); self.files.len()];
+        let samples = take_turns(self.files.len(), self.rounds, |round, turn| {
+            let (contestant, file) = &self.files[turn];
+            let changes_ns = self.round(case, file).map_err(|error| error.of(&name, contestant))?;
             let mean_ns = changes_ns.iter().sum::<u64>() as f64 / changes_ns.len() as f64;
             if round > 0 {
                 all_ns[turn].extend(changes_ns);
             }
             Ok(mean_ns)
         })?;
-        let named = || contestants.iter().map(|(name, _)| *name);
+        let named = || self.files.iter().map(|(name, _)| *name);
         let peers: Vec<(&'static str, &Samples)> = named().zip(&samples).skip(1).collect();
         let tails = named()
             .zip(&mut all_ns)
@@ -169,8 +158,8 @@ impl Contended {
     }
 
     /// Runs one round; returns the time that each change took, in ns.
-    fn round(&self, case: Case, file: &dyn Shared) -> io::Result<Vec<u64>> {
-        file.empty()?;
+    fn round(&self, case: Case, file: &Open) -> Result<Vec<u64>, Error> {
+        file.set_len(0)?;
         file.write(&vec![1; HEAD_BYTES], 0)?;
         let over = AtomicBool::new(false);
         let (start, waiting) = (std::sync::Barrier::new(case.readers + 1), &over);
@@ -199,22 +188,22 @@ impl Contended {
         })
     }
 
-    fn punch(&self, file: &dyn Shared) -> io::Result<Vec<u64>> {
+    fn punch(&self, file: &Open) -> Result<Vec<u64>, Error> {
         let (start, mut all_ns) = (Instant::now(), Vec::new());
         while start.elapsed() < self.time_max {
-            all_ns.push(timed(|| file.punch_first_block())?);
+            all_ns.push(timed(|| punch_first_block(file))?);
         }
         Ok(all_ns)
     }
 
-    fn extend(&self, file: &dyn Shared, writers: usize) -> io::Result<Vec<u64>> {
+    fn extend(&self, file: &Open, writers: usize) -> Result<Vec<u64>, Error> {
         let next = AtomicU64::new(HEAD_BYTES as u64);
         let write = || {
             let mut all_ns = Vec::new();
             loop {
                 let at = next.fetch_add(BLOCK_BYTES, Ordering::Relaxed);
                 if at >= self.file_bytes as u64 {
-                    return Ok::<_, io::Error>(all_ns);
+                    return Ok::<_, Error>(all_ns);
                 }
                 all_ns.push(timed(|| file.write(&[3; 4096], at))?);
             }
@@ -229,7 +218,7 @@ impl Contended {
         })
     }
 
-    fn write_in_order(&self, file: &dyn Shared) -> io::Result<Vec<u64>> {
+    fn write_in_order(&self, file: &Open) -> Result<Vec<u64>, Error> {
         let bytes = vec![2; WRITE_BYTES];
         (HEAD_BYTES..self.file_bytes)
             .step_by(WRITE_BYTES)
@@ -239,69 +228,40 @@ impl Contended {
 }
 
 /// Reads the same 8 bytes until it is over; they never change.
-fn read_until(over: &AtomicBool, file: &dyn Shared, at: u64) -> io::Result<()> {
+fn read_until(over: &AtomicBool, file: &Open, at: u64) -> Result<(), Error> {
     let mut word = [0; 8];
     while !over.load(Ordering::Relaxed) {
         file.read(&mut word, at)?;
         if word != [1; 8] {
-            return Err(io::Error::other("a reader found other bytes than were written"));
+            let wrong = io::Error::other("a reader found other bytes than were written");
+            return Err(Error::system("reading", wrong));
         }
     }
     Ok(())
 }
 
 /// Nanoseconds that `act` took.
-fn timed(act: impl FnOnce() -> io::Result<()>) -> io::Result<u64> {
+fn timed(act: impl FnOnce() -> Result<(), Error>) -> Result<u64, Error> {
     let start = Instant::now();
     act()?;
     Ok(u64::try_from(start.elapsed().as_nanos()).expect("the time in ns fits 64 bits"))
 }
 
-/// A file that threads read and change at once.
-trait Shared: Sync {
-    fn empty(&self) -> io::Result<()>;
-    fn read(&self, to: &mut [u8], at: u64) -> io::Result<()>;
-    fn write(&self, from: &[u8], at: u64) -> io::Result<()>;
-    fn punch_first_block(&self) -> io::Result<()>;
-}
-
 const BLOCK_BYTES: u64 = 4096;
 
-impl Shared for File {
-    fn empty(&self) -> io::Result<()> {
-        Ok(self.set_len(0)?)
-    }
-    fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
-        whole(self.read_at(to, at)?, to.len())
-    }
-    fn write(&self, from: &[u8], at: u64) -> io::Result<()> {
-        whole(self.write_at(from, at)?, from.len())
-    }
-    fn punch_first_block(&self) -> io::Result<()> {
-        Ok(self.allocate(Allocate::PunchHole, 0, BLOCK_BYTES)?)
+fn punch_first_block(file: &Open) -> Result<(), Error> {
+    match file {
+        Open::Pool(file) => file
+            .allocate(Allocate::PunchHole, 0, BLOCK_BYTES)
+            .map_err(Error::library("punching a hole")),
+        Open::Directory(file) => {
+            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(file, punch, 0, BLOCK_BYTES).map_err(|error| Error::system("punching a hole", error))
+        }
     }
 }
 
-impl Shared for OwnedFd {
-    fn empty(&self) -> io::Result<()> {
-        Ok(ftruncate(self, 0)?)
-    }
-    fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
-        let wanted = to.len();
-        whole(rustix::io::pread(self, to, at)?, wanted)
-    }
-    fn write(&self, from: &[u8], at: u64) -> io::Result<()> {
-        whole(rustix::io::pwrite(self, from, at)?, from.len())
-    }
-    fn punch_first_block(&self) -> io::Result<()> {
-        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(fallocate(self, punch, 0, BLOCK_BYTES)?)
-    }
-}
-
-fn open_tmpfs(bytes: u64) -> Result<OwnedFd, Error> {
+fn open_tmpfs(bytes: u64) -> Result<Open, Error> {
     let root = private_tmpfs::mount(Pages::Default, bytes)?;
-    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
-    openat(&root, "contended", flags, Mode::RUSR | Mode::WUSR)
-        .map_err(|error| Error::system("creating a file on tmpfs".to_string(), error))
+    Place::Directory(format!("/proc/self/fd/{}", root.as_raw_fd()).into()).create("contended")
 }

@@ -1,221 +1,114 @@
-//! Who is measured: the library, two kinds of tmpfs, and a bare memcpy. Each keeps the same set of files.
+//! Contestants: the library, two kinds of tmpfs, and a bare memcpy. Each keeps the same set of files.
 
-use super::pass::{Pass, time};
-use super::workloads::{Layout, Part};
+use super::workloads::Layout;
 use crate::error::Error;
+use crate::pass::Lane;
+use crate::place::{Open, Place};
+use crate::populated;
 use crate::private_tmpfs::{self, Pages};
-use memmap2::{Advice, MmapMut};
-use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, ftruncate, openat};
-use std::io;
-use std::os::fd::AsFd;
+use crate::report::HOMENODE;
+use homenode::Pool;
+use memmap2::MmapMut;
+use rustix::fd::AsRawFd;
 
 /// Files of every contestant: one for each thread.
-pub(super) const FILES: usize = crate::cpus::THREADS_MAX;
-
-/// A thread's view of its part of a file. Offsets count from the start of that part. Lanes are inlined, so that their own
-/// cost is the same for all contestants: next to none.
-pub(super) trait Lane: Send {
-    /// Writes all of `from`.
-    fn write(&mut self, at: usize, from: &[u8]) -> io::Result<()>;
-    /// Fills `to`.
-    fn read(&mut self, at: usize, to: &mut [u8]) -> io::Result<()>;
-}
+const FILES: usize = crate::cpus::THREADS_MAX;
+const FILL: u8 = 0x5b;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A contestant's set of files, all of one length.
-pub(super) trait Store {
-    type Lane<'a>: Lane
-    where
-        Self: 'a;
-
-    /// Name in tables and JSON.
-    fn name(&self) -> &'static str;
-    /// Takes all blocks from a file and extends it again, so that it is one hole of the old length.
-    fn empty(&mut self, file: usize) -> Result<(), Error>;
-    /// A lane for each thread of the layout.
-    fn lanes(&mut self, layout: Layout) -> Vec<Self::Lane<'_>>;
-}
-
-/// Contestant as the bench calls it, whatever its [`Store`].
-pub(super) trait Contestant {
-    /// See [`Store::name`].
-    fn name(&self) -> &'static str;
-    /// See [`Store::empty`].
-    fn empty(&mut self, file: usize) -> Result<(), Error>;
-    /// Runs the pass; gives ns per operation of the slowest thread.
-    fn time(&mut self, pass: &Pass<'_>) -> Result<f64, Error>;
-}
-
-impl<S: Store> Contestant for S {
-    fn name(&self) -> &'static str {
-        Store::name(self)
-    }
-    fn empty(&mut self, file: usize) -> Result<(), Error> {
-        Store::empty(self, file)
-    }
-    fn time(&mut self, pass: &Pass<'_>) -> Result<f64, Error> {
-        let name = Store::name(self);
-        time(self.lanes(pass.layout), pass, name)
-    }
-}
-
-/// Files of a private tmpfs, read and written by pread(2) and pwrite(2) on descriptors opened before.
 #[derive(Debug)]
-pub(super) struct Tmpfs {
-    name: &'static str,
+pub(super) struct Contestant {
+    /// Name in tables and JSON.
+    pub(super) name: &'static str,
     file_bytes: usize,
-    files: Vec<OwnedFd>,
+    files: Files,
 }
 
-impl Tmpfs {
-    /// Mounts it and makes its files.
-    pub(super) fn new(pages: Pages, file_bytes: usize) -> Result<Self, Error> {
-        let name = pages.name();
-        let root = private_tmpfs::mount(pages, 2 * (FILES * file_bytes) as u64)?;
-        let open = |file: usize| {
-            openat(
-                &root,
-                file.to_string(),
-                OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC,
-                Mode::RUSR | Mode::WUSR,
-            )
-            .map_err(|error| Error::system(format!("creating file {file} on {name}"), error))
-        };
-        let files = (0..FILES).map(open).collect::<Result<_, _>>()?;
+#[derive(Debug)]
+enum Files {
+    Open(Vec<Open>),
+    /// The floor: plain anonymous mappings of huge pages, present before the first pass. `first` is the same work as
+    /// `overwrite` here: a memcpy places nothing.
+    Memory(Vec<MmapMut>),
+}
+
+/// Room for the files and as much again.
+pub(super) fn place_bytes(file_bytes: usize) -> u64 {
+    2 * (FILES * file_bytes) as u64
+}
+
+impl Contestant {
+    /// The library under test: files of a pool.
+    pub(super) fn library(pool: Pool, file_bytes: usize) -> Result<Self, Error> {
+        Self::new(HOMENODE, &Place::Pool(pool), file_bytes)
+    }
+
+    /// Files of a private tmpfs.
+    pub(super) fn tmpfs(pages: Pages, file_bytes: usize) -> Result<Self, Error> {
+        let root = private_tmpfs::mount(pages, place_bytes(file_bytes))?;
+        let place = Place::Directory(format!("/proc/self/fd/{}", root.as_raw_fd()).into());
+        Self::new(pages.name(), &place, file_bytes)
+    }
+
+    fn new(name: &'static str, place: &Place, file_bytes: usize) -> Result<Self, Error> {
+        let files = (0..FILES).map(|file| place.create(&file.to_string()));
         Ok(Self {
             name,
             file_bytes,
-            files,
+            files: Files::Open(files.collect::<Result<_, _>>()?),
         })
     }
-}
 
-impl Store for Tmpfs {
-    type Lane<'a> = DescriptorLane<'a>;
-
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn empty(&mut self, file: usize) -> Result<(), Error> {
-        let system = |error| Error::system(format!("truncating file {file} on {}", self.name), error);
-        ftruncate(&self.files[file], 0).map_err(system)?;
-        ftruncate(&self.files[file], self.file_bytes as u64).map_err(system)
-    }
-
-    fn lanes(&mut self, layout: Layout) -> Vec<DescriptorLane<'_>> {
-        let lane = |part: Part| DescriptorLane {
-            file: self.files[part.file].as_fd(),
-            start: part.start,
-        };
-        layout.parts(self.file_bytes).into_iter().map(lane).collect()
-    }
-}
-
-/// Part of an open file.
-#[derive(Debug)]
-pub(super) struct DescriptorLane<'a> {
-    file: BorrowedFd<'a>,
-    start: usize,
-}
-
-impl Lane for DescriptorLane<'_> {
-    #[inline(always)]
-    fn write(&mut self, at: usize, from: &[u8]) -> io::Result<()> {
-        whole(
-            rustix::io::pwrite(self.file, from, (self.start + at) as u64)?,
-            from.len(),
-        )
-    }
-    #[inline(always)]
-    fn read(&mut self, at: usize, to: &mut [u8]) -> io::Result<()> {
-        let bytes = to.len();
-        whole(rustix::io::pread(self.file, to, (self.start + at) as u64)?, bytes)
-    }
-}
-
-/// A transfer that stopped early would make the next figure look good.
-#[inline]
-pub(crate) fn whole(done: usize, wanted: usize) -> io::Result<()> {
-    if done == wanted {
-        Ok(())
-    } else {
-        Err(stopped_early(done, wanted))
-    }
-}
-
-/// Apart, so that [`whole`] costs no contestant anything.
-#[cold]
-fn stopped_early(done: usize, wanted: usize) -> io::Error {
-    io::Error::other(format!("only {done} of {wanted} bytes were transferred"))
-}
-
-/// The floor: copies to and from a plain anonymous mapping of huge pages, present before the first pass. `first` is the
-/// same work as `overwrite` here: a memcpy places nothing.
-#[derive(Debug)]
-pub(super) struct Memcpy {
-    file_bytes: usize,
-    files: Vec<MmapMut>,
-}
-
-const HUGE_PAGE_BYTES: usize = 2 << 20;
-
-impl Memcpy {
-    /// Maps and touches the memory.
-    pub(super) fn new(file_bytes: usize) -> Result<Self, Error> {
-        let map = |_| {
-            let what = || format!("mapping {file_bytes} bytes of anonymous memory");
-            let mut file =
-                MmapMut::map_anon(file_bytes + HUGE_PAGE_BYTES).map_err(|error| Error::system(what(), error))?;
-            // A kernel without huge pages refuses; its floor is then one of small pages.
-            let _ = file.advise(Advice::HugePage);
-            file.fill(1);
-            Ok(file)
-        };
+    /// Copies in memory.
+    pub(super) fn memcpy(file_bytes: usize) -> Result<Self, Error> {
+        let files = (0..FILES).map(|_| populated::memory((file_bytes + HUGE_PAGE_BYTES) as u64));
         Ok(Self {
+            name: "memcpy",
             file_bytes,
-            files: (0..FILES).map(map).collect::<Result<_, Error>>()?,
+            files: Files::Memory(files.collect::<Result<_, _>>()?),
         })
     }
-}
 
-impl Store for Memcpy {
-    type Lane<'a> = &'a mut [u8];
-
-    fn name(&self) -> &'static str {
-        "memcpy"
+    /// Takes all blocks from the first files and extends them again, so that each is one hole of the old length.
+    pub(super) fn empty(&self, count: usize) -> Result<(), Error> {
+        let Files::Open(files) = &self.files else { return Ok(()) };
+        files[..count].iter().try_for_each(|file| {
+            file.set_len(0)?;
+            file.set_len(self.file_bytes as u64)
+        })
     }
 
-    fn empty(&mut self, _file: usize) -> Result<(), Error> {
-        Ok(())
+    /// Writes all files anew, from start to end. What writers leave has odd words.
+    pub(super) fn fill(&self) -> Result<(), Error> {
+        let Files::Open(files) = &self.files else { return Ok(()) };
+        self.empty(FILES)?;
+        files.iter().try_for_each(|file| file.fill(FILL, self.file_bytes))
     }
 
-    fn lanes(&mut self, layout: Layout) -> Vec<&mut [u8]> {
+    /// A lane for each thread of the layout.
+    pub(super) fn lanes(&mut self, layout: Layout) -> Vec<Lane<'_>> {
         let parts = layout.parts(self.file_bytes);
+        let files = match &mut self.files {
+            Files::Open(files) => {
+                return parts
+                    .iter()
+                    .map(|part| Lane::File(&files[part.file], part.start))
+                    .collect();
+            }
+            Files::Memory(files) => files,
+        };
         let mut lanes = Vec::new();
-        for (number, file) in self.files.iter_mut().enumerate() {
+        for (number, file) in files.iter_mut().enumerate() {
             let aligned = file.as_ptr().align_offset(HUGE_PAGE_BYTES);
             let mut rest = &mut file[aligned..aligned + self.file_bytes];
             // Parts of one file come in order and without gaps.
             for part in parts.iter().filter(|part| part.file == number) {
                 let (lane, behind) = rest.split_at_mut(part.bytes);
-                lanes.push(lane);
+                lanes.push(Lane::Memory(lane));
                 rest = behind;
             }
         }
         lanes
-    }
-}
-
-impl Lane for &mut [u8] {
-    #[inline(always)]
-    fn write(&mut self, at: usize, from: &[u8]) -> io::Result<()> {
-        self[at..at + from.len()].copy_from_slice(from);
-        Ok(())
-    }
-    #[inline(always)]
-    fn read(&mut self, at: usize, to: &mut [u8]) -> io::Result<()> {
-        to.copy_from_slice(&self[at..at + to.len()]);
-        Ok(())
     }
 }

@@ -4,10 +4,10 @@ use super::served::{Served, Variant};
 use crate::cpu_time::CpuTime;
 use crate::cpus::THREADS_MAX;
 use crate::error::Error;
+use crate::place::Open;
 use crate::private_tmpfs::{self, Pages};
-use memmap2::MmapMut;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, fdatasync, mkdirat, openat, syncfs};
+use rustix::fs::{Mode, OFlags, mkdirat, openat, syncfs};
 use std::ffi::CString;
 
 /// Files to read and write: one for each client.
@@ -15,8 +15,7 @@ const FILES: usize = THREADS_MAX;
 /// Files to find by name, in a directory of their own.
 pub(super) const NAMES: usize = 256;
 
-/// Bytes of a file that stand in one place of another: whatever is written has odd words, so that zeros stand out.
-const FILL_BYTES: usize = 1 << 20;
+/// Byte that files hold: whatever is written has odd words, so that zeros stand out.
 const FILL: u8 = 0x5b;
 
 /// A filesystem with the bench's files on it. Fields drop in order: what is open before what serves it.
@@ -52,15 +51,11 @@ impl Contestant {
         for file in old_names() {
             openat(&names, &file, create, Mode::RUSR | Mode::WUSR).map_err(system)?;
         }
-        let mut block = MmapMut::map_anon(FILL_BYTES).map_err(|error| Error::system("mapping a buffer", error))?;
-        block.fill(FILL);
         for file in 0..FILES {
             let file = openat(&root, file.to_string(), create, Mode::RUSR | Mode::WUSR).map_err(system)?;
-            for at in (0..file_bytes).step_by(FILL_BYTES) {
-                let done = rustix::io::pwrite(&file, &block, at as u64).map_err(system)?;
-                assert_eq!(done, FILL_BYTES, "a regular file with room takes all");
-            }
-            fdatasync(&file).map_err(system)?;
+            let file = Open::Directory(file.into());
+            file.fill(FILL, file_bytes)?;
+            file.sync_data()?;
         }
         Ok(Self {
             name,

@@ -9,19 +9,18 @@ use super::served::Variant;
 use crate::arguments;
 use crate::cpus;
 use crate::error::Error;
-use crate::fs::whole;
 use crate::interleave::take_turns;
 use crate::interrupt;
+use crate::pass::{order, together};
+use crate::place::whole;
 use crate::private_tmpfs::Pages;
 use crate::report::{HOMENODE, Row, Tail};
-use crate::shuffle::permutation;
 use homenode_linux::mapped::MappedFile;
 use memmap2::MmapMut;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, fstat, ftruncate, openat, unlinkat};
 use rustix::io::{pread, pwrite, write};
 use std::io;
-use std::thread;
 use std::time::Instant;
 
 /// Start of all names of these cases.
@@ -188,23 +187,18 @@ pub(super) fn run(bench: &Bench<'_>, mut each: impl FnMut(Row)) -> Result<(), Er
         if !arguments::is_wanted(bench.wanted, &name) || case.work == Work::OverTwo && bench.cpus.len() < 2 {
             continue;
         }
-        let system = |subject: &Subject, error| Error::system(format!("{name} on {}", subject.name), error);
+        let pass = |subject: &Subject, each, seed| -> Result<_, Error> {
+            let pass = Pass::new(bench, case, seed);
+            let (ns, all_ns) = pass.run(subject, each).map_err(|error| error.of(&name, subject.name))?;
+            Ok((ns as f64 / pass.order.len() as f64, all_ns))
+        };
         let samples = take_turns(subjects.len(), bench.rounds, |round, turn| {
-            let subject = &subjects[turn];
-            let pass = Pass::new(bench, case, round);
-            let mean_ns = |ns: u128| ns as f64 / pass.order.len() as f64;
-            pass.run(subject, None)
-                .map(mean_ns)
-                .map_err(|error| system(subject, error))
+            pass(&subjects[turn], false, round).map(|(ns, _)| ns)
         })?;
         let mut tails = std::collections::BTreeMap::new();
         for subject in subjects.iter().filter(|_| case.work != Work::OverTwo) {
             interrupt::check()?;
-            let mut all_ns = Vec::new();
-            let pass = Pass::new(bench, case, 0);
-            pass.run(subject, Some(&mut all_ns))
-                .map_err(|error| system(subject, error))?;
-            tails.insert(subject.name, Tail::of(&mut all_ns));
+            tails.insert(subject.name, Tail::of(&mut pass(subject, true, 0)?.1));
         }
         let peers: Vec<_> = subjects
             .iter()
@@ -212,7 +206,7 @@ pub(super) fn run(bench: &Bench<'_>, mut each: impl FnMut(Row)) -> Result<(), Er
             .skip(1)
             .map(|(peer, samples)| (peer.name, samples))
             .collect();
-        let row = Row::new(name, "ns/op", &samples[0], &peers);
+        let row = Row::new(name.clone(), "ns/op", &samples[0], &peers);
         each(if tails.is_empty() { row } else { row.with_tails(tails) });
     }
     Ok(())
@@ -231,11 +225,7 @@ impl<'a> Pass<'a> {
     fn new(bench: &Bench<'a>, case: Case, seed: u64) -> Self {
         let blocks = bench.file_bytes / case.block_bytes;
         let is_random = matches!(case.work, Work::Over | Work::OverTwo | Work::Read | Work::WriteStat);
-        let mut order = if is_random {
-            permutation(blocks, seed)
-        } else {
-            (0..u32::try_from(blocks).expect("files have fewer than 2^32 blocks")).collect()
-        };
+        let mut order = order(blocks, !is_random, seed);
         order.truncate(case.operations(bench.file_bytes));
         Self {
             case,
@@ -245,65 +235,44 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Ns of all operations; those of each go to `all_ns`, if it is there.
-    fn run(&self, subject: &Subject, all_ns: Option<&mut Vec<u64>>) -> io::Result<u128> {
-        let on_cpu = |cpu: usize| cpus::pin(self.cpus[cpu]).map_err(io::Error::other);
-        if self.case.work == Work::OverTwo {
-            let halves = self.order.split_at(self.order.len() / 2);
-            let half = |cpu: usize, order: &[u32]| {
-                on_cpu(cpu)?;
-                self.time(subject, &subject.file, order, None)
-            };
-            return thread::scope(|scope| {
-                let other = scope.spawn(|| half(1, halves.1));
-                let own = scope
-                    .spawn(|| half(0, halves.0))
-                    .join()
-                    .expect("a pass does not panic")?;
-                Ok(own.max(other.join().expect("a pass does not panic")?))
-            });
-        }
-        // A thread of its own, so that this one is not pinned.
-        thread::scope(|scope| {
-            let pass = scope.spawn(|| {
-                on_cpu(0)?;
-                self.alone(subject, all_ns)
-            });
-            pass.join().expect("a pass does not panic")
-        })
+    /// Ns of all operations, and of each if `each`.
+    fn run(&self, subject: &Subject, each: bool) -> Result<(u128, Vec<u64>), Error> {
+        let threads = if self.case.work == Work::OverTwo { 2 } else { 1 };
+        let orders = self.order.chunks(self.order.len().div_ceil(threads));
+        let mut done = together(
+            orders.zip(self.cpus).collect(),
+            || (),
+            |(order, &cpu)| {
+                cpus::pin(cpu)?;
+                Ok(move || {
+                    self.alone(subject, order, each)
+                        .map_err(|error| Error::system("a pass", error))
+                })
+            },
+        )?;
+        let longest = done.results.iter().map(|(ns, _)| *ns).max().unwrap_or(0);
+        Ok((longest, done.results.swap_remove(0).1))
     }
 
-    fn alone(&self, subject: &Subject, all_ns: Option<&mut Vec<u64>>) -> io::Result<u128> {
+    fn alone(&self, subject: &Subject, order: &[u32], each: bool) -> io::Result<(u128, Vec<u64>)> {
         let directory = subject.contestant.directory();
-        let new = |flags| create(directory, flags);
-        let remove = || unlinkat(directory, NEW, AtFlags::empty());
-        let ns = match self.case.work {
-            Work::First | Work::MapFirst => {
-                let file = new(OFlags::empty())?;
-                ftruncate(&file, self.file_bytes as u64)?;
-                let ns = self.time(subject, &file, &self.order, all_ns)?;
-                remove()?;
-                ns
+        match self.case.work {
+            Work::First | Work::MapFirst | Work::Append => {
+                let is_append = self.case.work == Work::Append;
+                let file = create(directory, if is_append { OFlags::APPEND } else { OFlags::empty() })?;
+                if !is_append {
+                    ftruncate(&file, self.file_bytes as u64)?;
+                }
+                let done = self.time(subject, &file, order, each)?;
+                unlinkat(directory, NEW, AtFlags::empty())?;
+                Ok(done)
             }
-            Work::Append => {
-                let file = new(OFlags::APPEND)?;
-                let ns = self.time(subject, &file, &self.order, all_ns)?;
-                remove()?;
-                ns
-            }
-            _ => self.time(subject, &subject.file, &self.order, all_ns)?,
-        };
-        Ok(ns)
+            _ => self.time(subject, &subject.file, order, each),
+        }
     }
 
     /// Times operations on `file`, one for each of `order`.
-    fn time(
-        &self,
-        subject: &Subject,
-        file: &OwnedFd,
-        order: &[u32],
-        all_ns: Option<&mut Vec<u64>>,
-    ) -> io::Result<u128> {
+    fn time(&self, subject: &Subject, file: &OwnedFd, order: &[u32], each: bool) -> io::Result<(u128, Vec<u64>)> {
         let bytes = self.case.block_bytes;
         let mut buffer = MmapMut::map_anon(bytes)?;
         buffer.fill(9);
@@ -338,8 +307,9 @@ impl<'a> Pass<'a> {
                 }
             }
         };
+        let mut all_ns = Vec::with_capacity(if each { order.len() } else { 0 });
         let start = Instant::now();
-        if let Some(all_ns) = all_ns {
+        if each {
             for &block in order {
                 let start = Instant::now();
                 operate(block)?;
@@ -348,7 +318,7 @@ impl<'a> Pass<'a> {
         } else {
             order.iter().try_for_each(|&block| operate(block))?;
         }
-        Ok(start.elapsed().as_nanos())
+        Ok((start.elapsed().as_nanos(), all_ns))
     }
 }
 

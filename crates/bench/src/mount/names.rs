@@ -4,15 +4,14 @@
 //! a mounted pool is everything, for ever. A plain stat would measure the kernel. For tmpfs the flag means nothing.
 
 use super::contestant::{numbered, old_names};
-use super::pass::Client;
 use super::subjects::Names;
 use crate::error::Error;
+use crate::pass::Client;
 use fastrand::Rng;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fsync, openat, statx, unlinkat};
 use rustix::io::Errno;
 use std::ffi::CString;
-use std::io;
 
 struct ByName<'a> {
     directory: BorrowedFd<'a>,
@@ -92,20 +91,19 @@ impl ByName<'_> {
 }
 
 impl Client for ByName<'_> {
-    fn run(&mut self) -> io::Result<()> {
-        for &(operation, name) in &self.operations {
-            self.carry_out(operation, name)?;
-        }
-        Ok(())
+    fn run(&mut self) -> Result<(), Error> {
+        let mut operations = self.operations.iter();
+        let done = operations.try_for_each(|&(operation, name)| self.carry_out(operation, name));
+        done.map_err(|error| Error::system("files by name", error))
     }
 
     /// Checks that the files made are gone again. Everything else fails by itself where it does not work.
-    fn is_right(&mut self) -> io::Result<bool> {
+    fn is_right(&mut self) -> Result<bool, Error> {
         let last = self.new.last().expect("a pass has operations");
         match statx(self.directory, last, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS) {
             Ok(_) => Ok(false),
             Err(Errno::NOENT) => Ok(true),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(Error::system("looking for a removed file", error)),
         }
     }
 }

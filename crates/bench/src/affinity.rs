@@ -24,8 +24,8 @@ use crate::error::Error;
 use crate::interleave::Samples;
 use crate::interrupt;
 use crate::lab::Lab;
-use crate::report::{Report, Row, Table};
-use crate::run::progress;
+use crate::report::{Row, Table};
+use crate::run::{Run, progress};
 use job::{Done, Policy, Shares};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -94,7 +94,8 @@ const RATE: u64 = 4 << 20;
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let guests = &arguments.guests;
-    let json = guests.common.begin()?;
+    let mut run = Run::new("affinity", &guests.common, &[])?;
+    run.begin(Table::new(&[Policy::Off.name()]).with_case_width(40));
     let mut bench = Bench {
         command: command::find(guests.command.as_deref())?,
         kernel: arguments.kernel.clone(),
@@ -103,8 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         rounds: guests.common.rounds,
         settle: Duration::from_secs(12),
         interval: Duration::from_secs(5),
-        table: Table::new(&[Policy::Off.name()]).with_case_width(40),
-        report: Report::new("affinity"),
+        run,
     };
     if guests.common.smoke {
         bench.policies = vec![Policy::Off, Policy::Local];
@@ -115,7 +115,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let is_wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
     let in_guests = is_wanted(Part::Shares) || is_wanted(Part::Modelled);
     let lab = in_guests.then(|| Lab::find(&guests.lab)).transpose()?;
-    bench.table.print_head();
     if is_wanted(Part::Daemon) {
         bench.daemon()?;
     }
@@ -127,11 +126,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             bench.upload(lab, &MODELLED, 0, guests.delay_ns)?;
         }
     }
-    let findings = requirements::findings(&bench.report);
-    guests.common.end(json, &bench.report, &findings)
+    bench.run.findings = requirements::findings(&bench.run.report);
+    bench.run.end()
 }
 
-struct Bench {
+struct Bench<'a> {
     command: PathBuf,
     kernel: String,
     policies: Vec<Policy>,
@@ -140,11 +139,10 @@ struct Bench {
     /// Until everything is where the daemon wants it.
     settle: Duration,
     interval: Duration,
-    table: Table,
-    report: Report,
+    run: Run<'a>,
 }
 
-impl Bench {
+impl Bench<'_> {
     /// The daemon's CPU time beside threads that move bytes, run, or do not; and what those that move bytes pay for it.
     fn daemon(&mut self) -> Result<(), Error> {
         for crowd in daemon::CROWDS {
@@ -245,7 +243,6 @@ impl Bench {
         if !row.spread.is_finite() {
             row.spread = 0.0;
         }
-        self.table.print_row(&row);
-        self.report.rows.push(row);
+        self.run.show(row);
     }
 }

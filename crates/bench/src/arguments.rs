@@ -1,10 +1,5 @@
 //! Arguments that benches share, and the choice of cases by name.
 
-use crate::error::Error;
-use crate::interrupt;
-use crate::output::Output;
-use crate::report::Report;
-use crate::required::{self, Finding};
 use std::path::PathBuf;
 
 /// Whether a case is among those that `--case` asks for: all without one, else those with a name that is a pattern, or
@@ -26,31 +21,13 @@ pub(crate) struct Common {
     pub(crate) smoke: bool,
     /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    pub(crate) json: Option<PathBuf>,
     /// Number of measured rounds.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
     /// Exit with 1 if a case that ran missed a required number.
     #[arg(long)]
     pub(crate) check: bool,
-}
-
-impl Common {
-    /// Opens the file for the rows; from now on signals are only noted.
-    pub(crate) fn begin(&self) -> Result<Option<Output>, Error> {
-        let json = Output::open(self.json.as_deref())?;
-        interrupt::watch()?;
-        Ok(json)
-    }
-
-    /// Writes the rows, and judges what a full run found.
-    pub(crate) fn end(&self, json: Option<Output>, report: &Report, findings: &[Finding]) -> Result<(), Error> {
-        report.write_json(json)?;
-        if self.smoke {
-            return Ok(());
-        }
-        required::judge(findings, self.check)
-    }
 }
 
 /// Arguments of benches with many cases.

@@ -5,7 +5,7 @@
 //! accumulate before they are given to the driver.
 
 mod clock;
-pub(crate) mod contestants;
+mod contestants;
 mod crossing;
 mod fairness;
 mod figure;
@@ -15,14 +15,13 @@ mod memcpy;
 mod requirements;
 mod schedulers;
 mod single_lock;
-mod uring;
+pub(crate) mod uring;
 
-use crate::arguments::{Arguments, is_wanted};
+use crate::arguments::Arguments;
 use crate::error::Error;
-use crate::interleave::take_turns;
 use crate::output::Output;
-use crate::report::{Report, Row, Table};
-use crate::run::progress;
+use crate::report::{Row, Table};
+use crate::run::Run;
 use crate::{cpus, interrupt};
 use contestants::{CASES, Case, Peer};
 use memcpy::Memcpy;
@@ -42,107 +41,75 @@ pub(crate) struct BlkArguments {
     directory: PathBuf,
 }
 
-/// How much is done.
-#[derive(Clone, Copy, Debug)]
-struct Scale {
-    /// Divisor of each number of requests: 1 for a full run, 1000 for `--smoke`.
-    divisor: u64,
-    rounds: usize,
-}
-
-/// Whether a case of this name is to run.
-type Wants<'a> = &'a dyn Fn(&str) -> bool;
-
-impl BlkArguments {
-    fn wants(&self, name: &str) -> bool {
-        is_wanted(&self.cases.case, name)
-    }
-}
-
 /// Runs the bench.
 pub(crate) fn run(arguments: &BlkArguments) -> Result<(), Error> {
-    let common = &arguments.cases.common;
-    if arguments.figure.is_some() && !arguments.wants(&figure::first_case()) {
+    let BlkArguments {
+        cases,
+        figure,
+        directory,
+    } = arguments;
+    let mut run = Run::new("blk", &cases.common, &cases.case)?;
+    if figure.is_some() && !run.wants(&figure::first_case()) {
         return Err(Error::NoCase(format!(
             "{}, which the figure begins with",
             figure::first_case()
         )));
     }
-    let json = common.begin()?;
-    let figure = Output::open(arguments.figure.as_deref())?;
-    let scale = Scale {
-        divisor: if common.smoke { 1000 } else { 1 },
-        rounds: if common.smoke { 1 } else { common.rounds as usize },
-    };
+    let figure = Output::open(figure.as_deref())?;
     let cpus = cpus::choose()?;
-    let mut report = Report::new("blk");
-    let table = Table::new(&["single-lock", "memcpy", "clock", "fio"])
-        .with_case_width(36)
-        .with_range_of("single-lock");
-    println!("CPUs {cpus:?}, {} rounds", scale.rounds);
-    table.print_head();
-    let add = |report: &mut Report, row: Row| {
-        table.print_row(&row);
-        report.rows.push(row);
-    };
-    for case in CASES.iter().filter(|case| arguments.wants(&case.name())) {
+    println!("CPUs {cpus:?}, {} rounds", run.rounds);
+    let table = Table::new(&["single-lock", "memcpy", "clock", "fio"]);
+    run.begin(table.with_case_width(36).with_range_of("single-lock"));
+    for case in &CASES {
+        if !run.wants(&case.name()) {
+            continue;
+        }
         if case.cores > cpus.len() {
             println!("SKIPPED: {}: this machine has fewer cores", case.name());
             continue;
         }
-        let row = measure(case, &cpus, scale)?;
-        add(&mut report, row);
+        measure(&mut run, case, &cpus)?;
     }
-    let wants: Wants<'_> = &|name| arguments.wants(name);
     for rows in [crossing::rows, schedulers::rows, latency::rows, fairness::rows] {
-        for row in rows(wants, &cpus, scale)? {
-            add(&mut report, row);
-        }
+        rows(&mut run, &cpus)?;
     }
-    for row in uring::rows(wants, &cpus, scale, &arguments.directory)? {
-        add(&mut report, row);
-    }
-    if report.rows.is_empty() {
-        return Err(Error::NoCase(arguments.cases.case.join(", ")));
+    uring::rows(&mut run, &cpus, directory)?;
+    if run.report.rows.is_empty() {
+        return Err(run.no_case());
     }
     interrupt::check()?;
-    let ended = common.end(json, &report, &requirements::findings(&report));
-    if let Some(file) = figure {
-        file.write(&figure::of(&report))?;
+    run.findings = requirements::findings(&run.report);
+    let drawn = figure.map(|file| (file, figure::of(&run.report)));
+    let ended = run.end();
+    if let Some((file, text)) = drawn {
+        file.write(&text)?;
     }
     ended
 }
 
+/// Divisor of each number of requests.
+fn divisor(run: &Run<'_>) -> u64 {
+    if run.common.smoke { 1000 } else { 1 }
+}
+
 /// Homenode and the case's peers in turns.
-fn measure(case: &Case, cpus: &[usize], scale: Scale) -> Result<Row, Error> {
-    let cpus = &cpus[..case.cores];
+fn measure(run: &mut Run<'_>, case: &Case, cpus: &[usize]) -> Result<(), Error> {
+    let (cpus, divisor) = (&cpus[..case.cores], divisor(run));
     let peers = case.peers();
     let target = case.target()?;
-    let mut memcpy = case
-        .peers()
-        .contains(&Peer::Memcpy)
-        .then(|| Memcpy::new(case))
-        .transpose()?;
-    let progress = progress((scale.rounds + 1) * (1 + peers.len()));
-    progress.set_message(case.name());
-    let samples = take_turns(1 + peers.len(), scale.rounds, |_, contestant| {
-        let value = match contestant.checked_sub(1).map(|peer| peers[peer]) {
-            None => case.run(&target, cpus, scale.divisor)?,
-            Some(Peer::Clock) => clock::run(case, cpus, scale.divisor)?,
-            Some(Peer::SingleLock) => single_lock::run(case, &target, cpus, scale.divisor)?,
+    let mut memcpy = peers.contains(&Peer::Memcpy).then(|| Memcpy::new(case)).transpose()?;
+    let samples = run.take_turns(&case.name(), 1 + peers.len(), |_, contestant| {
+        match contestant.checked_sub(1).map(|peer| peers[peer]) {
+            None => case.run(&target, cpus, divisor),
+            Some(Peer::Clock) => clock::run(case, cpus, divisor),
+            Some(Peer::SingleLock) => single_lock::run(case, &target, cpus, divisor),
             Some(Peer::Memcpy) => {
                 let memcpy = memcpy.as_mut().expect("memcpy is one of the peers");
-                memcpy.run(case, cpus, scale.divisor)?
+                memcpy.run(case, cpus, divisor)
             }
-        };
-        progress.inc(1);
-        Ok(value)
+        }
     })?;
-    progress.finish_and_clear();
-    let named: Vec<_> = peers
-        .iter()
-        .zip(&samples[1..])
-        .map(|(peer, samples)| (peer.name(), samples))
-        .collect();
-    Ok(Row::more_is_better(case.name(), "M IOPS", &samples[0], &named))
+    let named: Vec<_> = peers.iter().map(|peer| peer.name()).zip(&samples[1..]).collect();
+    run.show(Row::more_is_better(case.name(), "M IOPS", &samples[0], &named));
+    Ok(())
 }

@@ -83,9 +83,8 @@ impl Part {
 /// Runs the bench.
 pub(crate) fn run(arguments: &CacheArguments) -> Result<(), Error> {
     let common = &arguments.cases.common;
-    let json = common.begin()?;
     let is_wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
-    let mut run = Run::new("cache", &arguments.cases);
+    let mut run = Run::new("cache", common, &arguments.cases.case)?;
     if is_wanted(Part::Replay) {
         run.begin(Table::new(&replay::PEERS).with_case_width(CASE_WIDTH).with_decimals(2));
         let required = replay::rows(arguments, &mut |row| run.show(row))?;
@@ -96,7 +95,7 @@ pub(crate) fn run(arguments: &CacheArguments) -> Result<(), Error> {
         space::rows(&mut run)?;
     }
     on_disks(&mut run, arguments, &is_wanted)?;
-    common.end(json, &run.report, &run.findings)
+    run.end()
 }
 
 fn on_disks(run: &mut Run<'_>, arguments: &CacheArguments, is_wanted: &dyn Fn(Part) -> bool) -> Result<(), Error> {
@@ -107,11 +106,7 @@ fn on_disks(run: &mut Run<'_>, arguments: &CacheArguments, is_wanted: &dyn Fn(Pa
         println!("SKIPPED: cases on disks: only root may make them");
         return Ok(());
     }
-    let sizes = if run.arguments.common.smoke {
-        Sizes::SMOKE
-    } else {
-        Sizes::FULL
-    };
+    let sizes = if run.common.smoke { Sizes::SMOKE } else { Sizes::FULL };
     for kind in Kind::ALL {
         if !arguments.disk.is_empty() && !arguments.disk.contains(&kind) {
             continue;

@@ -76,11 +76,9 @@ const AFTER_KILL_SECONDS_MAX: f64 = 0.5;
 /// Runs the bench.
 pub(crate) fn run(arguments: &DurableArguments) -> Result<(), Error> {
     let DurableArguments { cases, directory } = arguments;
-    let common = &cases.common;
-    let json = common.begin()?;
-    let mut run = Run::new("durable", cases);
+    let mut run = Run::new("durable", &cases.common, &cases.case)?;
     run.begin(Table::new(&["ext4", "xfs", "redb", "sqlite", "volatile", "alone"]).with_range_of("ext4"));
-    let stage = Stage::new(directory, if common.smoke { DISK_BYTES / 2 } else { DISK_BYTES })?;
+    let stage = Stage::new(directory, if run.common.smoke { DISK_BYTES / 2 } else { DISK_BYTES })?;
     on_disk(&mut run, &stage)?;
     on_memory(&mut run, &stage)?;
     overwrites(&mut run, &stage)?;
@@ -88,9 +86,9 @@ pub(crate) fn run(arguments: &DurableArguments) -> Result<(), Error> {
     drop(stage);
     restarts(&mut run, directory)?;
     if run.report.rows.is_empty() {
-        return Err(Error::NoCase(cases.case.join(", ")));
+        return Err(run.no_case());
     }
-    common.end(json, &run.report, &run.findings)
+    run.end()
 }
 
 /// Everybody who takes part.
@@ -139,7 +137,7 @@ fn on_disk(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
         }
         let count = run.few(count);
         let yardsticks = if work == Work::Append { 2 } else { 0 };
-        let samples = run.take_turns(3 + yardsticks, |round, contestant| match contestant {
+        let samples = run.take_turns(&case, 3 + yardsticks, |round, contestant| match contestant {
             0 => work.pass(&stage.on_file, count, round),
             1 => work.pass(&stage.on_ext4, count, round),
             2 => work.pass(&stage.on_xfs, count, round),
@@ -161,7 +159,7 @@ fn on_memory(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
         let case = format!("pmem/{}", work.name());
         if run.wants(&case) {
             let count = run.few(count);
-            let samples = run.take_turns(1, |round, _| work.pass(&stage.on_memory, count, round))?;
+            let samples = run.take_turns(&case, 1, |round, _| work.pass(&stage.on_memory, count, round))?;
             run.show(Row::new(case.clone(), "ns/op", &samples[0], &[]));
             if let Some(most_ns) = most_ns {
                 run.require_most(&case, "ns", most_ns);
@@ -180,7 +178,7 @@ fn overwrites(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
         if run.wants(&case) {
             let (places, count) = ([place, &stage.volatile], run.few(OVERWRITES));
             let pass = |round, contestant: usize| Work::Overwrite.pass(places[contestant], count, round);
-            let samples = run.take_turns(2, pass)?;
+            let samples = run.take_turns(&case, 2, pass)?;
             run.show(Row::new(
                 case.clone(),
                 "ns/op",
@@ -212,14 +210,18 @@ fn on_mount(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
     for (case, work, count) in works {
         if run.wants(&case) {
             let (places, count) = ([&on_mount, &stage.on_ext4, &stage.on_xfs], run.few(count));
-            let samples = run.take_turns(3, |round, contestant| work.pass(places[contestant], count, round))?;
+            let samples = run.take_turns(&case, 3, |round, contestant| {
+                work.pass(places[contestant], count, round)
+            })?;
             let peers = [("ext4", &samples[1]), ("xfs", &samples[2])];
             run.show(Row::new(case, "ns/op", &samples[0], &peers));
         }
     }
     if run.wants(SQLITE) {
         let count = run.few(1000);
-        let samples = run.take_turns(3, |_, contestant| yardstick::sqlite(roots[contestant], 400, count))?;
+        let samples = run.take_turns(SQLITE, 3, |_, contestant| {
+            yardstick::sqlite(roots[contestant], 400, count)
+        })?;
         let peers = [("ext4", &samples[1]), ("xfs", &samples[2])];
         run.show(Row::new(SQLITE.to_owned(), "ns/op", &samples[0], &peers));
         for (peer, _) in peers {
@@ -228,7 +230,7 @@ fn on_mount(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
     }
     if run.wants(READ_BESIDE) {
         let (beside, count) = ([Some(roots[0]), Some(roots[1]), None], run.few(READS));
-        let samples = run.take_turns(3, |_, contestant| {
+        let samples = run.take_turns(READ_BESIDE, 3, |_, contestant| {
             mounted::read_beside(roots[0], beside[contestant], count)
         })?;
         let peers = [("ext4", &samples[1]), ("alone", &samples[2])];
@@ -241,7 +243,7 @@ fn restarts(run: &mut Run<'_>, directory: &Path) -> Result<(), Error> {
     if !run.wants("mount") {
         return Ok(());
     }
-    let (files, logged_files, times) = if run.arguments.common.smoke {
+    let (files, logged_files, times) = if run.common.smoke {
         (2000, 2000, 1)
     } else {
         (FILES, LOGGED_FILES, RESTARTS)

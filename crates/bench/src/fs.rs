@@ -14,16 +14,15 @@ mod contestant;
 mod requirements;
 mod workloads;
 
-use crate::arguments::{Arguments, Common, is_wanted};
+use crate::arguments::Arguments;
 use crate::cpus;
 use crate::error::Error;
-use crate::interleave::interleave;
 use crate::interrupt;
 use crate::pass::{self, Blocks};
 use crate::populated;
 use crate::private_tmpfs::Pages;
-use crate::report::{Report, Row, Table};
-use crate::run::progress;
+use crate::report::{Row, Table};
+use crate::run::Run;
 use crate::shuffle::permutation;
 use contestant::Contestant;
 use std::time::Instant;
@@ -31,30 +30,22 @@ use workloads::{Layout, Operation, SIZES};
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let common = &arguments.common;
-    let json = common.begin()?;
-    let mut bench = Bench::prepare(common)?;
-    let groups = bench.groups(&arguments.case);
-    let contended = contended::cases(|name| is_wanted(&arguments.case, name));
+    let mut run = Run::new("fs", &arguments.common, &arguments.case)?;
+    let check = run.common.check;
+    let mut bench = Bench::prepare(&run)?;
+    let groups = bench.groups(&run);
+    let contended = contended::cases(|name| run.wants(name));
     if groups.is_empty() && contended.is_empty() {
-        return Err(Error::NoCase(arguments.case.join(" or ")));
+        return Err(run.no_case());
     }
-    let progress = progress(groups.len() + contended.len());
-    let table = Table::new(&bench.peers());
-    table.print_head();
-    let mut report = Report::new("fs");
+    run.begin(Table::new(&bench.peers()));
     for group in &groups {
-        progress.set_message(format!("{}/{}", group.size, group.operation.name()));
-        let rows = bench.run_group(group)?;
-        progress.suspend(|| rows.iter().for_each(|row| table.print_row(row)));
-        report.rows.extend(rows);
-        progress.inc(1);
+        bench.run_group(&mut run, group)?;
     }
     // The files of the other cases are gone before these are made.
-    let (smoke, rounds) = (bench.smoke, bench.rounds);
     drop(bench);
     let cannot_share = !contended.is_empty() && cpus::is_realtime()?;
-    if cannot_share && common.check {
+    if cannot_share && check {
         return Err(Error::RealTime);
     } else if cannot_share {
         println!(
@@ -62,22 +53,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             contended.iter().map(|case| case.readers()).max().unwrap_or(0)
         );
     } else if !contended.is_empty() {
-        let files = contended::Contended::prepare(smoke, rounds, common.check)?;
+        let files = contended::Contended::prepare(run.common)?;
         for case in contended {
-            progress.set_message(case.name());
-            let row = files.run(case)?;
-            progress.suspend(|| table.print_row(&row));
-            report.rows.push(row);
-            progress.inc(1);
+            run.show(files.run(&run, case)?);
         }
     }
-    progress.finish_and_clear();
-    report.write_json(json)?;
-    requirements::print_scaling(&report);
-    if common.smoke {
-        Ok(())
-    } else {
-        requirements::judge(&report, common.check)
+    requirements::print_scaling(&run.report);
+    run.findings = requirements::findings(&run.report);
+    let missing = requirements::missing_peer(&run.report);
+    let ended = run.end();
+    match missing {
+        Some(peer) if check => Err(Error::NoPeer(peer)),
+        _ => ended,
     }
 }
 
@@ -103,8 +90,6 @@ struct Pass<'a> {
 
 /// The contestants, ready to run.
 struct Bench {
-    smoke: bool,
-    rounds: usize,
     file_bytes: usize,
     cpus: Vec<usize>,
     /// The library first, then its peers.
@@ -112,13 +97,13 @@ struct Bench {
 }
 
 impl Bench {
-    fn prepare(common: &Common) -> Result<Self, Error> {
-        let file_bytes = if common.smoke { 4 << 20 } else { 64 << 20 };
-        let rounds = if common.smoke { 2 } else { common.rounds as usize };
+    fn prepare(run: &Run<'_>) -> Result<Self, Error> {
+        let file_bytes = if run.common.smoke { 4 << 20 } else { 64 << 20 };
         let cpus = cpus::choose()?;
         println!(
-            "files of {} MiB, {rounds} rounds, threads on CPUs {cpus:?}",
-            file_bytes >> 20
+            "files of {} MiB, {} rounds, threads on CPUs {cpus:?}",
+            file_bytes >> 20,
+            run.rounds
         );
         if cpus.len() < cpus::THREADS_MAX {
             println!("SKIPPED: cases of two threads: this process may use only one CPU");
@@ -136,14 +121,12 @@ impl Bench {
         for pages in [Pages::Default, Pages::Huge] {
             match Contestant::tmpfs(pages, file_bytes) {
                 Ok(tmpfs) => contestants.push(tmpfs),
-                Err(error) if common.check => return Err(error),
+                Err(error) if run.common.check => return Err(error),
                 Err(error) => println!("SKIPPED: a peer: {error}"),
             }
         }
         contestants.push(Contestant::memcpy(file_bytes)?);
         Ok(Self {
-            smoke: common.smoke,
-            rounds,
             file_bytes,
             cpus,
             contestants,
@@ -155,15 +138,15 @@ impl Bench {
     }
 
     /// All groups with at least one case that is wanted.
-    fn groups(&self, wanted: &[String]) -> Vec<Group> {
+    fn groups(&self, run: &Run<'_>) -> Vec<Group> {
         let mut groups = Vec::new();
         for (size, block_bytes) in SIZES {
-            if self.smoke && !["4k", "64k"].contains(&size) {
+            if run.common.smoke && !["4k", "64k"].contains(&size) {
                 continue;
             }
             for operation in Operation::ALL {
                 let runs = |layout: &Layout| {
-                    layout.threads <= self.cpus.len() && is_wanted(wanted, &workloads::name(size, operation, *layout))
+                    layout.threads <= self.cpus.len() && run.wants(&workloads::name(size, operation, *layout))
                 };
                 let layouts: Vec<Layout> = Layout::ALL.into_iter().filter(runs).collect();
                 if !layouts.is_empty() {
@@ -179,7 +162,7 @@ impl Bench {
         groups
     }
 
-    fn run_group(&mut self, group: &Group) -> Result<Vec<Row>, Error> {
+    fn run_group(&mut self, run: &mut Run<'_>, group: &Group) -> Result<(), Error> {
         if group.operation != Operation::First {
             self.fill_files()?;
         }
@@ -188,36 +171,24 @@ impl Bench {
             .iter()
             .map(|&layout| workloads::name(group.size, group.operation, layout))
             .collect();
-        let rounds = self.rounds;
-        let samples = interleave(
-            names.len(),
-            self.contestants.len(),
-            rounds,
-            |round, case, contestant| {
-                let pass = Pass {
-                    case: &names[case],
-                    operation: group.operation,
-                    layout: group.layouts[case],
-                    block_bytes: group.block_bytes,
-                    seed: (round * names.len() + case) as u64 * 1000,
-                };
-                if group.operation == Operation::First {
-                    self.contestants[contestant].empty(pass.layout.file_count())?;
-                }
-                self.time(contestant, &pass)
-            },
-        )?;
-        let row = |(name, samples): (String, Vec<crate::interleave::Samples>)| {
-            let peers: Vec<_> = self
-                .contestants
-                .iter()
-                .map(|peer| peer.name)
-                .zip(&samples)
-                .skip(1)
-                .collect();
-            Row::new(name, "ns/op", &samples[0], &peers)
-        };
-        Ok(names.into_iter().zip(samples).map(row).collect())
+        let samples = run.interleave(&names, self.contestants.len(), |round, case, contestant| {
+            let pass = Pass {
+                case: &names[case],
+                operation: group.operation,
+                layout: group.layouts[case],
+                block_bytes: group.block_bytes,
+                seed: (round * names.len() as u64 + case as u64) * 1000,
+            };
+            if group.operation == Operation::First {
+                self.contestants[contestant].empty(pass.layout.file_count())?;
+            }
+            self.time(contestant, &pass)
+        })?;
+        for (name, samples) in names.into_iter().zip(&samples) {
+            let peers: Vec<_> = self.peers().into_iter().zip(&samples[1..]).collect();
+            run.show(Row::new(name, "ns/op", &samples[0], &peers));
+        }
+        Ok(())
     }
 
     /// Writes every file of every contestant from its start to its end.

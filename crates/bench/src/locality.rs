@@ -27,8 +27,8 @@ use crate::error::Error;
 use crate::interleave::Samples;
 use crate::interrupt;
 use crate::lab::Lab;
-use crate::report::{Report, Row, Table};
-use crate::run::progress;
+use crate::report::{Row, Table};
+use crate::run::{Run, progress};
 use job::{Contestant, SIZES, Size};
 use lab::{Counts, Homes, Interval};
 use std::path::PathBuf;
@@ -73,17 +73,16 @@ const SCALING_NODES_MAX: u32 = 4;
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let guests = &arguments.guests;
-    let json = guests.common.begin()?;
+    let mut run = Run::new("locality", &guests.common, &[])?;
+    run.begin(Table::new(&["tmpfs", "tmpfs-none"]).with_case_width(36));
     let lab = Lab::find(&guests.lab)?;
     let mut bench = Bench {
         lab,
         command: command::find(guests.command.as_deref())?,
         rounds: guests.common.rounds,
         interval_ms: 2000,
-        table: Table::new(&["tmpfs", "tmpfs-none"]).with_case_width(36),
-        report: Report::new("locality"),
+        run,
     };
-    bench.table.print_head();
     if guests.common.smoke {
         (bench.rounds, bench.interval_ms) = (1, 1000);
         bench.shares(2, &SIZES[..1])?;
@@ -103,20 +102,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             bench.scaling(SCALING_NODES_MAX, guests.delay_ns)?;
         }
     }
-    let findings = requirements::findings(&bench.report);
-    guests.common.end(json, &bench.report, &findings)
+    bench.run.findings = requirements::findings(&bench.run.report);
+    bench.run.end()
 }
 
-struct Bench {
+struct Bench<'a> {
     lab: Lab,
     command: PathBuf,
     rounds: u32,
     interval_ms: u32,
-    table: Table,
-    report: Report,
+    run: Run<'a>,
 }
 
-impl Bench {
+impl Bench<'_> {
     /// Shares of local accesses on a machine of so many nodes.
     fn shares(&mut self, nodes: u32, sizes: &[Size]) -> Result<(), Error> {
         let (intervals, rounds) = (self.measure(nodes, sizes, 0)?, self.rounds);
@@ -210,9 +208,8 @@ impl Bench {
         let peers = Contestant::PEERS.map(|peer| (peer.name(), of(peer)));
         let ours = Contestant::ALL.into_iter().skip(Contestant::PEERS.len());
         for contestant in ours.filter(is_wanted) {
-            let row = Row::more_is_better(case(contestant), unit, of(contestant), &peers);
-            self.table.print_row(&row);
-            self.report.rows.push(row);
+            self.run
+                .show(Row::more_is_better(case(contestant), unit, of(contestant), &peers));
         }
     }
 }

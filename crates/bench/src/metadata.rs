@@ -12,12 +12,11 @@ mod namespace;
 use crate::arguments::Common;
 use crate::cpus;
 use crate::error::Error;
-use crate::interleave::interleave;
 use crate::mount::served::{Served, Variant};
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Report, Row, Table};
 use crate::required::{Bound, Finding};
-use crate::run::progress;
+use crate::run::Run;
 use crate::shuffle::permutation;
 use directory::Directory;
 use namespace::{Library, Namespace};
@@ -32,15 +31,16 @@ const MOUNT_BYTES: u64 = 1 << 30;
 
 /// Runs the bench.
 pub(crate) fn run(common: &Common) -> Result<(), Error> {
-    let json = common.begin()?;
+    let mut run = Run::new("metadata", common, &[])?;
     let (files, footprint_files) = if common.smoke {
         (2_000, 20_000)
     } else {
         (100_000, 1_000_000)
     };
-    let rounds = if common.smoke { 1 } else { common.rounds as usize };
-    let mut report = Report::new("metadata");
-    println!("{files} files, {rounds} rounds; memory with {footprint_files} empty files");
+    println!(
+        "{files} files, {} rounds; memory with {footprint_files} empty files",
+        run.rounds
+    );
     // Before anything else has used the heap.
     let footprint = footprint::measure(footprint_files)?;
     // Everything that starts threads or processes comes before the pinning, which they would inherit.
@@ -63,28 +63,23 @@ pub(crate) fn run(common: &Common) -> Result<(), Error> {
         contestants.push(Box::new(Directory::new("mount", mount.open()?, files)));
     }
     cpus::pin(cpus::choose()?[0])?;
-    let samples = measure(&mut contestants, files, rounds)?;
+    let names = Operation::ALL.map(|operation| operation.name().to_owned());
+    let samples = run.interleave(&names, contestants.len(), |round, case, contestant| {
+        time(contestants[contestant].as_mut(), Operation::ALL[case], files, round)
+    })?;
     let peers: &[&str] = if has_tmpfs { &["tmpfs"] } else { &[] };
-    for (operation, samples) in Operation::ALL.into_iter().zip(&samples) {
+    run.begin(Table::new(peers));
+    for (name, samples) in names.into_iter().zip(&samples) {
         let peers: Vec<_> = peers.iter().map(|&peer| (peer, &samples[1])).collect();
-        report
-            .rows
-            .push(Row::new(operation.name().into(), "ns/op", &samples[0], &peers));
+        run.show(Row::new(name.clone(), "ns/op", &samples[0], &peers));
         if mount.is_some() {
             let mounted = samples.last().expect("the library is always sampled");
-            report.rows.push(Row::new(
-                format!("mount/{}", operation.name()),
-                "ns/op",
-                mounted,
-                &peers,
-            ));
+            run.show(Row::new(format!("mount/{name}"), "ns/op", mounted, &peers));
         }
     }
-    report.rows.push(footprint);
-    let table = Table::new(peers);
-    table.print_head();
-    report.rows.iter().for_each(|row| table.print_row(row));
-    common.end(json, &report, &findings(&report))
+    run.show(footprint);
+    run.findings = findings(&run.report);
+    run.end()
 }
 
 /// Operation on every file.
@@ -110,29 +105,6 @@ impl Operation {
             Self::Unlink => "unlink",
         }
     }
-}
-
-fn measure(
-    contestants: &mut [Box<dyn Namespace>],
-    files: usize,
-    rounds: usize,
-) -> Result<Vec<Vec<crate::interleave::Samples>>, Error> {
-    let progress = progress((rounds + 1) * Operation::ALL.len() * contestants.len());
-    let samples = interleave(
-        Operation::ALL.len(),
-        contestants.len(),
-        rounds,
-        |round, case, contestant| {
-            let operation = Operation::ALL[case];
-            let contestant = &mut contestants[contestant];
-            progress.set_message(format!("{} on {}", operation.name(), contestant.name()));
-            let elapsed_ns = time(contestant.as_mut(), operation, files, round as u64)?;
-            progress.inc(1);
-            Ok(elapsed_ns)
-        },
-    );
-    progress.finish_and_clear();
-    samples
 }
 
 /// Does the operation to every file; gives ns per file.

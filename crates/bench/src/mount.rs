@@ -20,13 +20,13 @@ pub(crate) mod served;
 mod subjects;
 mod transfer;
 
-use crate::arguments::{self, Arguments, Common};
+use crate::arguments::Arguments;
 use crate::cpu_time::CpuTime;
 use crate::error::Error;
-use crate::interleave::{Samples, take_turns};
+use crate::interleave::Samples;
 use crate::private_tmpfs::{self, Pages};
-use crate::report::{Report, Row, Table};
-use crate::run::progress;
+use crate::report::{Row, Table};
+use crate::run::Run;
 use crate::{cpus, interrupt};
 use contestant::Contestant;
 use pass::Pass;
@@ -51,57 +51,48 @@ const CASE_WIDTH: usize = 50;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let common = &arguments.common;
-    let json = common.begin()?;
-    let is_wanted = |name: &str| arguments::is_wanted(&arguments.case, name);
+    let mut run = Run::new("mount", &arguments.common, &arguments.case)?;
+    let check = run.common.check;
     let mut cases = subjects::all();
-    cases.retain(|case| is_wanted(&case.name()));
-    let is_kernel_wanted = kernel::is_wanted(&arguments.case);
-    if cases.is_empty() && !is_wanted(IDLE_CASE) && !is_wanted(beside::CASE) && !is_kernel_wanted {
-        return Err(Error::NoCase(arguments.case.join(" or ")));
+    cases.retain(|case| run.wants(&case.name()));
+    let is_kernel_wanted = kernel::is_wanted(&run);
+    if cases.is_empty() && !run.wants(IDLE_CASE) && !run.wants(beside::CASE) && !is_kernel_wanted {
+        return Err(run.no_case());
     }
     if let Err(reason) = can_mount() {
-        if common.check {
+        if check {
             return Err(Error::NoMount(reason));
         }
         println!("SKIPPED: nothing can be mounted: {reason}");
         return Ok(());
     }
-    let mut bench = Bench::prepare(common, &mut cases)?;
-    let table = Table::new(&["tmpfs", "tmpfs-huge", "classic"])
-        .with_case_width(CASE_WIDTH)
-        .with_server_cpu();
-    if !cases.is_empty() {
-        table.print_head();
-    }
-    let progress = progress(cases.len());
-    let mut report = Report::new("mount");
+    let mut bench = Bench::prepare(&run, &mut cases)?;
+    let table = Table::new(&["tmpfs", "tmpfs-huge", "classic"]);
+    run.begin(table.with_case_width(CASE_WIDTH).with_server_cpu());
     for case in &cases {
-        progress.set_message(case.name());
-        let rows = bench.run_case(case)?;
-        progress.suspend(|| rows.iter().for_each(|row| table.print_row(row)));
-        report.rows.extend(rows);
-        progress.inc(1);
+        bench.run_case(&mut run, case)?;
     }
-    progress.finish_and_clear();
-    if is_wanted(beside::CASE) {
-        let rows = beside::rows(&bench.contestants, bench.beside())?;
-        rows.iter().for_each(|row| table.print_row(row));
-        report.rows.extend(rows);
+    if run.wants(beside::CASE) {
+        let (bytes, cpu) = (bench.file_bytes, bench.cpus[0]);
+        beside::rows(&mut run, &bench.contestants, bytes, cpu)?;
     }
-    if is_wanted(IDLE_CASE) {
-        let rows = bench.watch_idle()?;
-        rows.iter().for_each(|row| table.print_row(row));
-        report.rows.extend(rows);
+    if run.wants(IDLE_CASE) {
+        let rows = bench.watch_idle(run.common.smoke)?;
+        rows.into_iter().for_each(|row| run.show(row));
     }
     if is_kernel_wanted {
-        bench.run_kernel(&mut report, &arguments.case)?;
+        run.begin(Table::new(&["tmpfs", "tmpfs-huge", "tmpfs-within-size", "pool"]));
+        match kernel::run(&mut run, bench.file_bytes, &bench.cpus) {
+            Err(error @ Error::Unavailable { .. }) => bench.leave_out(error),
+            ran => ran?,
+        }
     }
-    let judged = common.end(json, &report, &requirements::findings(&report));
+    run.findings = requirements::findings(&run.report);
+    let ended = run.end();
     // Who could not take part is a number not reached.
     match bench.left_out.pop() {
-        Some(error) if common.check => Err(error),
-        _ => judged,
+        Some(error) if check => Err(error),
+        _ => ended,
     }
 }
 
@@ -114,8 +105,6 @@ fn can_mount() -> Result<(), String> {
 
 /// The contestants, ready to run.
 struct Bench {
-    smoke: bool,
-    rounds: usize,
     file_bytes: usize,
     cpus: Vec<usize>,
     /// The served ones first, in the order of [`Variant::ALL`].
@@ -125,19 +114,23 @@ struct Bench {
 
 impl Bench {
     /// Starts everyone who takes part in one of the cases; drops the cases that need more CPUs than there are.
-    fn prepare(common: &Common, cases: &mut Vec<Case>) -> Result<Self, Error> {
-        let file_bytes = if common.smoke { 4 << 20 } else { 64 << 20 };
-        let rounds = if common.smoke { 1 } else { common.rounds as usize };
-        let cpus = cpus::choose()?;
+    fn prepare(run: &Run<'_>, cases: &mut Vec<Case>) -> Result<Self, Error> {
+        let mut bench = Self {
+            file_bytes: if run.common.smoke { 4 << 20 } else { 64 << 20 },
+            cpus: cpus::choose()?,
+            contestants: Vec::new(),
+            left_out: Vec::new(),
+        };
+        let (file_bytes, cpus) = (bench.file_bytes, bench.cpus.clone());
         println!(
-            "files of {} MiB, {rounds} rounds, clients on CPUs {cpus:?}",
-            file_bytes >> 20
+            "files of {} MiB, {} rounds, clients on CPUs {cpus:?}",
+            file_bytes >> 20,
+            run.rounds
         );
         if cpus.len() < cpus::THREADS_MAX {
             println!("SKIPPED: cases of two clients: this process may use only one CPU");
             cases.retain(|case| case.clients <= cpus.len());
         }
-        let (mut contestants, mut left_out) = (Vec::new(), Vec::new());
         for variant in Variant::ALL {
             let is_standard = matches!(variant, Variant::Uring | Variant::Classic);
             if !is_standard && !cases.iter().any(|case| case.concerns(variant)) {
@@ -145,29 +138,23 @@ impl Bench {
             }
             interrupt::check()?;
             match start(variant, file_bytes, &cpus) {
-                Ok(contestant) => contestants.push(contestant),
-                Err(error @ Error::Unavailable { .. }) => {
-                    println!("SKIPPED: {error}");
-                    left_out.push(error);
-                }
-                Err(error) => return Err(error),
+                Err(error @ Error::Unavailable { .. }) => bench.leave_out(error),
+                contestant => bench.contestants.push(contestant?),
             }
         }
         for pages in [Pages::Default, Pages::Huge] {
-            contestants.push(Contestant::tmpfs(pages, file_bytes)?);
+            bench.contestants.push(Contestant::tmpfs(pages, file_bytes)?);
         }
-        Ok(Self {
-            smoke: common.smoke,
-            rounds,
-            file_bytes,
-            cpus,
-            contestants,
-            left_out,
-        })
+        Ok(bench)
+    }
+
+    fn leave_out(&mut self, error: Error) {
+        println!("SKIPPED: {error}");
+        self.left_out.push(error);
     }
 
     /// A row for each served contestant that the case concerns.
-    fn run_case(&mut self, case: &Case) -> Result<Vec<Row>, Error> {
+    fn run_case(&mut self, run: &mut Run<'_>, case: &Case) -> Result<(), Error> {
         let name = case.name();
         let mut contestants: Vec<&mut Contestant> = self
             .contestants
@@ -175,12 +162,12 @@ impl Bench {
             .filter(|contestant| contestant.variant().is_none_or(|variant| case.concerns(variant)))
             .collect();
         let mut cpu_ns = vec![Samples::default(); contestants.len()];
-        let samples = take_turns(contestants.len(), self.rounds, |round, contestant| {
+        let samples = run.take_turns(&name, contestants.len(), |round, contestant| {
             let pass = Pass {
                 case,
                 name: &name,
                 file_bytes: self.file_bytes,
-                operations: case.work.operations(self.file_bytes, self.smoke),
+                operations: case.work.operations(self.file_bytes, run.common.smoke),
                 cpus: &self.cpus,
                 seed: round * 1000,
             };
@@ -191,8 +178,8 @@ impl Bench {
             }
             Ok(outcome.ns)
         })?;
-        let rows = contestants.iter().enumerate().filter_map(|(index, contestant)| {
-            let variant = contestant.variant()?;
+        for (index, contestant) in contestants.iter().enumerate() {
+            let Some(variant) = contestant.variant() else { continue };
             // The variant that the case is about is compared with everyone, the others with tmpfs.
             let is_peer = |&(other, peer): &(usize, &&mut Contestant)| {
                 other != index && (variant == Variant::ALL[0] || peer.variant().is_none())
@@ -200,47 +187,13 @@ impl Bench {
             let peers = contestants.iter().enumerate().filter(is_peer);
             let peers: Vec<_> = peers.map(|(other, peer)| (peer.name(), &samples[other])).collect();
             let row = Row::new(variant.case(&name), "ns/op", &samples[index], &peers);
-            Some(row.with_server_cpu(&cpu_ns[index]))
-        });
-        Ok(rows.collect())
-    }
-
-    /// Runs the cases of files of the kernel.
-    fn run_kernel(&mut self, report: &mut Report, wanted: &[String]) -> Result<(), Error> {
-        let table = Table::new(&["tmpfs", "tmpfs-huge", "tmpfs-within-size", "pool"]);
-        table.print_head();
-        let bench = kernel::Bench {
-            rounds: self.rounds,
-            file_bytes: self.file_bytes,
-            cpus: &self.cpus,
-            wanted,
-        };
-        let ran = kernel::run(&bench, |row| {
-            table.print_row(&row);
-            report.rows.push(row);
-        });
-        match ran {
-            Err(error @ Error::Unavailable { .. }) => {
-                println!("SKIPPED: {error}");
-                self.left_out.push(error);
-                Ok(())
-            }
-            ran => ran,
+            run.show(row.with_server_cpu(&cpu_ns[index]));
         }
-    }
-
-    /// The rounds of reads beside long requests.
-    fn beside(&self) -> beside::Bench {
-        beside::Bench {
-            rounds: self.rounds,
-            smoke: self.smoke,
-            file_bytes: self.file_bytes,
-            cpu: self.cpus[0],
-        }
+        Ok(())
     }
 
     /// Watches all servers while nobody asks them anything: ticks of the CPU that they took all the same.
-    fn watch_idle(&self) -> Result<Vec<Row>, Error> {
+    fn watch_idle(&self, smoke: bool) -> Result<Vec<Row>, Error> {
         self.contestants.iter().try_for_each(Contestant::settle)?;
         thread::sleep(SETTLE);
         let cpu_times = || {
@@ -250,7 +203,7 @@ impl Bench {
                 .collect::<Result<Vec<_>, _>>()
         };
         let before = cpu_times()?;
-        thread::sleep(if self.smoke { IDLE_SMOKE } else { IDLE });
+        thread::sleep(if smoke { IDLE_SMOKE } else { IDLE });
         let after = cpu_times()?;
         interrupt::check()?;
         let used = before.into_iter().zip(after);

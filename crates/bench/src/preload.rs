@@ -4,14 +4,14 @@
 
 mod loops;
 
-use crate::arguments::{Arguments, is_wanted};
+use crate::arguments::Arguments;
 use crate::error::Error;
-use crate::interleave::take_turns;
 use crate::mount::served::{Served, Variant};
 use crate::place::Place;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{HOMENODE, Report, Row, Table, Tail};
 use crate::required::{Bound, Finding};
+use crate::run::Run;
 use rustix::fd::{AsRawFd, OwnedFd};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -137,22 +137,21 @@ impl Contestant {
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let common = &arguments.common;
-    let json = common.begin()?;
+    let mut run = Run::new("preload", &arguments.common, &arguments.case)?;
     let mut cases = cases();
-    cases.retain(|case| is_wanted(&arguments.case, &case.name()));
+    cases.retain(|case| run.wants(&case.name()));
     let mut alone = loops::Alone::all();
-    alone.retain(|case| is_wanted(&arguments.case, case.name()));
+    alone.retain(|case| run.wants(case.name()));
     if cases.is_empty() && alone.is_empty() {
-        return Err(Error::NoCase(arguments.case.join(" or ")));
+        return Err(run.no_case());
     }
     let library = library()?;
-    let (file_bytes, rounds, time) = match common.smoke {
-        true => (4 * KIB * KIB, 1, Duration::from_millis(50)),
-        false => (64 * KIB * KIB, common.rounds as usize, Duration::from_millis(600)),
+    let (file_bytes, time) = match run.common.smoke {
+        true => (4 * KIB * KIB, Duration::from_millis(50)),
+        false => (64 * KIB * KIB, Duration::from_millis(600)),
     };
     let served = match Served::start(Variant::Kernel, 4 * file_bytes as u64, None) {
-        Err(error @ Error::Unavailable { .. }) if !common.check => {
+        Err(error @ Error::Unavailable { .. }) if !run.common.check => {
             println!("SKIPPED: {error}");
             return Ok(());
         }
@@ -164,35 +163,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         Contestant::tmpfs(Pages::Huge, file_bytes)?,
         Contestant::tmpfs(Pages::Default, file_bytes)?,
     ];
-    let mut report = Report::new("preload");
-    let table = Table::new(&PEERS);
-    if !cases.is_empty() {
-        table.print_head();
-    }
+    run.begin(Table::new(&PEERS));
     for case in cases {
         let mut tails = BTreeMap::new();
-        let samples = take_turns(contestants.len(), rounds, |_, turn| {
+        let samples = run.take_turns(&case.name(), contestants.len(), |_, turn| {
             let (ns, tail) = measure(case, &contestants[turn], &library, time)?;
             tails.extend(tail.map(|tail| ([HOMENODE, PEERS[0], PEERS[1], PEERS[2]][turn], tail)));
             Ok(ns)
         })?;
         let peers: Vec<_> = PEERS.into_iter().zip(&samples[1..]).collect();
-        let row = Row::new(case.name(), "ns/op", &samples[0], &peers).with_tails(tails);
-        table.print_row(&row);
-        report.rows.push(row);
+        run.show(Row::new(case.name(), "ns/op", &samples[0], &peers).with_tails(tails));
     }
-    let table = Table::new(&PEERS_ALONE).with_decimals(2);
-    if !alone.is_empty() {
-        table.print_head();
-    }
+    run.begin(Table::new(&PEERS_ALONE).with_decimals(2));
     for case in alone {
-        let row = case.row(&contestants[0].file, &library, rounds, time)?;
-        table.print_row(&row);
-        report.rows.push(row);
+        let row = case.row(&run, &contestants[0].file, &library, time)?;
+        run.show(row);
     }
     drop(contestants);
     drop(served);
-    common.end(json, &report, &findings(&report))
+    run.findings = findings(&run.report);
+    run.end()
 }
 
 fn findings(report: &Report) -> Vec<Finding> {

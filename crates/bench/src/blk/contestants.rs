@@ -210,7 +210,7 @@ fn volume(homes: &[Option<NodeId>]) -> Result<VolumeDriver, Error> {
 }
 
 /// A device with a hardware queue for each core, if its driver has so many.
-pub(crate) fn device<D: Driver>(driver: &D, cores: usize, options: Options) -> Result<Arc<Device<D::Queue>>, Error> {
+pub(super) fn device<D: Driver>(driver: &D, cores: usize, options: Options) -> Result<Arc<Device<D::Queue>>, Error> {
     let nodes = vec![NodeId(0); cores];
     Device::new(driver, &nodes, |_, _| 10, options).map_err(|error| Error::system("setting up the device", error))
 }

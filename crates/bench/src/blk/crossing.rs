@@ -1,12 +1,11 @@
 //! From core to core: one submits, the other one owns the hardware queue.
 
+use super::divisor;
 use super::load::{NOOP_BYTES, Places};
-use super::{Scale, Wants};
 use crate::cpus;
 use crate::error::Error;
-use crate::interleave::Samples;
-use crate::interrupt;
 use crate::report::Row;
+use crate::run::Run;
 use homenode::NodeId;
 use homenode::blk::{Core, Device, Limits, Null, NullQueue, Options, Request, StampClock, Time};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,29 +14,23 @@ const ALONE: &str = "crossing/noop-512/qd1";
 const BATCHES: &str = "crossing/noop-512/plug32/qd128";
 
 /// Time of one request alone, and requests per second of batches of 32: both if one is wanted.
-pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
-    if ![ALONE, BATCHES].into_iter().any(wants) {
-        return Ok(Vec::new());
+pub(super) fn rows(run: &mut Run<'_>, cpus: &[usize]) -> Result<(), Error> {
+    if !run.wants(ALONE) && !run.wants(BATCHES) {
+        return Ok(());
     }
     if cpus.len() < 2 {
         println!("SKIPPED: crossing: this machine has one core");
-        return Ok(Vec::new());
+        return Ok(());
     }
-    let (mut alone, mut batches) = (Samples::default(), Samples::default());
-    // The first round warms up.
-    for round in 0..=scale.rounds {
-        interrupt::check()?;
-        let one = cross(cpus, 1, 1, (200_000 / scale.divisor).max(1))?;
-        let many = cross(cpus, 32, 128, (5_000_000 / scale.divisor).max(1))?;
-        if round > 0 {
-            alone.push(1.0 / one);
-            batches.push(many);
-        }
-    }
-    Ok(vec![
-        Row::new(ALONE.into(), "us", &alone, &[]),
-        Row::more_is_better(BATCHES.into(), "M IOPS", &batches, &[]),
-    ])
+    // Not contestants, but two rates of the same rounds.
+    let requests = |count: u64| (count / divisor(run)).max(1);
+    let samples = run.take_turns(ALONE, 2, |_, batches| match batches {
+        0 => Ok(1.0 / cross(cpus, 1, 1, requests(200_000))?),
+        _ => cross(cpus, 32, 128, requests(5_000_000)),
+    })?;
+    run.show(Row::new(ALONE.into(), "us", &samples[0], &[]));
+    run.show(Row::more_is_better(BATCHES.into(), "M IOPS", &samples[1], &[]));
+    Ok(())
 }
 
 /// M IOPS.

@@ -1,12 +1,13 @@
 //! A device that is too slow for two streams, of which one is greedy: what the other one keeps.
 
 use super::contestants::device;
+use super::divisor;
 use super::load::{NOOP_BYTES, Places};
-use super::{Scale, Wants};
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::take_turns;
 use crate::report::Row;
+use crate::run::Run;
 use homenode::NodeId;
 use homenode::blk::{Delay, Distribution, Limits, Null, Options, Request, Scheduling, Shares, StampClock, Stream};
 
@@ -16,13 +17,13 @@ const DEVICE_DEPTH: u16 = 8;
 const DEVICE_NS: u64 = 100_000;
 
 /// The modest stream's share of all requests, in percent; the peer has no scheduler.
-pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
+pub(super) fn rows(run: &mut Run<'_>, cpus: &[usize]) -> Result<(), Error> {
     const CASE: &str = "fairness/modest-share";
-    if !wants(CASE) {
-        return Ok(Vec::new());
+    if !run.wants(CASE) {
+        return Ok(());
     }
-    let requests = (20_000 / scale.divisor).max(200);
-    let samples = take_turns(2, scale.rounds.min(3), |_, contestant| {
+    let requests = (20_000 / divisor(run)).max(200);
+    let samples = take_turns(2, run.rounds.min(3), |_, contestant| {
         let scheduling = match contestant {
             0 => Scheduling::Fair(vec![Stream::default(); 2], Shares::new()),
             _ => Scheduling::None,
@@ -30,7 +31,8 @@ pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec
         share(cpus[0], scheduling, requests)
     })?;
     let none = [("none", &samples[1])];
-    Ok(vec![Row::more_is_better(CASE.into(), "%", &samples[0], &none)])
+    run.show(Row::more_is_better(CASE.into(), "%", &samples[0], &none));
+    Ok(())
 }
 
 fn share(cpu: usize, scheduling: Scheduling, requests: u64) -> Result<f64, Error> {

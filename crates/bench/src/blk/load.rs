@@ -64,7 +64,7 @@ impl Places {
 }
 
 /// Reads at random places; gives how many requests were completed.
-pub(crate) fn play<Q: DriverQueue, T: Timing>(core: &mut Core<Q, T>, clock: StampClock, load: &Load, seed: u64) -> u64 {
+pub(super) fn play<Q: DriverQueue, T: Timing>(core: &mut Core<Q, T>, clock: StampClock, load: &Load, seed: u64) -> u64 {
     let limits = *core.device().limits();
     let mut places = Places::new(limits.device_bytes, load.bytes, seed);
     let mut buffers = load.buffers(seed);
@@ -88,7 +88,7 @@ pub(crate) fn play<Q: DriverQueue, T: Timing>(core: &mut Core<Q, T>, clock: Stam
 
 /// Runs what `prepare` gives for each CPU, each in a thread pinned to it, which prepares it too so that its memory is its own,
 /// all from the same moment. M requests per second of all together.
-pub(crate) fn together<P, F>(cpus: &[usize], prepare: P) -> Result<f64, Error>
+pub(super) fn together<P, F>(cpus: &[usize], prepare: P) -> Result<f64, Error>
 where
     P: Fn(usize) -> F + Sync,
     F: FnOnce(StampClock) -> u64,

@@ -1,11 +1,11 @@
 //! Time of a request under each scheduler: no-op device, one core, plug 32, 128 under way. All requests go through the scheduler.
 
 use super::contestants::device;
+use super::divisor;
 use super::load::{Load, null, play, together};
-use super::{Scale, Wants};
 use crate::error::Error;
-use crate::interleave::take_turns;
 use crate::report::Row;
+use crate::run::Run;
 use homenode::blk::{Options, Scheduling, Shares, Stream};
 
 const NAMES: [&str; 3] = ["none", "deadline", "fair"];
@@ -19,17 +19,17 @@ fn scheduling(index: usize) -> Scheduling {
 }
 
 /// ns for each request, the whole layer's; of all schedulers, which take turns, if one is wanted.
-pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
+pub(super) fn rows(run: &mut Run<'_>, cpus: &[usize]) -> Result<(), Error> {
     let case = |name: &str| format!("scheduler/{name}");
-    if !NAMES.iter().any(|name| wants(&case(name))) {
-        return Ok(Vec::new());
+    if !NAMES.iter().any(|name| run.wants(&case(name))) {
+        return Ok(());
     }
     let load = Load {
         bytes: 512,
         depth: 128,
-        requests: (3_000_000 / scale.divisor).max(1),
+        requests: 3_000_000 / divisor(run),
     };
-    let samples = take_turns(NAMES.len(), scale.rounds, |_, index| {
+    let samples = run.take_turns("scheduler", NAMES.len(), |_, index| {
         let options = Options {
             scheduling: scheduling(index),
             ..Options::default()
@@ -41,6 +41,8 @@ pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec
         })?;
         Ok(1e3 / rate)
     })?;
-    let row = |(name, samples): (&&str, _)| Row::new(case(name), "ns", samples, &[]);
-    Ok(NAMES.iter().zip(&samples).map(row).collect())
+    for (name, samples) in NAMES.iter().zip(&samples) {
+        run.show(Row::new(case(name), "ns", samples, &[]));
+    }
+    Ok(())
 }

@@ -5,11 +5,11 @@
 //! the block layer looks for the end, and saves the wake-up, which is most of what it gains at depth 1.
 
 use super::contestants::device;
+use super::divisor;
 use super::load::{Load, play, together};
-use super::{Scale, Wants};
 use crate::error::Error;
-use crate::interleave::interleave;
 use crate::report::Row;
+use crate::run::Run;
 use homenode::blk::{Arena, Options, UringFile, UringOptions};
 use serde_json::Value;
 use std::fs::File;
@@ -54,30 +54,44 @@ impl Case {
         };
         (requests / divisor).max(1)
     }
+
+    fn homenode(&self, file: &Path, cpu: usize, divisor: u64) -> Result<f64, Error> {
+        let load = Load {
+            bytes: REQUEST_BYTES,
+            depth: usize::from(self.depth),
+            requests: self.requests(divisor),
+        };
+        homenode(file, cpu, self.direct, self.plug, load).map(|millions| millions * 1e3)
+    }
 }
 
 /// Random reads of a file in `directory`, thousands per second.
-pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale, directory: &Path) -> Result<Vec<Row>, Error> {
-    let cases: Vec<Case> = CASES.into_iter().filter(|case| wants(&case.name())).collect();
+pub(super) fn rows(run: &mut Run<'_>, cpus: &[usize], directory: &Path) -> Result<(), Error> {
+    let cases: Vec<Case> = CASES.into_iter().filter(|case| run.wants(&case.name())).collect();
     if cases.is_empty() {
-        return Ok(Vec::new());
+        return Ok(());
     }
     if let Err(error) = Command::new("fio").arg("--version").output() {
         println!("SKIPPED: uring: no fio to compare with: {error}");
-        return Ok(Vec::new());
+        return Ok(());
     }
     let file = tempfile::Builder::new().prefix("homenode-bench").tempfile_in(directory);
     let mut file = file.map_err(|error| Error::system(format!("making a file in {}", directory.display()), error))?;
     fill(file.as_file_mut()).map_err(|error| Error::system(format!("filling {}", file.path().display()), error))?;
-    let pass = |_, case: usize, contestant| match contestant {
-        0 => homenode(&cases[case], file.path(), cpus[0], scale.divisor).map(|millions| millions * 1e3),
-        _ => fio(&cases[case], file.path(), cpus[0], scale.divisor),
-    };
-    let samples = interleave(cases.len(), 2, scale.rounds, pass)?;
-    let row = |(case, samples): (&Case, &Vec<_>)| {
-        Row::more_is_better(case.name(), "k IOPS", &samples[0], &[("fio", &samples[1])])
-    };
-    Ok(cases.iter().zip(&samples).map(row).collect())
+    let (names, divisor) = (cases.iter().map(Case::name).collect::<Vec<_>>(), divisor(run));
+    let samples = run.interleave(&names, 2, |_, case, contestant| match contestant {
+        0 => cases[case].homenode(file.path(), cpus[0], divisor),
+        _ => fio(&cases[case], file.path(), cpus[0], divisor),
+    })?;
+    for (name, samples) in names.into_iter().zip(&samples) {
+        run.show(Row::more_is_better(
+            name,
+            "k IOPS",
+            &samples[0],
+            &[("fio", &samples[1])],
+        ));
+    }
+    Ok(())
 }
 
 fn fill(file: &mut File) -> io::Result<()> {
@@ -88,27 +102,25 @@ fn fill(file: &mut File) -> io::Result<()> {
     file.sync_all()
 }
 
-fn homenode(case: &Case, file: &Path, cpu: usize, divisor: u64) -> Result<f64, Error> {
+/// Reads of a file or device at random places, `depth` under way: millions per second.
+pub(crate) fn homenode(file: &Path, cpu: usize, direct: bool, plug: usize, load: Load) -> Result<f64, Error> {
     let unavailable = |reason: String| Error::Unavailable {
         contestant: "uring_file",
         reason,
     };
-    let load = Load {
-        bytes: REQUEST_BYTES,
-        depth: usize::from(case.depth),
-        requests: case.requests(divisor),
-    };
-    let buffers = Arena::new(u64::from(REQUEST_BYTES) * u64::from(case.depth), None);
+    let depth = u16::try_from(load.depth).expect("fewer than 2^16 requests are under way");
+    let buffers = Arena::new(u64::from(load.bytes) * u64::from(depth), None);
     let buffers = buffers.map_err(|error| unavailable(error.to_string()))?;
     let options = UringOptions {
-        direct: case.direct,
-        depth: case.depth,
+        direct,
+        read_only: true,
+        depth,
         ..UringOptions::default()
     };
     let driver = UringFile::open(file, buffers, options).map_err(|error| unavailable(error.to_string()))?;
     let options = Options {
-        plug: case.plug,
-        tags: case.depth,
+        plug,
+        tags: depth,
         ..Options::default()
     };
     let device = device(&driver, 1, options)?;

@@ -56,7 +56,7 @@ pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
             move |round, contestant: usize| pass(&files[contestant], access, threads, stage.sizes.hot / BLOCK, round)
         };
         let names: Vec<&'static str> = places.iter().map(|(name, _)| *name).collect();
-        let one = run.take_turns(files.len(), pass(1))?;
+        let one = run.take_turns(&case(1), files.len(), pass(1))?;
         let peers: Vec<_> = names.iter().copied().zip(&one).skip(1).collect();
         run.show(Row::new(case(1), "ns/op", &one[0], &peers));
         run.require_ratio(&case(1), names[2], least);
@@ -66,7 +66,7 @@ pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
             continue;
         }
         // One thread of the same rounds again, of each.
-        let both = run.take_turns(2 * files.len(), |round, turn| {
+        let both = run.take_turns(&case(2), 2 * files.len(), |round, turn| {
             let (contestant, threads) = (turn / 2, turn % 2 + 1);
             pass(threads)(round, contestant)
         })?;

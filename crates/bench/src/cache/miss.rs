@@ -3,8 +3,8 @@
 use super::Kind;
 use super::passes::{each, read_blocks, together, wrong};
 use super::stage::{BLOCK, STAMPED, Stage, stamp};
-use crate::blk::contestants::device;
-use crate::blk::load;
+use crate::blk::load::Load;
+use crate::blk::uring;
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::Samples;
@@ -14,7 +14,6 @@ use crate::required::{Bound, Finding};
 use crate::run::Run;
 use crate::shuffle::permutation;
 use fastrand::Rng;
-use homenode::blk::{Arena, Options, UringFile, UringOptions};
 use homenode::{MountError, MountOptions, ReadAt, Transport};
 use rustix::fs::OFlags;
 use std::cell::Cell;
@@ -60,7 +59,8 @@ impl Walk {
     }
 }
 
-/// The rows of a kind of disk.
+/// The rows of a kind of disk. `io_uring` is the block layer on a bare disk, [`DEPTH`] under way: file and buffers registered, nothing
+/// else around them.
 pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
     let pool = stage.pool(stage.sizes.small_cache)?;
     // All reads of the pool follow on each other, so that none finds what another one has brought.
@@ -87,7 +87,7 @@ fn at_depth_1(run: &mut Run<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Re
         .map(|place| place.open(STAMPED))
         .collect::<Result<_, _>>()?;
     let count = run.few(reads(stage.kind));
-    let samples = run.take_turns(files.len() + 1, |round, contestant| match contestant {
+    let samples = run.take_turns(&case, files.len() + 1, |round, contestant| match contestant {
         0 => read_missing(&files[0], &walk.next(count)),
         1 => read_bare(&bare, stage.sizes.bare, count, round),
         _ => {
@@ -109,11 +109,16 @@ fn at_depth_32(run: &mut Run<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> R
     if !run.wants(&case) {
         return Ok(());
     }
-    let file = pool.open(STAMPED)?;
+    let (file, cpu) = (pool.open(STAMPED)?, cpus::choose()?[0]);
     let count = run.few(4 * reads(stage.kind)).next_multiple_of(DEPTH);
-    let samples = run.take_turns(2, |_, contestant| {
+    let samples = run.take_turns(&case, 2, |_, contestant| {
         if contestant == 1 {
-            return uring(&stage.bare, count);
+            let load = Load {
+                bytes: 4096,
+                depth: DEPTH,
+                requests: count as u64,
+            };
+            return uring::homenode(&stage.bare, cpu, true, DEPTH, load).map(|millions| millions * 1e3);
         }
         read_many(&file, &walk.next(count)).map(|elapsed| 1e6 / each(elapsed, count))
     })?;
@@ -149,7 +154,7 @@ fn by_rings(run: &mut Run<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Resu
             Open::Directory(direct(&directory.path().join(STAMPED))?),
         );
         let count = run.few(reads(stage.kind));
-        run.take_turns(2, |round, contestant| match contestant {
+        run.take_turns(&case, 2, |round, contestant| match contestant {
             1 => read_bare(&bare, stage.sizes.bare, count, round),
             _ => read_missing(&file, &walk.next(count)),
         })
@@ -214,37 +219,4 @@ fn read_bare(file: &File, bytes: usize, count: usize, round: u64) -> Result<f64,
         })
     })?;
     Ok(each(elapsed, count))
-}
-
-/// Thousands of reads per second by io_uring, [`DEPTH`] under way: file and buffers registered, nothing else around them.
-fn uring(path: &Path, count: usize) -> Result<f64, Error> {
-    let unavailable = |reason: String| Error::Unavailable {
-        contestant: "io_uring",
-        reason,
-    };
-    let load = load::Load {
-        bytes: 4096,
-        depth: DEPTH,
-        requests: count as u64,
-    };
-    let depth = u16::try_from(DEPTH).expect("the number is small");
-    let buffers = Arena::new((BLOCK * DEPTH) as u64, None).map_err(|error| unavailable(error.to_string()))?;
-    let options = UringOptions {
-        direct: true,
-        read_only: true,
-        depth,
-        ..UringOptions::default()
-    };
-    let driver = UringFile::open(path, buffers, options).map_err(|error| unavailable(error.to_string()))?;
-    let options = Options {
-        plug: DEPTH,
-        tags: depth,
-        ..Options::default()
-    };
-    let device = device(&driver, 1, options)?;
-    let millions = load::together(&[cpus::choose()?[0]], |_| {
-        let mut core = device.join(0).expect("the core joins once");
-        move |clock| load::play(&mut core, clock, &load, 0)
-    })?;
-    Ok(millions * 1e3)
 }

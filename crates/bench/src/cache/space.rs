@@ -138,11 +138,7 @@ fn each(start: Instant, count: u64) -> f64 {
 
 /// The rows.
 pub(super) fn rows(run: &mut Run<'_>) -> Result<(), Error> {
-    let sizes = if run.arguments.common.smoke {
-        &SIZES[..1]
-    } else {
-        &SIZES
-    };
+    let sizes = if run.common.smoke { &SIZES[..1] } else { &SIZES };
     for name in ["evict", "write-back"] {
         let case = |size: &str| format!("space/{name}/{size}");
         if !sizes.iter().any(|(size, _)| run.wants(&case(size))) {
@@ -153,7 +149,7 @@ pub(super) fn rows(run: &mut Run<'_>) -> Result<(), Error> {
             .map(|(_, bytes)| Full::new(*bytes))
             .collect::<Result<_, _>>()?;
         let count = run.few(EVICTIONS);
-        let samples = run.take_turns(sizes.len(), |_, cache| match name {
+        let samples = run.take_turns(&format!("space/{name}"), sizes.len(), |_, cache| match name {
             "evict" => caches[cache].evict(count),
             _ => caches[cache].write_back(),
         })?;

@@ -38,7 +38,7 @@ pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
             .map(|place| place.open(STAMPED))
             .collect::<Result<_, _>>()?;
         let parts: Vec<Cell<usize>> = files.iter().map(|_| Cell::new(0)).collect();
-        let samples = run.take_turns(files.len(), |_, contestant| {
+        let samples = run.take_turns(&case, files.len(), |_, contestant| {
             let part = parts[contestant].get();
             parts[contestant].set((part + 1) % PASSES);
             files[contestant].make_cold(false)?;
@@ -59,7 +59,7 @@ pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
             continue;
         }
         let count = run.few(count);
-        let samples = run.take_turns(places.len(), |round, contestant| {
+        let samples = run.take_turns(&case, places.len(), |round, contestant| {
             work.pass(places[contestant], count, round)
         })?;
         let peers: Vec<_> = peers.iter().copied().zip(&samples[1..]).collect();

@@ -5,13 +5,15 @@
 //! end, each the next block. A round's value is the mean time of a change; the distribution is that of all changes of all
 //! rounds. No thread is pinned.
 
+use crate::arguments::Common;
 use crate::cpus;
 use crate::error::Error;
-use crate::interleave::{Samples, take_turns};
+use crate::interleave::Samples;
 use crate::place::{Open, Place};
 use crate::populated;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{HOMENODE, Row, Tail};
+use crate::run::Run;
 use homenode::Allocate;
 use rustix::fd::AsRawFd;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -107,7 +109,6 @@ const HEAD_BYTES: usize = 1 << 20;
 
 /// Library and tmpfs, each with one file.
 pub(super) struct Contended {
-    rounds: usize,
     /// A round of punches.
     time_max: Duration,
     /// A round of writes.
@@ -117,29 +118,28 @@ pub(super) struct Contended {
 }
 
 impl Contended {
-    pub(super) fn prepare(smoke: bool, rounds: usize, check: bool) -> Result<Self, Error> {
-        let file_bytes = if smoke { 4 << 20 } else { 32 << 20 };
+    pub(super) fn prepare(common: &Common) -> Result<Self, Error> {
+        let file_bytes = if common.smoke { 4 << 20 } else { 32 << 20 };
         let node = cpus::node(cpus::allowed()?[0]);
         let pool =
             populated::pool(2 * file_bytes as u64, Some(node)).map_err(Error::library("creating a populated pool"))?;
         let mut files = vec![(HOMENODE, Place::Pool(pool).create("contended")?)];
         match open_tmpfs(2 * file_bytes as u64) {
             Ok(file) => files.push((TMPFS, file)),
-            Err(error) if check => return Err(error),
+            Err(error) if common.check => return Err(error),
             Err(error) => println!("SKIPPED: a peer: {error}"),
         }
         Ok(Self {
-            rounds,
-            time_max: Duration::from_millis(if smoke { 200 } else { 250 }),
+            time_max: Duration::from_millis(if common.smoke { 200 } else { 250 }),
             file_bytes,
             files,
         })
     }
 
-    pub(super) fn run(&self, case: Case) -> Result<Row, Error> {
+    pub(super) fn run(&self, run: &Run<'_>, case: Case) -> Result<Row, Error> {
         let name = case.name();
         let mut all_ns = vec![Vec::new(); self.files.len()];
-        let samples = take_turns(self.files.len(), self.rounds, |round, turn| {
+        let samples = run.take_turns(&name, self.files.len(), |round, turn| {
             let (contestant, file) = &self.files[turn];
             let changes_ns = self.round(case, file).map_err(|error| error.of(&name, contestant))?;
             let mean_ns = changes_ns.iter().sum::<u64>() as f64 / changes_ns.len() as f64;

@@ -6,15 +6,14 @@
 
 use super::contestant::Contestant;
 use super::served::Variant;
-use crate::arguments;
 use crate::cpus;
 use crate::error::Error;
-use crate::interleave::take_turns;
 use crate::interrupt;
 use crate::pass::{order, together};
 use crate::place::whole;
 use crate::private_tmpfs::Pages;
 use crate::report::{HOMENODE, Row, Tail};
+use crate::run::Run;
 use homenode_linux::mapped::MappedFile;
 use memmap2::MmapMut;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -131,8 +130,8 @@ impl Case {
 }
 
 /// Whether any of the cases is wanted.
-pub(super) fn is_wanted(wanted: &[String]) -> bool {
-    CASES.iter().any(|case| arguments::is_wanted(wanted, &case.name()))
+pub(super) fn is_wanted(run: &Run<'_>) -> bool {
+    CASES.iter().any(|case| run.wants(&case.name()))
 }
 
 /// A contestant by its name in these cases, and the file that it has open. Fields drop in order: what is open before what serves it.
@@ -159,21 +158,12 @@ fn create(directory: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(openat(directory, NEW, flags, Mode::RUSR | Mode::WUSR)?)
 }
 
-/// How a bench of these cases runs.
-#[derive(Clone, Debug)]
-pub(super) struct Bench<'a> {
-    pub(super) rounds: usize,
-    pub(super) file_bytes: usize,
-    pub(super) cpus: &'a [usize],
-    pub(super) wanted: &'a [String],
-}
-
-/// Measures the wanted cases; `each` gets the row of each.
+/// Measures the wanted cases.
 ///
 /// # Errors
 /// [`Error::Unavailable`] when the kernel passes nothing through, or has no rings.
-pub(super) fn run(bench: &Bench<'_>, mut each: impl FnMut(Row)) -> Result<(), Error> {
-    let (bytes, node) = (bench.file_bytes, cpus::node(bench.cpus[0]));
+pub(super) fn run(run: &mut Run<'_>, bytes: usize, cpus: &[usize]) -> Result<(), Error> {
+    let node = cpus::node(cpus[0]);
     let tmpfs = |pages: Pages| Subject::new(pages.name(), Contestant::tmpfs(pages, bytes)?);
     let subjects = [
         Subject::new(HOMENODE, Contestant::served(Variant::Kernel, bytes, node)?)?,
@@ -184,15 +174,15 @@ pub(super) fn run(bench: &Bench<'_>, mut each: impl FnMut(Row)) -> Result<(), Er
     ];
     for case in CASES {
         let name = case.name();
-        if !arguments::is_wanted(bench.wanted, &name) || case.work == Work::OverTwo && bench.cpus.len() < 2 {
+        if !run.wants(&name) || case.work == Work::OverTwo && cpus.len() < 2 {
             continue;
         }
         let pass = |subject: &Subject, each, seed| -> Result<_, Error> {
-            let pass = Pass::new(bench, case, seed);
+            let pass = Pass::new(case, bytes, cpus, seed);
             let (ns, all_ns) = pass.run(subject, each).map_err(|error| error.of(&name, subject.name))?;
             Ok((ns as f64 / pass.order.len() as f64, all_ns))
         };
-        let samples = take_turns(subjects.len(), bench.rounds, |round, turn| {
+        let samples = run.take_turns(&name, subjects.len(), |round, turn| {
             pass(&subjects[turn], false, round).map(|(ns, _)| ns)
         })?;
         let mut tails = std::collections::BTreeMap::new();
@@ -207,7 +197,7 @@ pub(super) fn run(bench: &Bench<'_>, mut each: impl FnMut(Row)) -> Result<(), Er
             .map(|(peer, samples)| (peer.name, samples))
             .collect();
         let row = Row::new(name.clone(), "ns/op", &samples[0], &peers);
-        each(if tails.is_empty() { row } else { row.with_tails(tails) });
+        run.show(if tails.is_empty() { row } else { row.with_tails(tails) });
     }
     Ok(())
 }
@@ -222,15 +212,15 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(bench: &Bench<'a>, case: Case, seed: u64) -> Self {
-        let blocks = bench.file_bytes / case.block_bytes;
+    fn new(case: Case, file_bytes: usize, cpus: &'a [usize], seed: u64) -> Self {
+        let blocks = file_bytes / case.block_bytes;
         let is_random = matches!(case.work, Work::Over | Work::OverTwo | Work::Read | Work::WriteStat);
         let mut order = order(blocks, !is_random, seed);
-        order.truncate(case.operations(bench.file_bytes));
+        order.truncate(case.operations(file_bytes));
         Self {
             case,
-            file_bytes: bench.file_bytes,
-            cpus: bench.cpus,
+            file_bytes,
+            cpus,
             order,
         }
     }

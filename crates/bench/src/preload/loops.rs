@@ -3,8 +3,9 @@
 
 use super::told;
 use crate::error::Error;
-use crate::interleave::{Samples, take_turns};
+use crate::interleave::Samples;
 use crate::report::Row;
+use crate::run::Run;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -170,7 +171,7 @@ impl Alone {
     }
 
     /// Measures it on a file of the pool.
-    pub(super) fn row(self, file: &Path, library: &Path, rounds: usize, time: Duration) -> Result<Row, Error> {
+    pub(super) fn row(self, run: &Run<'_>, file: &Path, library: &Path, time: Duration) -> Result<Row, Error> {
         let sample = |command: Command, library: Option<&Path>| -> Result<f64, Error> {
             let mut command = command;
             let text = told(&mut command, library, || self.name().to_owned())?;
@@ -181,14 +182,14 @@ impl Alone {
             Self::Threads { writes } => {
                 let copies = if writes { Work::Store } else { Work::Load };
                 let turns = [(Work::of(writes), 1), (Work::of(writes), 2), (copies, 1), (copies, 2)];
-                take_turns(turns.len(), rounds, |_, turn| {
+                run.take_turns(self.name(), turns.len(), |_, turn| {
                     let (work, threads) = turns[turn];
                     sample(command(file, BLOCK_BYTES, work, threads, time)?, Some(library))
                 })?
             }
             Self::Other => {
                 let others = Others::build()?;
-                take_turns(2, rounds, |_, turn| {
+                run.take_turns(self.name(), 2, |_, turn| {
                     let list = match turn {
                         0 => format!("{}:{}", library.display(), others.next.display()),
                         _ => others.next.display().to_string(),
@@ -196,7 +197,7 @@ impl Alone {
                     sample(Command::new(&others.program), Some(Path::new(&list)))
                 })?
             }
-            Self::Start => take_turns(2, rounds, |_, turn| {
+            Self::Start => run.take_turns(self.name(), 2, |_, turn| {
                 let start = Instant::now();
                 for _ in 0..STARTS {
                     let mut command = match turn {

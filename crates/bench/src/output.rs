@@ -2,6 +2,7 @@
 //! the minutes between.
 
 use crate::error::Error;
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -59,6 +60,13 @@ impl Drop for Output {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Tells a line to the process that waits for it at the other end of standard output.
+pub(crate) fn tell(line: impl Display) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    let told = writeln!(out, "{line}").and_then(|()| out.flush());
+    told.map_err(|error| Error::system("answering the bench", error))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::mount::served::{Served, Variant};
 use crate::place::Place;
 use crate::private_tmpfs::{self, Pages};
-use crate::report::{HOMENODE, Report, Row, Table, Tail};
+use crate::report::{HOMENODE, Report, Row, Table, Tail, size_name};
 use crate::required::{Bound, Finding};
 use crate::run::Run;
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -87,12 +87,7 @@ fn cases() -> Vec<Case> {
 impl Case {
     fn name(self) -> String {
         let program = if self.is_fio { "fio" } else { "loop" };
-        let kib = self.block_bytes / KIB;
-        let size = if kib < 1024 {
-            format!("{kib}k")
-        } else {
-            format!("{}m", kib / 1024)
-        };
+        let size = size_name(self.block_bytes);
         let work = if self.writes { "write" } else { "read" };
         let jobs = if self.jobs > 1 {
             format!("-{}j", self.jobs)
@@ -237,7 +232,7 @@ fn measure(case: Case, contestant: &Contestant, library: &Path, time: Duration) 
             loops::Work::of(case.writes),
             1,
             time,
-        )?,
+        ),
     };
     let library = contestant.is_preloaded.then_some(library);
     let text = told(&mut command, library, || {

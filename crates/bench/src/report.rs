@@ -295,6 +295,15 @@ fn number(value: f64, decimals: usize) -> String {
     }
 }
 
+/// Name of a size in the names of cases.
+pub(crate) fn size_name(bytes: usize) -> String {
+    match bytes {
+        ..1024 => bytes.to_string(),
+        1024..0x10_0000 => format!("{}k", bytes >> 10),
+        _ => format!("{}m", bytes >> 20),
+    }
+}
+
 /// Three decimals: more would only be noise in the file.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0

@@ -6,12 +6,12 @@
 
 use super::command::Daemon;
 use super::job::{Done, Policy, Work};
-use super::play::tell;
 use super::upload::{Load, Upload};
 use super::witness::Machine;
 use crate::cpus;
 use crate::error::Error;
 use crate::lab;
+use crate::output::tell;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
                 };
                 daemon.map_or(Ok(()), Daemon::stop)?;
                 upload.stop()?;
-                tell(&serde_json::to_string(&done).expect("it holds only numbers and names"))?;
+                tell(serde_json::to_string(&done).expect("it holds only numbers and names"))?;
             }
         }
     }

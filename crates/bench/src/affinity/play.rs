@@ -4,7 +4,8 @@
 use super::upload::{Load, Upload};
 use super::witness::Machine;
 use crate::error::Error;
-use std::io::{self, Write};
+use crate::output::tell;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,13 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             Error::system(what, io::ErrorKind::InvalidInput)
         })?;
         let shares = upload.measure(Duration::from_secs(seconds))?;
-        tell(&serde_json::to_string(&shares).expect("it holds only numbers"))?;
+        tell(serde_json::to_string(&shares).expect("it holds only numbers"))?;
     }
     upload.stop()
-}
-
-pub(super) fn tell(line: &str) -> Result<(), Error> {
-    let mut out = io::stdout().lock();
-    let told = writeln!(out, "{line}").and_then(|()| out.flush());
-    told.map_err(|error| Error::system("telling the host", error))
 }

@@ -4,6 +4,7 @@ use super::load::{Load, null, play, together};
 use super::memcpy::{BUFFER_BYTES, DEVICE_BYTES};
 use crate::error::Error;
 use crate::populated;
+use crate::report::size_name;
 use homenode::blk::{Arena, ArenaError, Device, Driver, Null, Options, Ram, StampClock, Storage};
 use homenode::{NodeId, Placement, VolumeDriver};
 use std::sync::Arc;
@@ -102,10 +103,7 @@ impl Case {
             Kind::Ram => "ram",
             Kind::Volume => "volume",
         };
-        let size = match self.bytes {
-            bytes if bytes < 1024 => bytes.to_string(),
-            bytes => format!("{}k", bytes / 1024),
-        };
+        let size = size_name(self.bytes as usize);
         let stamped = if self.is_stamped { "/stamped" } else { "" };
         format!(
             "{kind}-{size}/plug{}/qd{}/{}c{stamped}",

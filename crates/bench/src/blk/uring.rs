@@ -8,16 +8,16 @@ use super::contestants::device;
 use super::divisor;
 use super::load::{Load, play, together};
 use crate::error::Error;
+use crate::place::Open;
 use crate::report::Row;
 use crate::run::Run;
 use homenode::blk::{Arena, Options, UringFile, UringOptions};
 use serde_json::Value;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::process::Command;
 
-const FILE_BYTES: u64 = 256 << 20;
+const FILE_BYTES: usize = 256 << 20;
 const REQUEST_BYTES: u32 = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -75,9 +75,14 @@ pub(super) fn rows(run: &mut Run<'_>, cpus: &[usize], directory: &Path) -> Resul
         println!("SKIPPED: uring: no fio to compare with: {error}");
         return Ok(());
     }
-    let file = tempfile::Builder::new().prefix("homenode-bench").tempfile_in(directory);
-    let mut file = file.map_err(|error| Error::system(format!("making a file in {}", directory.display()), error))?;
-    fill(file.as_file_mut()).map_err(|error| Error::system(format!("filling {}", file.path().display()), error))?;
+    let failed = |error| Error::system(format!("making a file in {}", directory.display()), error);
+    let file = tempfile::Builder::new()
+        .prefix("homenode-bench")
+        .tempfile_in(directory)
+        .map_err(failed)?;
+    let filled = Open::Directory(file.reopen().map_err(failed)?);
+    filled.fill(0x5a, FILE_BYTES)?;
+    filled.sync()?;
     let (names, divisor) = (cases.iter().map(Case::name).collect::<Vec<_>>(), divisor(run));
     let samples = run.interleave(&names, 2, |_, case, contestant| match contestant {
         0 => cases[case].homenode(file.path(), cpus[0], divisor),
@@ -92,14 +97,6 @@ pub(super) fn rows(run: &mut Run<'_>, cpus: &[usize], directory: &Path) -> Resul
         ));
     }
     Ok(())
-}
-
-fn fill(file: &mut File) -> io::Result<()> {
-    let piece = vec![0x5a; 1 << 20];
-    for _ in 0..FILE_BYTES >> 20 {
-        file.write_all(&piece)?;
-    }
-    file.sync_all()
 }
 
 /// Reads of a file or device at random places, `depth` under way: millions per second.

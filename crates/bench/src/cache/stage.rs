@@ -1,13 +1,12 @@
 //! Contestants on one kind of disk: a pool with a cache, filesystems with the page cache, and a bare disk.
 
-use crate::durable::disk::{Disk, Loop};
+use crate::durable::disk::{self, Disk, Loop};
 use crate::error::Error;
 use crate::place::Place;
 use crate::populated;
 use crate::private_tmpfs::{self, Pages};
 use homenode::{Pool, PoolOptions};
 use rustix::fd::{AsRawFd, OwnedFd};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -109,9 +108,8 @@ impl Stage {
         let own = tempfile::Builder::new().prefix("homenode-bench-").tempdir_in(&root);
         let own = own.map_err(|error| Error::system(format!("making a directory in {}", root.display()), error))?;
         let [member, bare] = ["member", "bare"].map(|name| own.path().join(name));
-        crate::durable::disk::write_zeros(&bare, sizes.bare)
-            .and_then(|()| File::create(&member)?.set_len(sizes.disk as u64))
-            .map_err(|error| Error::system("making files", error))?;
+        disk::write_zeros(&bare, sizes.bare)?;
+        disk::member(&member, sizes.disk as u64)?;
         let mut stage = Self {
             kind,
             sizes,

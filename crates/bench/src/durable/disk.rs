@@ -1,14 +1,11 @@
 //! A filesystem of the bench's own on a loop device, whose file lies on the disk that is measured. It goes when this is dropped.
 
 use crate::error::Error;
+use crate::place::Open;
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
-
-/// Bytes that are written at a time to the device's file.
-const STEP_BYTES: usize = 4 << 20;
 
 /// A mounted filesystem.
 #[derive(Debug)]
@@ -28,7 +25,7 @@ impl Disk {
             .tempdir_in(directory)
             .map_err(system)?;
         let path = file.path().join(kind);
-        write_zeros(&path, bytes).map_err(system)?;
+        write_zeros(&path, bytes)?;
         call(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&path))?;
         let root = tempfile::tempdir().map_err(system)?;
         // Detached as soon as it is mounted, so that it goes with the mount.
@@ -89,13 +86,11 @@ impl Drop for Loop {
 }
 
 /// Writes all of a file, so that each of its blocks has a place on the disk.
-pub(crate) fn write_zeros(path: &Path, bytes: usize) -> std::io::Result<()> {
-    let mut file = File::create(path)?;
-    let zeros = vec![0; STEP_BYTES];
-    for _ in 0..bytes.div_ceil(STEP_BYTES) {
-        file.write_all(&zeros)?;
-    }
-    file.sync_all()
+pub(crate) fn write_zeros(path: &Path, bytes: usize) -> Result<(), Error> {
+    let file = File::create(path).map_err(|error| Error::system(format!("making {}", path.display()), error))?;
+    let file = Open::Directory(file);
+    file.fill(0, bytes)?;
+    file.sync()
 }
 
 /// Runs a command that must succeed; gives what it printed.

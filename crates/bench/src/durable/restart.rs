@@ -2,9 +2,9 @@
 
 use super::disk;
 use crate::error::Error;
+use crate::output::tell;
 use crate::report::Row;
 use homenode::{Pool, PoolOptions, Size};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -44,10 +44,7 @@ pub(crate) fn fill(arguments: &Arguments) -> Result<(), Error> {
         Pool::open_on(std::slice::from_ref(&arguments.member), &options()).map_err(Error::library("opening a pool"))?;
     make_files(&pool, arguments.files)?;
     pool.sync().map_err(Error::library("making a pool durable"))?;
-    println!("{}", log_bytes(&pool));
-    std::io::stdout()
-        .flush()
-        .map_err(|error| Error::system("answering the bench", error))?;
+    tell(log_bytes(&pool))?;
     let mut line = String::new();
     let _ = std::io::stdin().read_line(&mut line);
     Ok(())

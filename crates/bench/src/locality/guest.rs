@@ -10,13 +10,14 @@ use crate::cpus;
 use crate::error::Error;
 use crate::lab;
 use crate::mount::served::{Served, Variant};
+use crate::output::tell;
 use crate::private_tmpfs::{self, Pages};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -75,7 +76,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
                         block_bytes,
                         write,
                     };
-                    tell(&stage.measure(work, interval)?)?;
+                    let done = stage.measure(work, interval)?;
+                    tell(serde_json::to_string(&done).expect("it holds only numbers and names"))?;
                 }
             }
         }
@@ -90,14 +92,6 @@ fn one_of_each_node() -> Result<Vec<usize>, Error> {
         first.entry(cpus::node(cpu)).or_insert(cpu);
     }
     Ok(first.into_values().collect())
-}
-
-fn tell(done: &Done) -> Result<(), Error> {
-    let line = serde_json::to_string(done).expect("it holds only numbers and names");
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}")
-        .and_then(|()| out.flush())
-        .map_err(|error| Error::system("telling the host", error))
 }
 
 /// A contestant that is up.

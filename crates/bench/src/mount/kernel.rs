@@ -12,7 +12,7 @@ use crate::interrupt;
 use crate::pass::{order, together};
 use crate::place::whole;
 use crate::private_tmpfs::Pages;
-use crate::report::{HOMENODE, Row, Tail};
+use crate::report::{HOMENODE, Row, Tail, size_name};
 use crate::run::Run;
 use homenode_linux::mapped::MappedFile;
 use memmap2::MmapMut;
@@ -99,11 +99,7 @@ const NAMES_MAX: usize = 1000;
 
 impl Case {
     fn name(self) -> String {
-        let size = if self.block_bytes < MIB_1 {
-            format!("{}k", self.block_bytes >> 10)
-        } else {
-            format!("{}m", self.block_bytes >> 20)
-        };
+        let size = size_name(self.block_bytes);
         let work = match self.work {
             Work::First => "first",
             Work::Over => "over",

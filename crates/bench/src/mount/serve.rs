@@ -5,10 +5,11 @@
 //! has died of whatever, it unmounts, removes the directory and ends.
 
 use crate::error::Error;
+use crate::output::tell;
 use crate::populated;
 use homenode::{Data, Mount, MountError, MountOptions, Transport};
 use std::fs;
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 
 /// Arguments of `homenode-bench serve-mount`.
@@ -38,9 +39,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let served = match bring_up(arguments) {
         Ok(mount) => answer(&mount),
         // The bench tells it: it knows what it means.
-        Err(homenode::Error::Mount(MountError::Rings(reason))) => say(&format!("unavailable {reason}")),
-        Err(homenode::Error::Mount(MountError::Passthrough { reason })) => say(&format!("unavailable {reason}")),
-        Err(error) => say(&format!("failed {error}")),
+        Err(homenode::Error::Mount(MountError::Rings(reason))) => tell(format!("unavailable {reason}")),
+        Err(homenode::Error::Mount(MountError::Passthrough { reason })) => tell(format!("unavailable {reason}")),
+        Err(error) => tell(format!("failed {error}")),
     };
     remove(&arguments.directory)?;
     served
@@ -56,19 +57,12 @@ fn bring_up(arguments: &Arguments) -> Result<Mount, homenode::Error> {
 }
 
 fn answer(mount: &Mount) -> Result<(), Error> {
-    say("ready")?;
+    tell("ready")?;
     for line in io::stdin().lock().lines() {
         line.map_err(|error| Error::system("reading from the bench", error))?;
-        say(&mount.statistics().request_count().to_string())?;
+        tell(mount.statistics().request_count())?;
     }
     Ok(())
-}
-
-fn say(line: &str) -> Result<(), Error> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}")
-        .and_then(|()| out.flush())
-        .map_err(|error| Error::system("answering the bench", error))
 }
 
 fn remove(directory: &Path) -> Result<(), Error> {

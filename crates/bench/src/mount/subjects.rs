@@ -1,6 +1,7 @@
 //! The cases of the mount bench and their names: SUBJECT/OP/CLIENTS/PINNING, such as `4k/direct-read/1c/pinned`.
 
 use super::served::Variant;
+use crate::report::size_name;
 
 /// Most operations of one pass: a few dozen milliseconds, so that contestants alternate quickly.
 const OPERATIONS_MAX: usize = 1024;
@@ -127,10 +128,7 @@ impl Work {
     fn name(self) -> String {
         match self {
             Self::Transfer(transfer) => {
-                let size = match transfer.block_bytes {
-                    bytes if bytes < MIB_1 => format!("{}k", bytes >> 10),
-                    bytes => format!("{}m", bytes >> 20),
-                };
+                let size = size_name(transfer.block_bytes);
                 let order = if transfer.sequential { "sequential-" } else { "" };
                 let path = if transfer.direct { "direct" } else { "buffered" };
                 let operation = if transfer.write { "write" } else { "read" };

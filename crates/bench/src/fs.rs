@@ -219,7 +219,7 @@ impl Bench {
             |((mut lane, &cpu), seed)| {
                 cpus::pin(cpu)?;
                 // Warms whatever the contestant keeps per thread.
-                lane.read(&mut vec![0; bytes], 0)?;
+                lane.run(false, &[0], &mut vec![0; bytes])?;
                 let order = permutation(operations, seed);
                 Blocks::new(lane, pass.operation != Operation::Read, bytes, order, seed)
             },

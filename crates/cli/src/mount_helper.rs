@@ -213,11 +213,9 @@ fn argument(option: &str) -> Result<Option<String>> {
     }
 }
 
-/// `up` as it is parsed here: of an option given twice the later one counts, as with any filesystem.
+/// `up` as it is parsed here and by the server: the later one of two equal options counts, as with any filesystem.
 fn pool_command() -> Command {
-    UpArgs::augment_args(Command::new(NAME))
-        .no_binary_name(true)
-        .args_override_self(true)
+    UpArgs::augment_args(Command::new(NAME)).no_binary_name(true)
 }
 
 /// The arguments of `up` that are mount options too.

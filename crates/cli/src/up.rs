@@ -37,7 +37,7 @@ use std::time::Duration;
 /// cut. A power cut loses at most the unsynced writes of the last seconds (--commit). The server writes its log to /run/homenode, in a file
 /// named by the mount's device number; HOMENODE_LOG sets the level (warn, info, debug).
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
-#[command(allow_missing_positional = true)]
+#[command(allow_missing_positional = true, args_override_self = true)]
 pub(crate) struct UpArgs {
     /// Name of a durable pool in `homenode pool list`. Default: a new pool of memory.
     #[arg(value_name = "NAME", conflicts_with_all = ["size_per_node", "nodes", "per_node", "pool"])]
@@ -191,9 +191,9 @@ impl UpArgs {
     }
 }
 
-/// `up` alone; the later of two equal options counts.
+/// `up` alone.
 #[derive(Parser)]
-#[command(no_binary_name = true, args_override_self = true)]
+#[command(no_binary_name = true)]
 struct Again {
     #[command(flatten)]
     up: UpArgs,

@@ -199,7 +199,7 @@ impl<M> Cached<M> {
     /// Forgets the disk `member`, no block of which is anybody's any more.
     pub fn remove_disk(&self, member: MemberId) {
         if let Some((cache, disk)) = self.disk(member) {
-            // Release: before its requests fail. And no block of it is read into a frame any more: see `Disk::begin_read`.
+            // Release: before its requests fail. And no block of it is read into a frame any more: see `Disk::begin_reads`.
             disk.is_gone.store(true, Ordering::Release);
             fence(Ordering::SeqCst);
             cache.change_members(|members| members.retain(|other| *other != member));

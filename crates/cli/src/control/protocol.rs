@@ -105,7 +105,7 @@ impl Request {
         matches!(self, Self::Status | Self::Live { .. } | Self::VolumeList)
     }
 
-    /// Longest line of an answer. Of tasks root's daemon asks the servers of all users, and 4096 threads on 8 nodes take less than 1 MiB.
+    /// Longest line of an answer. Root's daemon asks the servers of all users for tasks, and 4096 threads on 8 nodes take less than 1 MiB.
     pub(crate) fn answer_bytes_max(&self) -> usize {
         match self {
             Self::Tasks => 8 << 20,

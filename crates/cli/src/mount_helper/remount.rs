@@ -49,7 +49,7 @@ fn meant(name: &str, options: &[String]) -> Option<UpArgs> {
     let words = words.chain(["--", "/"].map(|word| Some(word.into())));
     let mut args = parse(words.collect::<Option<_>>()?).ok()?;
     args.words.clear();
-    // Of several nodes the order says nothing.
+    // The order of several nodes says nothing.
     args.nodes.sort_unstable();
     args.nodes.dedup();
     Some(args)

@@ -84,7 +84,7 @@ fn in_own_namespace(test: &str, script: &str) -> String {
 fn mount_and_umount() {
     need_mounts!(alone);
     let script = r#"
-        mount -t homenode homenode "$dir" -o size_per_node=16M,node=0,nodev 2>"$fstab"
+        mount -t homenode homenode "$dir" -o size_per_node=32M,size_per_node=16M,node=0,nodev 2>"$fstab"
         test ! -s "$fstab"
         mounts
         echo content >"$dir/file"

@@ -1,6 +1,6 @@
 //! Long requests of a ring between two of their steps, and the order in which they go on.
 //!
-//! Users take turns. Of one user's requests, the one goes on that was served longest ago. Where half of the ring's entries hold long
+//! Users take turns. A user's request that was served longest ago goes on. Where half of the ring's entries hold long
 //! requests, the same request of a user goes on to its end, so that entries become free one after the other and not all at the end.
 
 use crate::aside::Served;

@@ -191,20 +191,21 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             let records: Vec<&Record> = ready.iter().map(|it| &it.record).collect();
             self.journal.append(&records)?;
         }
+        let refused_before = self.refused.len();
         for ready in ready {
             let outcome = self.carry_out(&ready, &online).unwrap_or_else(|error| failed(&error));
             if let Outcome::Refused(_) = outcome {
-                // Seldom: this reads a small file for each.
-                let kernel = &self.kernel;
-                let is_there = |target: &Target, identity: &String| {
-                    kernel
-                        .identity(target)
-                        .map_or(true, |now| now.as_ref() == Some(identity))
-                };
-                self.refused.retain(|target, identity| is_there(target, identity));
                 self.refused.insert(ready.action.target.clone(), ready.record.identity);
             }
             outcomes.insert(&ready.action.target, outcome);
+        }
+        if self.refused.len() > refused_before {
+            // A small file is read for each.
+            let is_there = |target: &Target, identity: &String| {
+                let now = self.kernel.identity(target);
+                now.map_or(true, |now| now.as_ref() == Some(identity))
+            };
+            self.refused.retain(|target, identity| is_there(target, identity));
         }
         let outcomes = outcomes.into_iter().map(|(target, outcome)| (target.clone(), outcome));
         Ok(Applied {

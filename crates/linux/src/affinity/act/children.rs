@@ -8,7 +8,7 @@
 //! its session is not recognised.
 //!
 //! A thread that calls execve(2) and is not the first of its process gets the number and the start of the first one, and
-//! keeps its mask. So the first thread of a process counts as an inheritor, too, when it has the mask of ours that another
+//! keeps its mask. The first thread of a process therefore counts as an inheritor, too, when it has the mask of ours that another
 //! thread of the process had, and that one has ended.
 
 use super::book::{Entries, Entry, Given};
@@ -122,7 +122,10 @@ impl<'a, K: Kernel> Families<'a, K> {
         type Candidate<'a> = (&'a Target, ThreadId, &'a Entry, &'a Given);
         let is_it = |set: &[CpuId]| set == now || room.is_some() && is_what_became_of(set, now, room);
         if is_first(thread) {
-            for (target, entry) in self.others_of(thread).filter(|(_, entry)| entry.has_in_force(is_it)) {
+            // The first thread's start is its process's, so the others began no earlier: a number that comes again belongs to none of them.
+            let before = |target: &Target| matches!(target, Target::Thread(id) if id.thread != id.process && id.started >= thread.started);
+            let others = self.others_of(thread).filter(|(target, _)| before(target));
+            for (target, entry) in others.filter(|(_, entry)| entry.has_in_force(is_it)) {
                 if self.kernel.identity(target)?.as_ref() != Some(&entry.identity) {
                     return Ok(Some((target, entry)));
                 }

@@ -96,7 +96,7 @@ pub fn conflicts(root: &Path) -> Vec<Conflict> {
     found
 }
 
-/// Whether a process is root's: any user can name one as he likes. Where nothing tells, it has ended, or is of a recording and taken for root's.
+/// Whether a process is root's: any user can choose its name. A process without a status has ended, or is of a recording and taken for root's.
 fn is_roots(tree: &Tree, process: u32) -> bool {
     let status = tree.bytes(format!("proc/{process}/status")).unwrap_or_default();
     let mut lines = status.split(|byte| *byte == b'\n');

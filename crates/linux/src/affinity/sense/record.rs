@@ -12,8 +12,8 @@
 //! A recording is made while the machine is sensed, from the very bytes that were sensed: what is read from it is the
 //! same snapshot. `meta` is written last: a recording that was cut short has none, or one without its last line. The lists end with a line of
 //! their own, and have the sizes of the other files. A recording of another version is refused: what programs had counted has no mark of its own
-//! that tells how long its entries are. A recording has names of processes and threads, and no command lines or environments. What the doctor
-//! looks at is recorded with it, among it the places of mounts of tmpfs.
+//! that tells how long its entries are. A recording has names of processes and threads, and no command lines or environments. The files
+//! that the doctor looks at are recorded with it, and the places of mounts of tmpfs.
 
 use super::{Ask, Error, Sensed, Sensor};
 use crate::doctor::{Before, Examined};

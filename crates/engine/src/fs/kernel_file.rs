@@ -284,8 +284,9 @@ impl KernelFile {
         // No more steps than its blocks can need: its writers go on, and may put new bytes ahead of each.
         if now.blocks > STEP_BLOCKS && steps <= now.blocks.div_ceil(STEP_PIECES) {
             let from = size.max(place * huge::HUGE_BYTES);
-            if let Some(next) = self.free_pieces(from, FILE_BYTES_MAX)? {
-                return Ok(Some(((steps + 1) << PLACE_BITS) | (next / huge::HUGE_BYTES)));
+            let end = self.punch_some(pool, &(from..FILE_BYTES_MAX))?;
+            if end < FILE_BYTES_MAX {
+                return Ok(Some(((steps + 1) << PLACE_BITS) | (end / huge::HUGE_BYTES)));
             }
         }
         self.freeing(pool, size.div_ceil(BLOCK_BYTES as u64)..u64::MAX, || {
@@ -302,12 +303,10 @@ impl KernelFile {
 
     fn punch_some<M: Memory>(&self, pool: &Pool<M>, range: &Range<u64>) -> Result<u64> {
         let block = BLOCK_BYTES as u64;
-        let mut end = range.end;
-        if self.file.status()?.blocks > STEP_BLOCKS
-            && let Some(taken) = self.file.next_taken(range.start, range.end)?
-        {
-            end = end.min((taken / huge::HUGE_BYTES + STEP_PIECES) * huge::HUGE_BYTES);
-        }
+        let end = match self.file.status()?.blocks {
+            ..=STEP_BLOCKS => range.end,
+            _ => self.step_end(range)?,
+        };
         // Within one block nothing is gone.
         let start = range.start.div_ceil(block);
         self.freeing(pool, start..(end / block).max(start), || {
@@ -317,19 +316,16 @@ impl KernelFile {
         })
     }
 
-    /// Frees the first [`STEP_PIECES`] pieces with blocks from the byte `from` on; gives the byte up to which it came, `None` when no block is
-    /// left below `end`.
-    fn free_pieces(&self, from: u64, end: u64) -> Result<Option<u64>> {
-        let mut at = from;
+    /// Returns the byte behind the first [`STEP_PIECES`] pieces of `range` (bytes) with blocks; its end when it has no more than those.
+    fn step_end(&self, range: &Range<u64>) -> Result<u64> {
+        let mut end = range.start;
         for _ in 0..STEP_PIECES {
-            let Some(taken) = self.file.next_taken(at, end)? else {
-                return Ok(None);
-            };
-            at = (taken / huge::HUGE_BYTES + 1) * huge::HUGE_BYTES;
-            let until = at.min(end);
-            self.file.punch(taken, until - taken)?;
+            match self.file.next_taken(end, range.end)? {
+                Some(taken) => end = range.end.min((taken / huge::HUGE_BYTES + 1) * huge::HUGE_BYTES),
+                None => return Ok(range.end),
+            }
         }
-        Ok((at < end).then_some(at))
+        Ok(end)
     }
 
     /// Makes the file at least `bytes` bytes large. As a cut, as it is one of what others write meanwhile besides the mount.
@@ -356,6 +352,8 @@ impl KernelFile {
     /// Gives up the file, its promises and its registration, when nothing keeps the inode any more.
     pub(super) fn discard<M: Memory>(&self, pool: &Pool<M>) {
         let _discarding = pool.note_discarding();
+        // First: the steps that follow have no promises to count.
+        self.promise_nothing(pool);
         // A large file by steps: the kernel counts what it frees only when all of it is free. Nobody can reach the file any more.
         let mut done = 0;
         while let Ok(now) = self.file.status()
@@ -364,7 +362,6 @@ impl KernelFile {
         {
             done = next;
         }
-        self.promise_nothing(pool);
         self.file.discard();
         drop(self.registration.lock().take());
         // Last: until then its blocks are not free.

@@ -499,3 +499,31 @@ fn a_hole_in_many_large_promises_stays_promised() {
     remove(&fs, "file", &inode);
     assert_empty(&fs);
 }
+
+/// A cut that takes steps frees written and promised blocks; what is left stays promised.
+#[test]
+fn a_cut_of_a_large_file_keeps_the_promise_of_what_is_left() {
+    const PART: u64 = 4096;
+    const PARTS: u64 = 8;
+    let (fs, caller, store) = pool(4 * PARTS * PART);
+    let inode = new_file(&fs, "file");
+    let bytes = PARTS * PART * BLOCK;
+    fs.fallocate(&caller.asking(), &inode, 0, 0, bytes).unwrap();
+    let half = vec![1; (PART / 2 * BLOCK) as usize];
+    for part in 0..PARTS {
+        store.write_unasked(0, part * PART * BLOCK, &half, 0).unwrap();
+    }
+    assert_eq!(fs.keep_promises(Promised::Beyond), Some(0));
+    assert_eq!(fs.pool().status().reserved, PARTS * PART / 2);
+    let (mut done, mut steps) = (Some(0), 0);
+    while let Some(so_far) = done {
+        done = fs.truncate_step(&inode, bytes / 2, so_far).unwrap();
+        steps += 1;
+    }
+    assert!(steps > 1, "the cut took no steps");
+    let holes = PARTS / 2 * PART - store.used_blocks();
+    assert_eq!((holes, fs.pool().status().reserved), (PARTS * PART / 4, holes));
+    fs.check_invariants();
+    remove(&fs, "file", &inode);
+    assert_empty(&fs);
+}

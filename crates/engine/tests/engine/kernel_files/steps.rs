@@ -92,6 +92,23 @@ fn large_files_are_punched_and_removed_in_steps() {
     assert_empty(&fs);
 }
 
+/// Several pieces of 2 MiB, with an end within one, or within the first.
+#[test]
+fn a_short_range_of_a_large_file_is_punched_in_one_step() {
+    let (fs, _, store) = kernel_filesystem(1, 2 * MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let inode = new_file(&fs, "file");
+    let bytes = MEMBER_BLOCKS * BLOCK;
+    store.write_unasked(0, 0, &vec![1; bytes as usize], 0).unwrap();
+    for blocks in [3, 2000] {
+        let (used, punch) = (store.used_blocks(), mode::PUNCH_HOLE | mode::KEEP_SIZE);
+        let start = (MEMBER_BLOCKS / 2 - blocks) * BLOCK + 100;
+        let done = fs.fallocate_step(&caller.asking(), &inode, punch, start, blocks * BLOCK, 0);
+        assert_eq!((done, store.used_blocks()), (Ok(None), used - (blocks - 1)));
+        store.write_unasked(0, 0, &vec![1; bytes as usize], 0).unwrap();
+    }
+}
+
 #[test]
 fn a_grown_idle_file_moves_to_huge_pages_step_by_step() {
     const MIB: u64 = 1 << 20;

@@ -123,10 +123,11 @@ impl KernelFile {
     /// Begins a fallocate, or goes on with it; returns how far it came: `done`, or 0 if what it has promised was taken back.
     pub(super) fn begin_steps(&self, done: u64) -> u64 {
         let mut promise = self.promise.lock();
-        if done == 0 || promise.before.is_none() {
+        if promise.before.is_none() {
             promise.before = Some((promise.ranges.clone(), promise.missing));
             return 0;
         }
+        // Another thread may begin the same call again, from 0: what its first step has promised is not from before the call.
         done
     }
 

@@ -527,3 +527,34 @@ fn a_cut_of_a_large_file_keeps_the_promise_of_what_is_left() {
     remove(&fs, "file", &inode);
     assert_empty(&fs);
 }
+
+/// A request that another thread begins again has booked room before.
+#[test]
+fn a_fallocate_that_begins_again_and_fails_keeps_earlier_promises_alone() {
+    const LARGE: u64 = 3 * 65_536;
+    let (fs, caller, store) = pool(2 * LARGE);
+    let asking = caller.asking();
+    let inode = new_file(&fs, "file");
+    take(&store, 0, LARGE);
+    promise(&fs, &caller, &inode, LARGE + 10);
+    let step = |done| {
+        fs.fallocate_step(
+            &asking,
+            &inode,
+            mode::KEEP_SIZE,
+            LARGE * BLOCK,
+            (LARGE + 1) * BLOCK,
+            done,
+        )
+    };
+    assert!(step(0).unwrap().is_some());
+    let mut done = Some(0);
+    let failed = loop {
+        match step(done.expect("there is no room for all")) {
+            Ok(next) => done = next,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((failed, fs.pool().status().reserved), (Error::NoSpace, 10));
+    fs.check_invariants();
+}

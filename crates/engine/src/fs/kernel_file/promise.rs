@@ -213,7 +213,7 @@ impl KernelFile {
     }
 
     /// Runs `free`, which frees the blocks `gone`: nothing is promised there any more, unless that would make too many pieces of what is
-    /// left. Counts these blocks alone, too.
+    /// left, and there is room for the hole. Counts these blocks alone, too.
     pub(super) fn freeing<M: Memory, T>(
         &self,
         pool: &Pool<M>,
@@ -226,18 +226,22 @@ impl KernelFile {
         // Where they cannot be asked for just now, the next count tells.
         let missing = self.missing(&there).map_or(0, |(_, missing)| missing);
         let freed = free()?;
-        if self.take_out(&mut promise, &gone, STEP_BLOCKS) {
+        let mut is_out = self.take_out(&mut promise, &gone, STEP_BLOCKS);
+        if !is_out && !there.is_empty() {
+            let more = promise.missing + (sum(&there) - missing);
+            if pool.change_promised(promise.missing, more).is_ok() {
+                promise.missing = more;
+                self.promised.store(more, Ordering::Relaxed);
+            } else {
+                // Others have the hole's room already: it cannot stay promised, however large the smallest piece is.
+                is_out = self.take_out(&mut promise, &gone, u64::MAX);
+            }
+        }
+        if is_out {
             let missing = promise.missing.saturating_sub(missing);
             self.set_less_missing(pool, &mut promise, missing);
             if promise.effort(self.file.status().unwrap_or_default().blocks) <= CALL_EFFORT {
                 self.recount(pool, &mut promise);
-            }
-        } else if !there.is_empty() {
-            let more = promise.missing + (sum(&there) - missing);
-            // Nobody was promised the hole, if others have its room already.
-            if pool.change_promised(promise.missing, more).is_ok() {
-                promise.missing = more;
-                self.promised.store(more, Ordering::Relaxed);
             }
         }
         Ok(freed)

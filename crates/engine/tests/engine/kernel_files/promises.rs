@@ -473,31 +473,49 @@ fn a_step_counts_a_part_of_a_large_file() {
     fs.check_invariants();
 }
 
-/// A piece that is large is not allocated for a small hole.
+/// A piece that is large is not allocated for a small hole, unless other writers have taken the hole's room: then it cannot stay promised.
 #[test]
-fn a_hole_in_many_large_promises_stays_promised() {
+fn a_hole_in_many_large_promises_stays_promised_where_there_is_room() {
     const PIECE: u64 = 5000;
     // So much that no promise is made real.
-    let (fs, caller, store) = pool(1600 * PIECE);
-    let asking = caller.asking();
-    let inode = new_file(&fs, "file");
-    fs.fallocate(&asking, &inode, mode::KEEP_SIZE, 0, 1030 * PIECE * BLOCK)
-        .unwrap();
-    take(&store, 0, 1);
-    let punch = |block: u64| {
-        let kind = mode::PUNCH_HOLE | mode::KEEP_SIZE;
-        fs.fallocate(&asking, &inode, kind, block * BLOCK, BLOCK).unwrap();
-    };
-    (1..1024).for_each(|nth| punch(nth * PIECE));
-    let reserved = fs.pool().status().reserved;
-    store
-        .write_unasked(0, 1025 * PIECE * BLOCK, &[1; BLOCK as usize], 0)
-        .unwrap();
-    punch(1025 * PIECE);
-    assert_eq!((store.used_blocks(), fs.pool().status().reserved), (1, reserved + 1));
-    fs.check_invariants();
-    remove(&fs, "file", &inode);
-    assert_empty(&fs);
+    const BLOCKS: u64 = 1600 * PIECE;
+    for has_room in [true, false] {
+        let (fs, clock, store) = kernel_filesystem(1, BLOCKS);
+        let caller = Caller::on_node(&fs, 0);
+        let asking = caller.asking();
+        let inode = new_file(&fs, "file");
+        fs.fallocate(&asking, &inode, mode::KEEP_SIZE, 0, 1030 * PIECE * BLOCK)
+            .unwrap();
+        take(&store, 0, 1);
+        let punch = |block: u64| {
+            let kind = mode::PUNCH_HOLE | mode::KEEP_SIZE;
+            fs.fallocate(&asking, &inode, kind, block * BLOCK, BLOCK).unwrap();
+        };
+        (1..1024).for_each(|nth| punch(nth * PIECE));
+        let recount = || {
+            clock.advance_ns(1_000_000_000);
+            assert_eq!(fs.keep_promises(Promised::Inside), Some(0));
+            fs.pool().status().reserved
+        };
+        let reserved = recount();
+        store
+            .write_unasked(0, 1025 * PIECE * BLOCK, &[1; BLOCK as usize], 0)
+            .unwrap();
+        assert_eq!(recount(), reserved - 1);
+        store.take_besides(if has_room { 0 } else { BLOCKS - reserved });
+        punch(1025 * PIECE);
+        store.take_besides(0);
+        let allocated = store.used_blocks() - 1;
+        assert_eq!(allocated, if has_room { 0 } else { PIECE - 1 });
+        assert_eq!(recount(), reserved - allocated - u64::from(!has_room));
+        // What is left after a cut over the hole is promised still.
+        fs.set_attr(&inode, &sized(1024 * PIECE * BLOCK)).unwrap();
+        let promised = 1024 * PIECE - 1023 - 1;
+        assert_eq!(recount(), promised - allocated);
+        fs.check_invariants();
+        remove(&fs, "file", &inode);
+        assert_empty(&fs);
+    }
 }
 
 /// A cut that takes steps frees written and promised blocks; what is left stays promised.

@@ -36,6 +36,8 @@ struct Kernel {
     /// Writers put pages back that are moved.
     puts_back: bool,
     has_leaving: bool,
+    /// Blocks in use besides those of the files here.
+    taken_besides: u64,
     refuses_allocating: bool,
     /// Allocating waits for a writer.
     holds_allocating: bool,
@@ -103,6 +105,11 @@ impl TestStore {
     /// Sets whether blocks of discarded files are in use still.
     pub(crate) fn set_leaving(&self, has_leaving: bool) {
         self.0.lock().has_leaving = has_leaving;
+    }
+
+    /// Sets how many blocks are in use besides those of the files here.
+    pub(crate) fn take_besides(&self, blocks: u64) {
+        self.0.lock().taken_besides = blocks;
     }
 
     /// Sets whether there is no room when a range is to be allocated.
@@ -210,7 +217,8 @@ impl BackingStore for TestStore {
     }
 
     fn used_blocks(&self) -> u64 {
-        self.0.lock().model.used()
+        let kernel = self.0.lock();
+        kernel.model.used() + kernel.taken_besides
     }
 
     fn has_leaving(&self) -> bool {

@@ -87,11 +87,11 @@ impl Promise {
 #[derive(Debug, Default)]
 pub(in crate::fs) struct Promising {
     files: BTreeSet<Ino>,
-    /// Where counting goes on, for calls and for those who look all the time.
+    /// Inode at which counting goes on, for calls and for [`Fs::keep_promises`].
     next: [u64; 2],
 }
 
-/// Who counts promises.
+/// Occasion on which promises are counted.
 #[derive(Clone, Copy)]
 enum Counts {
     /// A call of a user's.
@@ -149,11 +149,11 @@ impl KernelFile {
     fn promise<M: Memory>(&self, pool: &Pool<M>, range: Range<u64>, rest: Range<u64>) -> Result<Given> {
         let mut promise = self.promise.lock();
         if range != rest {
-            // However the file's blocks lie: what finds no room in the end takes none from others meanwhile.
+            // Refuses now a range that cannot fit in any case: its steps would take room from other writers meanwhile.
             let blocks = self.file.status().unwrap_or_default().blocks;
             find_room(pool, sum(&outside(&[rest], &promise.ranges)).saturating_sub(blocks))?;
         }
-        // What is promised there already is counted as it was.
+        // Blocks that are promised there already are counted as they were.
         let (new, more) = self.missing(&outside(slice::from_ref(&range), &promise.ranges))?;
         let ranges = with(&promise.ranges, new);
         if ranges.len() > RANGES_MAX {
@@ -223,7 +223,7 @@ impl KernelFile {
         let mut promise = self.promise.lock();
         let gone = [gone];
         let there = outside(&gone, &outside(&gone, &promise.ranges));
-        // Where they cannot be asked for just now, the next count tells.
+        // Counts none on an error: the next count tells.
         let missing = self.missing(&there).map_or(0, |(_, missing)| missing);
         let freed = free()?;
         let mut is_out = self.take_out(&mut promise, &gone, STEP_BLOCKS);
@@ -258,7 +258,7 @@ impl KernelFile {
         }
     }
 
-    /// Takes ranges out of what is promised; returns whether that changes anything. Of more pieces than are kept, the smallest are allocated; if
+    /// Takes ranges out of what is promised; returns whether that changes anything. Allocates the smallest pieces where more are left than are kept; if
     /// those have more blocks than `most`, nothing is taken out.
     fn take_out(&self, promise: &mut Promise, gone: &[Range<u64>], most: u64) -> bool {
         let mut left = outside(&promise.ranges, gone);
@@ -602,7 +602,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return (!is_time).then_some(0);
         }
         let mut broken = 0;
-        // What has been written meanwhile needs no room any more.
+        // Blocks that were written meanwhile need no room any more.
         for ino in &promising {
             self.count_promise(*ino, u64::MAX);
         }

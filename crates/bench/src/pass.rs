@@ -31,7 +31,7 @@ pub(crate) struct Done<T, M> {
 
 /// Prepares each of `items` in a thread of its own, then runs all of them from the same moment.
 ///
-/// Those who wait sleep: under a real-time priority spinning threads would keep each other, and servers, from ever running.
+/// Threads sleep until then: under a real-time priority spinning threads would keep each other, and servers, from ever running.
 pub(crate) fn together<I: Send, F, T: Send, M>(
     items: Vec<I>,
     meter: impl Fn() -> M,

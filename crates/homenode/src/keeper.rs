@@ -97,7 +97,8 @@ fn keep(fs: &Arc<EngineFs>, promised: Promised) -> impl FnMut() -> Duration + Se
         broken += found.unwrap_or(0) * BLOCK_BYTES as u64;
         if broken > 0 && told.is_none_or(|told| told.elapsed() >= TOLD_PERIOD) {
             tracing::warn!(
-                "{broken} bytes that fallocate promised found no room: others filled the pool within {PROMISED_PERIOD:?}"
+                "{broken} bytes that fallocate promised found no room: others filled the pool faster than the kernel allocated \
+                 them; a pool with `--data pool` keeps such promises"
             );
             (broken, told) = (0, Some(Instant::now()));
         }

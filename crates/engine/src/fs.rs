@@ -329,7 +329,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.metadata.give_back(uid, charged);
         match &inode.body {
             Body::File(file) | Body::Volume(file) => self.discard(inode, file),
-            Body::Kernel(file) => file.discard(&self.pool),
+            Body::Kernel(file) => file.discard(&self.pool, inode.ino),
             Body::Directory(_) | Body::Symlink(_) | Body::Special => {}
         }
     }

@@ -273,7 +273,7 @@ impl<'a> Held<'a> {
         self.named(dir).0.touch_modified(now_ns);
     }
 
-    /// `inode` has one name less, in `dir`. Returns whether it is a file without a name that is not open: it is about to go.
+    /// `inode` has one name less, in `dir`. Returns whether it is a file that something keeps without a name.
     fn unlink(&mut self, books: Books<'_>, dir: Ino, name: &[u8], inode: &Inode, now_ns: i64) -> bool {
         let state = self.state(inode.ino);
         state.give_back(inode, books.metadata, name_bytes(name));
@@ -286,14 +286,13 @@ impl<'a> Held<'a> {
         }
         inode.touch_changed(now_ns);
         self.named(dir).0.touch_modified(now_ns);
-        after == Standing::Closed
+        after != Standing::Named
     }
 
-    /// The file of the kernel that lives without a name, if there is one among the inodes.
-    fn unnamed_kernel_file(&self) -> Option<&'a KernelFile> {
-        let all = self.states.iter().flatten();
-        let mut unnamed = all.filter(|(_, state)| state.is_unlinked()).map(|(inode, _)| *inode);
-        unnamed.find_map(Inode::kernel_file)
+    /// The file of the kernel that lives without a name, if there is one among the inodes, and whether it is open.
+    fn unnamed_kernel_file(&self) -> Option<(Ino, &'a KernelFile, bool)> {
+        let mut unnamed = self.states.iter().flatten().filter(|(_, state)| state.is_unlinked());
+        unnamed.find_map(|(inode, state)| Some((inode.ino, inode.kernel_file()?, state.opens.all > 0)))
     }
 
     /// The inode that nothing keeps any more, marked as evicted, and what [`State::evict`] gives of it.
@@ -367,16 +366,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let metadata = &self.metadata;
         held.charge(metadata, changes, &self.nodes)?;
         let unlinked = &self.unlinked;
-        let mut has_leaving = false;
+        let mut has_unnamed = false;
         for change in changes {
-            has_leaving |= held.apply(Books { metadata, unlinked }, change, now_ns);
+            has_unnamed |= held.apply(Books { metadata, unlinked }, change, now_ns);
         }
         self.tell_with(now_ns, changes, held.needs);
         let gone = held.take_gone();
         let unnamed_file = held.unnamed_kernel_file();
         drop(held);
-        if has_leaving && let Some(file) = unnamed_file {
-            file.give_ahead(&self.pool);
+        if has_unnamed && let Some((ino, file, is_open)) = unnamed_file {
+            file.give_ahead(&self.pool, ino, is_open);
         }
         if let Some((inode, charged)) = gone {
             self.evict(inode, charged);

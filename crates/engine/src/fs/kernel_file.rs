@@ -10,7 +10,7 @@ mod steering;
 use super::block_file::FILE_BYTES_MAX;
 use super::inode::Body;
 use super::words::FileLines;
-use super::{Attr, BlockFile, Error, Fs, Inode, Operation, Result, Whence};
+use super::{Attr, BlockFile, Error, Fs, Ino, Inode, Operation, Result, Whence};
 use crate::backing::{BackingFile, BackingStatus, Registration};
 
 use crate::pool::Pool;
@@ -350,7 +350,7 @@ impl KernelFile {
     }
 
     /// Gives up the file, its promises and its registration, when nothing keeps the inode any more.
-    pub(super) fn discard<M: Memory>(&self, pool: &Pool<M>) {
+    pub(super) fn discard<M: Memory>(&self, pool: &Pool<M>, ino: Ino) {
         let _discarding = pool.note_discarding();
         // First: the steps that follow have no promises to count.
         self.promise_nothing(pool);
@@ -365,13 +365,17 @@ impl KernelFile {
         self.file.discard();
         drop(self.registration.lock().take());
         // Last: until then its blocks are not free.
-        pool.take_back_ahead(self.ahead.lock().take().unwrap_or(0));
+        pool.take_back_ahead(ino, self.ahead.lock().take().unwrap_or(0));
     }
 
-    /// Gives writers room ahead of the file, once, when it has neither a name nor an open.
-    pub(super) fn give_ahead<M: Memory>(&self, pool: &Pool<M>) {
+    /// Gives writers room ahead of the file, which has no name: once for all its blocks when it is not open.
+    pub(super) fn give_ahead<M: Memory>(&self, pool: &Pool<M>, ino: Ino, is_open: bool) {
         if let Some(ahead) = self.ahead.lock().as_mut().filter(|ahead| **ahead == 0) {
-            *ahead = pool.give_ahead(|| self.status().blocks);
+            let blocks = || self.status().blocks;
+            match is_open {
+                true => pool.give_ahead_of_close(ino, blocks),
+                false => *ahead = pool.give_ahead(ino, blocks),
+            }
         }
     }
 }

@@ -91,7 +91,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if is_last && let Some(file) = inode.kernel_file() {
             file.lines().clear_unless(|| self.opens(inode).all > 0);
             if is_unlinked {
-                file.give_ahead(&self.pool);
+                file.give_ahead(&self.pool, inode.ino, false);
             }
         }
     }

@@ -11,6 +11,7 @@ use super::grants::add_spill;
 use super::member::Member;
 use super::{NoSpace, Pool, Spill};
 use crate::backing::BackingStore;
+use crate::fs::Ino;
 use crate::{BLOCK_BYTES, MemberId, Memory, NodeId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,8 +55,23 @@ struct Room {
     ahead: u64,
     /// Blocks of files without a name, as they were counted when they lost it; room for at most [`AHEAD_BLOCKS_MAX`] is given ahead.
     leaving: u64,
+    /// The file that last lost its name while it was open, and blocks given ahead of it: the kernel tells of its last close later.
+    unclosed: Option<(Ino, u64)>,
     /// Blocks that fallocate promised to files and nobody has written.
     promised: u64,
+}
+
+impl Room {
+    /// Blocks that are to be given ahead.
+    fn wanted_ahead(&self) -> u64 {
+        let unclosed = self.unclosed.map_or(0, |(_, blocks)| blocks);
+        (self.leaving + unclosed).min(AHEAD_BLOCKS_MAX)
+    }
+
+    /// Whether so much is left that none is given ahead.
+    fn has_enough(&self, store: &dyn BackingStore) -> bool {
+        self.lent.saturating_sub(store.used_blocks()) >= AHEAD_BLOCKS_MAX
+    }
 }
 
 impl<M: Memory> Pool<M> {
@@ -264,12 +280,13 @@ impl<M: Memory> Pool<M> {
         self.endangers_promises(margin + promised / 2)
     }
 
-    /// Notes that a file lost its last name, which takes so many blocks; returns the blocks that are counted for it: none when
+    /// Notes that `file`, which takes so many blocks, has neither a name nor an open; returns the blocks that are counted for it: none when
     /// there is room enough.
-    pub(crate) fn give_ahead(&self, blocks: impl FnOnce() -> u64) -> u64 {
+    pub(crate) fn give_ahead(&self, file: Ino, blocks: impl FnOnce() -> u64) -> u64 {
         let Some(store) = self.store() else { return 0 };
         let mut room = self.lent.room.lock();
-        if room.lent.saturating_sub(store.used_blocks()) >= AHEAD_BLOCKS_MAX {
+        room.unclosed.take_if(|(unclosed, _)| *unclosed == file);
+        if room.has_enough(store) {
             return 0;
         }
         let blocks = blocks();
@@ -278,13 +295,28 @@ impl<M: Memory> Pool<M> {
         blocks
     }
 
-    /// Takes blocks back that were given ahead of a file, now that it is gone.
-    pub(crate) fn take_back_ahead(&self, blocks: u64) {
-        if let Some(store) = self.store().filter(|_| blocks > 0) {
+    /// Notes that `file` lost its name while it was open. Its last close may be on its way, or never come: a part of the room is given ahead of the
+    /// last such file only.
+    pub(crate) fn give_ahead_of_close(&self, file: Ino, blocks: impl FnOnce() -> u64) {
+        let Some(store) = self.store() else { return };
+        let mut room = self.lent.room.lock();
+        if !room.has_enough(store) {
+            room.unclosed = Some((file, blocks().min(AHEAD_BLOCKS_MAX / 4)));
+            self.settle(&mut room, store);
+        }
+    }
+
+    /// Takes blocks back that were given ahead of `file`, now that it is gone.
+    pub(crate) fn take_back_ahead(&self, file: Ino, blocks: u64) {
+        if let Some(store) = self
+            .store()
+            .filter(|_| blocks > 0 || self.lent.is_ahead.load(Ordering::Relaxed))
+        {
             let mut room = self.lent.room.lock();
             room.leaving -= blocks;
+            room.unclosed.take_if(|(unclosed, _)| *unclosed == file);
             // Little is left to the next look: to change the store's limit takes four system calls.
-            if room.leaving + AHEAD_BLOCKS_SLACK <= room.ahead {
+            if room.wanted_ahead() + AHEAD_BLOCKS_SLACK <= room.ahead {
                 self.settle(&mut room, store);
             }
         }
@@ -296,7 +328,7 @@ impl<M: Memory> Pool<M> {
             return false;
         };
         let room = self.lent.room.lock();
-        room.leaving >= AHEAD_BLOCKS_MAX / 2 && room.lent.saturating_sub(store.used_blocks()) < AHEAD_BLOCKS_MAX
+        room.leaving >= AHEAD_BLOCKS_MAX / 2 && !room.has_enough(store)
     }
 
     /// Tells that blocks of files that are gone are being freed, or soon will be, until what it gives is dropped.
@@ -323,7 +355,7 @@ impl<M: Memory> Pool<M> {
 
     /// Has the store give as much room ahead as files without a name take.
     fn settle(&self, room: &mut Room, store: &dyn BackingStore) {
-        let wanted = room.leaving.min(AHEAD_BLOCKS_MAX);
+        let wanted = room.wanted_ahead();
         // A file that is removed while something runs on it takes its blocks until that ends.
         if wanted < room.ahead && store.has_leaving() {
             return;

@@ -463,6 +463,10 @@ impl<M: Disks> Memory for Cached<M> {
         let Some(disk) = disk else {
             return self.below.persist_each(stretches);
         };
+        if stretches.len() > 1 && !disk.1.saving.is_hopeless() {
+            let range = |(at, bytes): &(Block, usize)| at.index()..at.index() + bytes.div_ceil(BLOCK_BYTES) as u64;
+            self.save_together(disk, stretches.iter().map(range));
+        }
         let mut saved = Ok(());
         for (at, bytes) in stretches {
             saved = self.save_bytes(disk, *at, 0, *bytes).and(saved);

@@ -13,4 +13,4 @@ mod memory;
 pub mod pool;
 
 pub use homenode_policy::{AccessKind, BLOCK_BYTES, Block, CpuId, FileAccess, MemberId, NodeId};
-pub use memory::{Clock, Disks, Meanwhile, Memory, MemoryError, Starved, Transfer};
+pub use memory::{Clock, Disks, FrameWrite, Meanwhile, Memory, MemoryError, Starved, Transfer};

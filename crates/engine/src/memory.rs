@@ -401,11 +401,29 @@ pub trait Disks: Memory {
     /// [`MemoryError`] when not all of them were written; each may be old or new then.
     fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError>;
 
+    /// Carries out writes of one member, and notes which were: in any order, or at the same time.
+    fn write_each(&self, writes: &mut [FrameWrite<'_>]) {
+        for write in writes {
+            write.is_written = self.write(write.first, write.frames).is_ok();
+        }
+    }
+
     /// Makes all writes durable that returned before the call.
     ///
     /// # Errors
     /// [`MemoryError`] when that is not sure: of none of those that were not durable before.
     fn flush(&self, member: MemberId) -> Result<(), MemoryError>;
+}
+
+/// A write of frames to the blocks of a disk from `first` on.
+#[derive(Debug)]
+pub struct FrameWrite<'a> {
+    /// First block.
+    pub first: Block,
+    /// Frames, [`Disks::BLOCKS_MAX`] at most.
+    pub frames: &'a [Block],
+    /// Whether all of them were written.
+    pub is_written: bool,
 }
 
 /// A read of a disk that is carried out by other means than [`Disks::read`]: pieces of memory that are read from byte `offset` of a file on.

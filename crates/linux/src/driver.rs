@@ -10,6 +10,7 @@ mod ram;
 mod reads;
 mod ring;
 mod uring_file;
+mod writes;
 
 pub use arena::{Arena, ArenaError};
 pub use frame_reads::{Came, FrameReads};
@@ -18,6 +19,7 @@ pub use uring_file::{OpenError, RingError, UringFile, UringOptions, UringQueue};
 
 pub(crate) use reads::Reads;
 pub(crate) use ring::single_issuer;
+pub(crate) use writes::Writes;
 
 use homenode_engine::blk::Errno;
 

@@ -32,7 +32,9 @@ use durable::{DurableMember, MissingMember};
 use headroom::{Groups, Headroom};
 use homenode_engine::cache::Fetch;
 use homenode_engine::pool::MemberKind;
-use homenode_engine::{BLOCK_BYTES, Block, Disks, Meanwhile, MemberId, Memory, MemoryError, NodeId, Starved, Transfer};
+use homenode_engine::{
+    BLOCK_BYTES, Block, Disks, FrameWrite, Meanwhile, MemberId, Memory, MemoryError, NodeId, Starved, Transfer,
+};
 use homenode_shared::is_lost;
 use mapping::{HUGE_BYTES, Mapping};
 use parking_lot::RwLock;
@@ -570,6 +572,14 @@ impl Disks for NodeMemory {
         let disk = self.disk(first.member())?;
         let written = disk.write(first.index(), Frames::of(&self.table, frames));
         written.map_err(|_| MemoryError)
+    }
+
+    fn write_each(&self, writes: &mut [FrameWrite<'_>]) {
+        if let Some(write) = writes.first()
+            && let Ok(disk) = self.disk(write.first.member())
+        {
+            disk.write_each(&self.table, writes);
+        }
     }
 
     fn flush(&self, member: MemberId) -> Result<(), MemoryError> {

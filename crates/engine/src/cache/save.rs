@@ -8,7 +8,7 @@
 use super::failures::Failures;
 use super::{Cache, Cached, Disk};
 use crate::log::planted::{Planted, is_planted};
-use crate::{BLOCK_BYTES, Block, Disks, MemoryError};
+use crate::{BLOCK_BYTES, Block, Disks, FrameWrite, MemoryError};
 use parking_lot::{Condvar, Mutex};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -20,8 +20,10 @@ const DIRTY_SHARE: u64 = 10;
 const DIRTY_SHARE_MAX: (u64, u64) = (3, 4);
 /// Parts of a block in which what stores owe is counted.
 const OWED_PARTS: u64 = 64;
-/// Most blocks of a request.
-const RUN_BLOCKS: usize = 256;
+/// Most blocks that a thread writes at the same time.
+const BATCH_BLOCKS: usize = 256;
+/// Most runs of them, a request each.
+const RUNS_MAX: usize = 32;
 /// Threads that write a little to one disk at a time: others do not wait for one that is slow.
 const SAVERS_MAX: usize = 4;
 /// Writes that fail in a row, by any threads, after which a sync and a thread that waits for room give up.
@@ -47,8 +49,8 @@ pub(super) struct Saving {
     owed: AtomicI64,
     /// Writes that failed since one succeeded.
     failed_in_a_row: AtomicU32,
-    /// Most blocks of the next request.
-    run_blocks: AtomicU32,
+    /// Most blocks of the next batch.
+    batch_blocks: AtomicU32,
     /// Where those who write a little go on.
     cursor: AtomicU64,
 }
@@ -58,12 +60,15 @@ struct Writes {
     begun: u64,
     /// Each with its number.
     under_way: Vec<(u64, Range<u64>)>,
+    /// Batches that they belong to.
+    batches: usize,
     failures: Failures,
 }
 
-/// Result of writing the dirty blocks up to `behind`.
+/// Result of writing some dirty blocks up to `behind`.
 struct Saved {
     behind: u64,
+    blocks: usize,
     result: Result<(), MemoryError>,
 }
 
@@ -71,7 +76,8 @@ impl Default for Saving {
     fn default() -> Self {
         let writes = Writes {
             begun: 0,
-            under_way: Vec::with_capacity(64),
+            under_way: Vec::with_capacity(SAVERS_MAX * RUNS_MAX * 2),
+            batches: 0,
             failures: Failures::default(),
         };
         Self {
@@ -83,7 +89,7 @@ impl Default for Saving {
             dirty: AtomicI64::new(0),
             owed: AtomicI64::new(0),
             failed_in_a_row: AtomicU32::new(0),
-            run_blocks: AtomicU32::new(u32::MAX),
+            batch_blocks: AtomicU32::new(u32::MAX),
             cursor: AtomicU64::new(0),
         }
     }
@@ -131,20 +137,20 @@ impl Saving {
         self.failed_in_a_row.load(Ordering::Relaxed) >= FAILURES_MAX
     }
 
-    /// Makes the next requests shorter, or longer again, after one of so many blocks.
+    /// Makes the next batches smaller, or larger again, after one of so many blocks.
     fn adapt(&self, is_written: bool, blocks: usize) {
         if !is_written {
             self.failed_in_a_row.fetch_add(1, Ordering::Relaxed);
         } else if self.failed_in_a_row.load(Ordering::Relaxed) > 0 {
             self.failed_in_a_row.store(0, Ordering::Relaxed);
         }
-        let now = self.run_blocks.load(Ordering::Relaxed);
+        let now = self.batch_blocks.load(Ordering::Relaxed);
         let next = match is_written {
             true => now.saturating_mul(2),
             false => u32::try_from(blocks / 4).unwrap_or(now).max(1),
         };
         if next != now {
-            self.run_blocks.store(next, Ordering::Relaxed);
+            self.batch_blocks.store(next, Ordering::Relaxed);
         }
     }
 }
@@ -173,7 +179,7 @@ impl<M: Disks> Cached<M> {
         let failures_max = if disk.saving.is_hopeless() { 2 } else { FAILURES_MAX };
         let (mut at, mut failures) = (range.start, 0);
         while let Some(first) = disk.index.next_dirty(at, range.end) {
-            let saved = self.save_run((cache, disk), first, range.end);
+            let saved = self.save_batch((cache, disk), first..range.end);
             at = saved.behind;
             if saved.result.is_err() {
                 failures += 1;
@@ -181,13 +187,11 @@ impl<M: Disks> Cached<M> {
                     break;
                 }
                 // Again, with fewer blocks: so that those beside one that cannot be written are. Then what lies behind it.
-                if saved.behind > first + 1 {
-                    at = first;
-                    continue;
-                }
+                at = if saved.blocks > 1 { first } else { first + 1 };
+                continue;
             }
             // It is dirty, and being written: or looked at just now by one who evicts.
-            if at == first && !disk.saving.wait(&(first..first + 1)) {
+            if saved.blocks == 0 && !disk.saving.wait(&(first..first + 1)) {
                 looks += 1;
                 match looks {
                     ..YIELDS => std::thread::yield_now(),
@@ -204,6 +208,25 @@ impl<M: Disks> Cached<M> {
             return Err(MemoryError);
         }
         Ok(())
+    }
+
+    /// Writes what is dirty of some ranges at the same time, as far as that succeeds at once and nobody else writes it: a sync of them has less to do.
+    pub(super) fn save_together(&self, (cache, disk): (&Cache, &Disk), ranges: impl Iterator<Item = Range<u64>>) {
+        let mut batch = Batch::new(cache, disk);
+        for mut range in ranges {
+            while let Some(behind) = batch.take(range.clone()) {
+                if batch.count == 0 {
+                    break;
+                }
+                if self.write_batch(&mut batch).is_err() {
+                    return;
+                }
+                batch = Batch::new(cache, disk);
+                range.start = behind;
+            }
+        }
+        // A sync that follows hears of the failure of what it needs.
+        let _ = self.write_batch(&mut batch);
     }
 
     /// Makes all writes durable that have ended.
@@ -225,26 +248,41 @@ impl<M: Disks> Cached<M> {
         })
     }
 
-    /// Writes dirty blocks that lie one behind the other, `first` and those behind it.
-    fn save_run(&self, (cache, disk): (&Cache, &Disk), first: u64, end: u64) -> Saved {
-        const { assert!(M::BLOCKS_MAX <= RUN_BLOCKS, "a request fits") };
-        let most = u64::from(disk.saving.run_blocks.load(Ordering::Relaxed)).min(M::BLOCKS_MAX as u64);
-        let most = first..end.min(first + most);
-        let mut batch = Batch::new(cache, disk, most.clone());
-        let mut places = [Block::new(disk.member, 0); RUN_BLOCKS];
-        for frame in most.map_while(|at| disk.index.begin_save(at)) {
-            batch.frames[batch.count] = frame;
-            places[batch.count] = cache.block(frame);
-            batch.count += 1;
+    /// Writes dirty blocks of a range, the first ones.
+    fn save_batch(&self, (cache, disk): (&Cache, &Disk), range: Range<u64>) -> Saved {
+        let mut batch = Batch::new(cache, disk);
+        let behind = batch.take(range.clone()).unwrap_or(range.end);
+        let result = self.write_batch(&mut batch);
+        Saved {
+            behind,
+            blocks: batch.count,
+            result,
         }
-        let (behind, mut result) = (first + batch.count as u64, Ok(()));
-        if batch.count > 0 {
-            // Stores of threads that found one of them dirty are read below.
-            cache.slots.barrier_outside();
-            result = self.below.write(Block::new(disk.member, first), &places[..batch.count]);
-            batch.is_written = result.is_ok();
+    }
+
+    fn write_batch(&self, batch: &mut Batch<'_>) -> Result<(), MemoryError> {
+        const { assert!(M::BLOCKS_MAX >= BATCH_BLOCKS, "a run is one request") };
+        let Batch { cache, disk, .. } = *batch;
+        if batch.count == 0 {
+            return Ok(());
         }
-        Saved { behind, result }
+        // Stores of threads that found one of them dirty are read below.
+        cache.slots.barrier_outside();
+        let mut writes: [FrameWrite<'_>; RUNS_MAX] = std::array::from_fn(|nth| FrameWrite {
+            first: Block::new(disk.member, batch.runs[nth].first),
+            frames: &batch.places[batch.runs[nth].places()],
+            is_written: false,
+        });
+        let writes = &mut writes[..batch.run_count];
+        self.below.write_each(writes);
+        let mut result = Ok(());
+        for (run, write) in batch.runs.iter_mut().zip(writes) {
+            run.is_written = write.is_written;
+            if !run.is_written {
+                result = Err(MemoryError);
+            }
+        }
+        result
     }
 
     /// Writes some dirty blocks of a disk, a batch, where the last time ended; gives how many.
@@ -252,7 +290,7 @@ impl<M: Disks> Cached<M> {
     /// # Errors
     /// [`MemoryError`] when they could not be written.
     pub(super) fn save_some_of(&self, (cache, disk): (&Cache, &Disk)) -> Result<u64, MemoryError> {
-        let savers = disk.saving.writes.lock().under_way.len();
+        let savers = disk.saving.writes.lock().batches;
         let from = disk.saving.cursor.load(Ordering::Relaxed);
         let end = disk.index.blocks();
         let next = || {
@@ -263,9 +301,9 @@ impl<M: Disks> Cached<M> {
         let Some(first) = (savers < SAVERS_MAX).then(next).flatten() else {
             return Ok(0);
         };
-        let Saved { behind, result } = self.save_run((cache, disk), first, end);
-        disk.saving.cursor.store(behind.max(first + 1), Ordering::Relaxed);
-        result.map(|()| behind - first)
+        let saved = self.save_batch((cache, disk), first..end);
+        disk.saving.cursor.store(saved.behind.max(first + 1), Ordering::Relaxed);
+        saved.result.map(|()| saved.blocks as u64)
     }
 
     /// Writes some dirty blocks, a batch of each disk that is meant; gives how many.
@@ -305,30 +343,97 @@ impl<M: Disks> Cached<M> {
 struct Batch<'a> {
     cache: &'a Cache,
     disk: &'a Disk,
+    frames: [u32; BATCH_BLOCKS],
+    /// The frames as blocks of their members.
+    places: [Block; BATCH_BLOCKS],
+    count: usize,
+    /// Most blocks.
+    most: usize,
+    runs: [Run; RUNS_MAX],
+    run_count: usize,
+}
+
+/// Blocks that lie one behind the other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
     /// Number of the write.
     number: u64,
     first: u64,
-    frames: [u32; RUN_BLOCKS],
+    /// Its frames among those of the batch.
+    from: usize,
     count: usize,
     is_written: bool,
 }
 
+impl Run {
+    fn places(&self) -> Range<usize> {
+        self.from..self.from + self.count
+    }
+
+    fn blocks(&self) -> Range<u64> {
+        self.first..self.first + self.count as u64
+    }
+}
+
 impl<'a> Batch<'a> {
-    fn new(cache: &'a Cache, disk: &'a Disk, most: Range<u64>) -> Self {
+    fn new(cache: &'a Cache, disk: &'a Disk) -> Self {
+        let most = disk.saving.batch_blocks.load(Ordering::Relaxed) as usize;
+        disk.saving.writes.lock().batches += 1;
         Self {
             cache,
             disk,
-            first: most.start,
-            number: disk.saving.begin(most),
-            frames: [0; RUN_BLOCKS],
+            frames: [0; BATCH_BLOCKS],
+            places: [Block::new(disk.member, 0); BATCH_BLOCKS],
             count: 0,
-            is_written: false,
+            most: most.min(BATCH_BLOCKS),
+            runs: [Run::default(); RUNS_MAX],
+            run_count: 0,
         }
     }
 
-    fn end(&mut self, is_clean: bool) {
+    /// Takes dirty blocks of a range; returns where it stopped, because it has enough or the block there is held by somebody else.
+    fn take(&mut self, range: Range<u64>) -> Option<u64> {
         let Self { cache, disk, .. } = *self;
-        for (at, frame) in (self.first..).zip(&self.frames[..self.count]) {
+        let mut at = range.start;
+        while let Some(first) = disk.index.next_dirty(at, range.end) {
+            if self.count == self.most || self.run_count == RUNS_MAX {
+                return Some(first);
+            }
+            let most = first..range.end.min(first + (self.most - self.count) as u64);
+            // Before a block is dirty no more: who finds it so waits for the write.
+            let number = disk.saving.begin(most.clone());
+            let from = self.count;
+            for frame in most.map_while(|at| disk.index.begin_save(at)) {
+                self.frames[self.count] = frame;
+                self.places[self.count] = cache.block(frame);
+                self.count += 1;
+            }
+            let count = self.count - from;
+            if count == 0 {
+                disk.saving.end(number, None);
+                return Some(first);
+            }
+            self.runs[self.run_count] = Run {
+                number,
+                first,
+                from,
+                count,
+                is_written: false,
+            };
+            self.run_count += 1;
+            at = first + count as u64;
+        }
+        None
+    }
+
+    fn end(&self, run: &Run) {
+        let Self { cache, disk, .. } = *self;
+        if run.is_written {
+            // Before the frames are clean: whoever finds them so makes it durable.
+            disk.saving.is_unflushed.store(true, Ordering::SeqCst);
+        }
+        let is_clean = run.is_written || is_planted(Planted::FailedIsClean);
+        for (at, frame) in run.blocks().zip(&self.frames[run.places()]) {
             cache.note_clean(disk, *frame);
             if is_clean {
                 cache.slice(*frame).saved.fetch_add(1, Ordering::Relaxed);
@@ -337,22 +442,19 @@ impl<'a> Batch<'a> {
                 cache.note_dirty(disk, *frame);
             }
         }
+        disk.saving.end(run.number, (!run.is_written).then(|| run.blocks()));
     }
 }
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        let (saving, blocks) = (&self.disk.saving, self.first..self.first + self.count as u64);
+        let runs = &self.runs[..self.run_count];
+        runs.iter().for_each(|run| self.end(run));
+        let saving = &self.disk.saving;
         if self.count > 0 {
-            if self.is_written {
-                // Before the frames are clean: whoever finds them so makes it durable.
-                saving.is_unflushed.store(true, Ordering::SeqCst);
-            }
-            self.end(self.is_written || is_planted(Planted::FailedIsClean));
-            saving.adapt(self.is_written, self.count);
+            saving.adapt(runs.iter().all(|run| run.is_written), self.count);
         }
-        let has_failed = self.count > 0 && !self.is_written;
-        saving.end(self.number, has_failed.then_some(blocks));
+        saving.writes.lock().batches -= 1;
     }
 }
 
@@ -382,7 +484,7 @@ impl Cache {
 
     /// Whether a request is owed before others of a disk's blocks become dirty.
     fn is_in_debt(&self, disk: &Disk) -> bool {
-        let request = (RUN_BLOCKS as u64).min(self.dirty_max() / 16).max(1);
+        let request = (BATCH_BLOCKS as u64).min(self.dirty_max() / 16).max(1);
         count(&disk.saving.owed) >= request * OWED_PARTS && count(&disk.saving.dirty) > 0
     }
 

@@ -2,12 +2,13 @@
 
 mod begun;
 mod tail;
+mod together;
 
 use super::*;
-use crate::Transfer;
 use crate::fs::{Asking, Fs, NewInode};
 use crate::pool::{Machine, MemberKind};
 use crate::{Clock, CpuId};
+use crate::{FrameWrite, Transfer};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
@@ -35,6 +36,10 @@ struct Inner {
     /// First block and number of blocks of each read.
     reads: Mutex<Vec<(u64, usize)>>,
     writes: Mutex<Vec<(u64, usize)>>,
+    /// Number of writes that were made at the same time, each time.
+    together: Mutex<Vec<usize>>,
+    /// Block that cannot be written.
+    broken: Mutex<Option<u64>>,
     /// Reads that were begun, where the disk has a way for that.
     begun: Option<Mutex<Vec<Fetch>>>,
     /// No read is begun any more.
@@ -104,6 +109,8 @@ impl TestDisk {
             disk: Mutex::new(vec![0; blocks * BLOCK_BYTES]),
             reads: Mutex::default(),
             writes: Mutex::default(),
+            together: Mutex::default(),
+            broken: Mutex::default(),
         }))
     }
 
@@ -240,6 +247,9 @@ impl Disks for TestDisk {
     fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
         self.0.writes.lock().push((first.index(), frames.len()));
         let blocks = first.index()..first.index() + frames.len() as u64;
+        if self.0.broken.lock().is_some_and(|broken| blocks.contains(&broken)) {
+            return Err(MemoryError);
+        }
         let _under_way = UnderWay::new(&self.0.under_way, blocks);
         for (at, frame) in (0..).zip(frames) {
             let start = self.place(first.plus(at));
@@ -250,6 +260,13 @@ impl Disks for TestDisk {
             self.0.disk.lock()[start..start + BLOCK_BYTES].copy_from_slice(&bytes);
         }
         Ok(())
+    }
+
+    fn write_each(&self, writes: &mut [FrameWrite<'_>]) {
+        self.0.together.lock().push(writes.len());
+        for write in writes {
+            write.is_written = self.write(write.first, write.frames).is_ok();
+        }
     }
 
     fn flush(&self, _: MemberId) -> Result<(), MemoryError> {

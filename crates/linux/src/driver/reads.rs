@@ -153,7 +153,7 @@ impl<T> Reads<T> {
     pub(crate) fn wait(&mut self) {
         if let Some(ring) = &mut self.ring
             && ring.in_flight > 0
-            && ring.wait().is_err()
+            && ring.wait(1).is_err()
         {
             self.close();
         }

@@ -102,15 +102,12 @@ impl Ring {
         self.ring.as_raw_fd()
     }
 
-    /// [`Ring::enter`] that waits until there is a result, or a signal comes.
+    /// [`Ring::enter`] that waits until there are so many results, or a signal comes.
     ///
     /// # Errors
     /// See [`Ring::enter`].
-    pub(super) fn wait(&mut self) -> io::Result<()> {
-        match self.ring.submit_and_wait(1) {
-            Err(error) if !is_passing(&error) => Err(error),
-            _ => Ok(()),
-        }
+    pub(super) fn wait(&mut self, results: usize) -> io::Result<()> {
+        self.submit(results)
     }
 
     /// Whether the kernel has taken all that was pushed.
@@ -135,11 +132,19 @@ impl Ring {
     /// # Errors
     /// It will never take any: another thread began with the ring, for example.
     pub(super) fn enter(&mut self) -> io::Result<()> {
+        self.submit(0)
+    }
+
+    fn submit(&mut self, wait_for: usize) -> io::Result<()> {
         if !self.is_enabled {
             self.ring.submitter().register_enable_rings()?;
             self.is_enabled = true;
         }
-        match self.ring.submit() {
+        let submitted = match wait_for {
+            0 => self.ring.submit(),
+            _ => self.ring.submit_and_wait(wait_for),
+        };
+        match submitted {
             Err(error) if !is_passing(&error) => Err(error),
             Ok(submitted) if submitted > 0 && !self.has_near_workers => {
                 self.has_near_workers = true;
@@ -301,7 +306,7 @@ mod tests {
         }
         writer.write_all(&[1]).unwrap();
         while ring.in_flight > 0 {
-            ring.wait().unwrap();
+            ring.wait(1).unwrap();
             ring.take(|_, result| assert_eq!(result, 1)).unwrap();
         }
         found

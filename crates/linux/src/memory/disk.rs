@@ -4,13 +4,16 @@
 //! flushed: RWF_DSYNC makes the kernel flush a device twice. Flushes are made one at a time, each for all who asked before it began, so that no flush
 //! hides that the one before it failed: a disk tells of bytes that it lost only once.
 //!
-//! Cost: a system call for a read, one more for a write, which asks whether the file is whole; neither memory nor a lock is taken for reads and writes.
+//! Writes of scattered blocks are made at the same time, by a ring that one thread uses at a time: the others write one after the other meanwhile.
+//!
+//! Cost: a system call for a read, one more for a write, which asks whether the file is whole; neither memory nor a lock that others wait for is taken
+//! for reads and writes.
 
 use super::durable::{MemberFile, MemberFileError, identity};
 use super::table::Table;
-use crate::driver::Reads;
+use crate::driver::{Reads, Writes};
 use homenode_engine::cache::Fetch;
-use homenode_engine::{BLOCK_BYTES, Block, Disks, MemberId};
+use homenode_engine::{BLOCK_BYTES, Block, Disks, FrameWrite, MemberId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::fs::FileType;
 use std::io;
@@ -18,6 +21,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Most frames of a request.
@@ -32,6 +36,8 @@ pub(super) struct DiskMember {
     file: MemberFile,
     flushes: Flushes,
     begun: Mutex<Begun>,
+    /// `None` where the kernel makes no ring.
+    together: OnceLock<Option<Mutex<Writes>>>,
     /// Requests that failed.
     errors: AtomicU64,
     /// It is a file that somebody has cut off.
@@ -44,6 +50,7 @@ impl DiskMember {
             file,
             flushes: Flushes::default(),
             begun: Mutex::new(Begun::Unmade),
+            together: OnceLock::new(),
             errors: AtomicU64::new(0),
             was_cut: AtomicBool::new(false),
         }
@@ -155,6 +162,46 @@ impl DiskMember {
         self.counted(written)
     }
 
+    /// Carries out writes, of which there are no more frames in all than of one; notes which were.
+    ///
+    /// # Panics
+    /// When some are not within the member, or there are too many frames.
+    pub(super) fn write_each(&self, table: &Table, writes: &mut [FrameWrite<'_>]) {
+        if writes.len() > 1 && self.check_whole().is_ok() {
+            self.write_together(table, writes);
+        }
+        // What could not be written so is tried once more: only part of it may have been.
+        for write in writes.iter_mut().filter(|write| !write.is_written) {
+            let from: Frames<'_> = Frames::of(table, write.frames);
+            write.is_written = self.write(write.first.index(), from).is_ok();
+        }
+    }
+
+    fn write_together(&self, table: &Table, writes: &mut [FrameWrite<'_>]) {
+        let make = || Some(Mutex::new(Writes::new().ok()?));
+        let Some(Some(mut ring)) = self.together.get_or_init(make).as_ref().map(Mutex::try_lock) else {
+            return;
+        };
+        let (mut pieces, mut count) = ([NONE; FRAMES_MAX], 0);
+        let mut ends = [0; FRAMES_MAX];
+        for (write, end) in writes.iter().zip(&mut ends) {
+            self.check_within(write.first.index(), write.frames.len() as u64);
+            count += add_pieces(table, write.frames, &mut pieces[count..]);
+            *end = count;
+        }
+        let mut from = 0;
+        let lists = writes.iter().zip(ends).map(|(write, end)| {
+            let list = &pieces[std::mem::replace(&mut from, end)..end];
+            (write.first.index() * BLOCK_BYTES as u64, list)
+        });
+        let mut written = [0; FRAMES_MAX];
+        // SAFETY: the pieces lie in ranges that the table answered for, as in `Frames::transfer`.
+        unsafe { ring.all(self.descriptor(), lists, |nth, bytes| written[nth] = bytes.unwrap_or(0)) };
+        for (write, bytes) in writes.iter_mut().zip(written) {
+            write.is_written = bytes == write.frames.len() * BLOCK_BYTES;
+        }
+    }
+
     /// Makes all durable that was written before. After a failure it fails for ever.
     pub(super) fn flush(&self) -> io::Result<()> {
         // The kernel asks nothing of a device without a volatile cache.
@@ -178,6 +225,15 @@ impl DiskMember {
         Ok(())
     }
 
+    fn check_within(&self, first: u64, blocks: u64) {
+        let all = self.file.blocks();
+        assert!(
+            first <= all && blocks <= all - first,
+            "{blocks} blocks from {first} are not within the {all} of {}",
+            self.path().display()
+        );
+    }
+
     fn counted(&self, done: io::Result<()>) -> io::Result<()> {
         done.inspect_err(|_| {
             // Relaxed: a figure.
@@ -191,13 +247,7 @@ impl DiskMember {
         first: u64,
         mut frames: Frames<'_, MOST>,
     ) -> io::Result<()> {
-        let all = self.file.blocks();
-        let blocks = (frames.bytes() / BLOCK_BYTES) as u64;
-        assert!(
-            first <= all && blocks <= all - first,
-            "{blocks} blocks from {first} are not within the {all} of {}",
-            self.path().display()
-        );
+        self.check_within(first, (frames.bytes() / BLOCK_BYTES) as u64);
         let mut at = first * BLOCK_BYTES as u64;
         while frames.bytes() > 0 {
             match frames.transfer(operation, &self.file, at) {
@@ -242,6 +292,34 @@ enum Operation {
     Write,
 }
 
+const NONE: libc::iovec = libc::iovec {
+    iov_base: ptr::null_mut(),
+    iov_len: 0,
+};
+
+/// Lists the memory of frames, one piece where they lie one behind the other; returns how many pieces there are.
+///
+/// # Panics
+/// When there are more than there is room for, or one is no block of a member in memory.
+fn add_pieces(table: &Table, frames: &[Block], to: &mut [libc::iovec]) -> usize {
+    assert!(frames.len() <= to.len(), "{} frames in a request", frames.len());
+    let mut count = 0;
+    for frame in frames {
+        let start = table.range(*frame, 0, BLOCK_BYTES).cast();
+        match to[..count].last_mut() {
+            Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == start => last.iov_len += BLOCK_BYTES,
+            _ => {
+                to[count] = libc::iovec {
+                    iov_base: start,
+                    iov_len: BLOCK_BYTES,
+                };
+                count += 1;
+            }
+        }
+    }
+    count
+}
+
 /// Memory of a request of `MOST` frames at most: those that lie one behind the other are one piece.
 pub(super) struct Frames<'a, const MOST: usize = FRAMES_MAX> {
     pieces: [libc::iovec; MOST],
@@ -256,25 +334,8 @@ impl<'a, const MOST: usize> Frames<'a, MOST> {
     /// # Panics
     /// When there are too many, or one is no block of a member in memory.
     pub(super) fn of(table: &'a Table, frames: &[Block]) -> Self {
-        const NONE: libc::iovec = libc::iovec {
-            iov_base: ptr::null_mut(),
-            iov_len: 0,
-        };
-        assert!(frames.len() <= MOST, "{} frames in a request", frames.len());
-        let (mut pieces, mut count) = ([NONE; MOST], 0);
-        for frame in frames {
-            let start = table.range(*frame, 0, BLOCK_BYTES).cast();
-            match pieces[..count].last_mut() {
-                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == start => last.iov_len += BLOCK_BYTES,
-                _ => {
-                    pieces[count] = libc::iovec {
-                        iov_base: start,
-                        iov_len: BLOCK_BYTES,
-                    };
-                    count += 1;
-                }
-            }
-        }
+        let mut pieces = [NONE; MOST];
+        let count = add_pieces(table, frames, &mut pieces);
         Self {
             pieces,
             left: 0..count,

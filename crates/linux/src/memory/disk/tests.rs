@@ -62,6 +62,16 @@ fn seed(memory: &NodeMemory, index: u64) -> Option<u64> {
         .then_some(seed)
 }
 
+/// The write of frames to the blocks from `first` on, in runs of so many.
+fn runs(first: u64, frames: &[Block], blocks: usize) -> impl Iterator<Item = FrameWrite<'_>> {
+    let run = move |(nth, frames)| FrameWrite {
+        first: block(first + (nth * blocks) as u64),
+        frames,
+        is_written: false,
+    };
+    frames.chunks(blocks).enumerate().map(run)
+}
+
 /// Requests of any length from and to any frames, against an array.
 fn check_against_model(path: &Path) {
     let memory = memory(path);
@@ -98,7 +108,15 @@ fn check_against_model(path: &Path) {
                 in_frames[usize::try_from(*index).unwrap()] = seed;
                 on_disk[at] = seed;
             }
-            memory.write(block(first), &named).unwrap();
+            if random.bool() {
+                memory.write(block(first), &named).unwrap();
+            } else {
+                let longest = random.usize(1..=256);
+                let mut runs: Vec<FrameWrite<'_>> = runs(first, &named, longest).collect();
+                random.shuffle(&mut runs);
+                memory.write_each(&mut runs);
+                assert!(runs.iter().all(|run| run.is_written));
+            }
         } else {
             memory.read(block(first), &named).unwrap();
             for (at, index) in (place..).zip(&frames) {
@@ -220,6 +238,10 @@ fn a_full_disk_fails_each_write_and_keeps_its_data() {
     assert_eq!(memory.write(block(104), &frames), Err(MemoryError));
     assert_eq!(memory.write(block(1000), &frames), Err(MemoryError));
     assert_eq!(memory.errors(DISK), 2);
+    let mut writes: Vec<FrameWrite<'_>> = runs(100, &frames, 4).collect();
+    memory.write_each(&mut writes);
+    assert_eq!([&writes[0], &writes[1]].map(|write| write.is_written), [true, false]);
+    assert_eq!(memory.errors(DISK), 3);
     // A write that failed was told of: it does not make flushes fail.
     memory.write(block(100), &frames[..4]).unwrap();
     memory.read(block(100), &frames[4..]).unwrap();

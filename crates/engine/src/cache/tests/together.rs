@@ -1,0 +1,92 @@
+//! Scattered blocks that a sync writes at the same time.
+
+use super::*;
+
+const BLOCKS: u64 = 8192;
+/// Blocks between the starts of runs.
+const GAP: u64 = 50;
+
+/// A cache where two blocks in each [`GAP`] are dirty, `runs` times.
+fn cached(runs: u64) -> (Cached<TestDisk>, TestDisk, Vec<(Block, usize)>) {
+    let frames = 1024;
+    let disk = TestDisk::new(frames as usize, usize::try_from(BLOCKS).expect("small"));
+    let slice = SliceOptions {
+        member: FRAMES,
+        node: NodeId(0),
+        frames,
+    };
+    let cached = Cached::new(disk.clone(), &[slice], &[vec![10]]);
+    cached.add_disk(MemberId(0), NodeId(0), index(BLOCKS));
+    let stretches = (0..runs).map(|run| (Block::new(MemberId(0), run * GAP), 2 * BLOCK_BYTES));
+    let stretches: Vec<(Block, usize)> = stretches.collect();
+    for (at, bytes) in &stretches {
+        cached.store(*at, 0, &vec![7; *bytes]).expect("the disk is sound");
+    }
+    (cached, disk, stretches)
+}
+
+/// Runs that are on the disk.
+fn written(disk: &TestDisk, stretches: &[(Block, usize)]) -> Vec<u64> {
+    let is_there = |at: Block| {
+        let start = disk.place(at);
+        disk.0.disk.lock()[start..start + 2 * BLOCK_BYTES]
+            .iter()
+            .all(|byte| *byte == 7)
+    };
+    let starts = stretches.iter().map(|(at, _)| *at);
+    starts.filter(|at| is_there(*at)).map(Block::index).collect()
+}
+
+#[test]
+fn a_sync_writes_scattered_blocks_at_the_same_time() {
+    let (cached, disk, stretches) = cached(40);
+    cached.persist_each(&stretches).expect("the disk is sound");
+    assert_eq!(*disk.0.together.lock(), [32, 8]);
+    assert!(disk.0.writes.lock().iter().all(|(_, blocks)| *blocks == 2));
+    assert_eq!(written(&disk, &stretches).len(), 40);
+    // The same with all blocks of the disk.
+    let (cached, disk, stretches) = self::cached(40);
+    cached.persist_all(MemberId(0)).expect("the disk is sound");
+    assert_eq!(*disk.0.together.lock(), [32, 8]);
+    assert_eq!(written(&disk, &stretches).len(), 40);
+    assert_eq!(cached.cache_status().slices[0].dirty_bytes, 0);
+}
+
+#[test]
+fn a_block_that_cannot_be_written_keeps_no_other_back() {
+    let (cached, disk, stretches) = cached(40);
+    *disk.0.broken.lock() = Some(20 * GAP + 1);
+    cached.persist_each(&stretches).expect_err("a block is not durable");
+    let others: Vec<u64> = (0..40).map(|run| run * GAP).filter(|at| *at != 20 * GAP).collect();
+    assert_eq!(written(&disk, &stretches), others);
+    let is_sound = |run: usize| cached.persist_each(&stretches[run..=run]).is_ok();
+    assert!(is_sound(19) && is_sound(21));
+    assert!(!is_sound(20), "it is dirty still");
+    *disk.0.broken.lock() = None;
+    cached.persist_each(&stretches).expect("the disk is sound");
+    assert_eq!(written(&disk, &stretches).len(), 40);
+}
+
+#[test]
+fn a_sync_waits_for_blocks_that_another_one_writes() {
+    let (cached, disk, stretches) = cached(3);
+    let (begin, begun) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    disk.0.at_write.lock().0 = Some(Box::new(move || {
+        begin.send(()).expect("the test waits for it");
+        ended.recv().expect("the test tells it");
+        Ok(())
+    }));
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| cached.persist_each(&stretches[1..]));
+        begun.recv().expect("it writes");
+        let second = scope.spawn(|| cached.persist_each(&stretches));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!second.is_finished(), "blocks that it needs are not on the disk");
+        end.send(()).expect("it waits");
+        for sync in [first, second] {
+            sync.join().expect("it does not panic").expect("the disk is sound");
+        }
+    });
+    assert_eq!(written(&disk, &stretches).len(), 3);
+}

@@ -38,8 +38,8 @@ struct Inner {
     writes: Mutex<Vec<(u64, usize)>>,
     /// Number of writes that were made at the same time, each time.
     together: Mutex<Vec<usize>>,
-    /// Block that cannot be written.
-    broken: Mutex<Option<u64>>,
+    /// Blocks that cannot be written.
+    broken: Mutex<std::ops::Range<u64>>,
     /// Reads that were begun, where the disk has a way for that.
     begun: Option<Mutex<Vec<Fetch>>>,
     /// No read is begun any more.
@@ -110,7 +110,7 @@ impl TestDisk {
             reads: Mutex::default(),
             writes: Mutex::default(),
             together: Mutex::default(),
-            broken: Mutex::default(),
+            broken: Mutex::new(0..0),
         }))
     }
 
@@ -247,7 +247,8 @@ impl Disks for TestDisk {
     fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
         self.0.writes.lock().push((first.index(), frames.len()));
         let blocks = first.index()..first.index() + frames.len() as u64;
-        if self.0.broken.lock().is_some_and(|broken| blocks.contains(&broken)) {
+        let broken = self.0.broken.lock().clone();
+        if blocks.clone().any(|at| broken.contains(&at)) {
             return Err(MemoryError);
         }
         let _under_way = UnderWay::new(&self.0.under_way, blocks);

@@ -55,14 +55,14 @@ fn a_sync_writes_scattered_blocks_at_the_same_time() {
 #[test]
 fn a_block_that_cannot_be_written_keeps_no_other_back() {
     let (cached, disk, stretches) = cached(40);
-    *disk.0.broken.lock() = Some(20 * GAP + 1);
+    *disk.0.broken.lock() = 20 * GAP + 1..20 * GAP + 2;
     cached.persist_each(&stretches).expect_err("a block is not durable");
     let others: Vec<u64> = (0..40).map(|run| run * GAP).filter(|at| *at != 20 * GAP).collect();
     assert_eq!(written(&disk, &stretches), others);
     let is_sound = |run: usize| cached.persist_each(&stretches[run..=run]).is_ok();
     assert!(is_sound(19) && is_sound(21));
     assert!(!is_sound(20), "it is dirty still");
-    *disk.0.broken.lock() = None;
+    *disk.0.broken.lock() = 0..0;
     cached.persist_each(&stretches).expect("the disk is sound");
     assert_eq!(written(&disk, &stretches).len(), 40);
 }
@@ -89,4 +89,20 @@ fn a_sync_waits_for_blocks_that_another_one_writes() {
         }
     });
     assert_eq!(written(&disk, &stretches).len(), 3);
+}
+
+#[test]
+fn a_sync_of_a_disk_that_takes_nothing_tries_twice() {
+    let (cached, disk, stretches) = cached(40);
+    *disk.0.broken.lock() = 0..BLOCKS;
+    // Until so many have failed in a row.
+    for _ in 0..20 {
+        cached.persist_each(&stretches[..1]).expect_err("the disk takes nothing");
+    }
+    disk.0.writes.lock().clear();
+    cached.persist_each(&stretches).expect_err("the disk takes nothing");
+    assert_eq!(*disk.0.writes.lock(), [(0, 1), (1, 1)]);
+    *disk.0.broken.lock() = 0..0;
+    cached.persist_each(&stretches).expect("the disk is sound");
+    assert_eq!(written(&disk, &stretches).len(), 40);
 }

@@ -69,6 +69,11 @@ pub enum PoolError {
     /// Bytes of it, or of where they were to go, cannot be reached.
     #[error("bytes on {0} cannot be copied elsewhere: it stays in service")]
     Io(MemberId),
+    /// Blocks of files on it cannot be read, so many; and the number of the first file that has some.
+    #[error(
+        "{1} blocks of files on {0} cannot be read, all others were moved: it stays in service until the files that have them are removed, the first is number {2} (find -inum {2})"
+    )]
+    Unread(MemberId, u64, u64),
     /// Nothing of any file is left on it, and yet blocks of it are taken.
     #[error("{0} still has {1} blocks that belong to no file: it stays in service")]
     Unowned(MemberId, u64),

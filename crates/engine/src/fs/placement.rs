@@ -7,6 +7,7 @@ use crate::log::Effect;
 use crate::pool::PoolError;
 use crate::{BLOCK_BYTES, Clock, MemberId, Memory, NodeId};
 use homenode_shared::RUN_BLOCKS;
+use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -126,7 +127,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ///
     /// # Errors
     /// [`PoolError::NoSpace`] when the other members have no room, [`PoolError::Unowned`] when no file has what is left,
-    /// [`PoolError::Pinned`] when the kernel does not move pages of files, [`PoolError::Log`] when the log cannot be written; the member is
+    /// [`PoolError::Unread`] when blocks cannot be read, behind moving all others; [`PoolError::Pinned`] when the kernel does not move pages of files,
+    /// [`PoolError::Log`] when the log cannot be written; the member is
     /// in service again then, with what is left on it.
     pub fn drain(&self, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> std::result::Result<u64, PoolError> {
         let (mut moved, mut idle_passes, mut least) = (0, 0, u64::MAX);
@@ -151,8 +153,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 return Err(PoolError::Unowned(member, left));
             }
             let before = moved;
-            moved = self.drain_files(member, moved, left, progress)?;
+            let mut unread = None;
+            moved = self.drain_files(member, moved, left, progress, &mut unread)?;
             self.move_log(member).inspect_err(|_| self.pool.cancel_drain(member))?;
+            if let Some((blocks, ino)) = unread {
+                self.pool.cancel_drain(member);
+                return Err(PoolError::Unread(member, blocks, ino));
+            }
             // An eviction under way gives blocks back by and by.
             if moved == before && left >= least {
                 idle_passes += 1;
@@ -167,27 +174,33 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// Moves what each file has on `member` now.
+    /// Moves what each file has on `member` now. Blocks that cannot be read stay: `unread` is how many, and the number of the first file that has some.
     fn drain_files(
         &self,
         member: MemberId,
         mut moved: u64,
         left: u64,
         progress: &mut dyn FnMut(u64, u64),
+        unread: &mut Option<(u64, u64)>,
     ) -> std::result::Result<u64, PoolError> {
         let node = self.pool.home(member);
         let mut files = Vec::new();
         self.table.for_each(|inode| files.push(Arc::clone(inode)));
         for inode in files {
             let Some(file) = inode.blocks() else { continue };
+            let unread_here = Cell::new(0);
             let relocate = || {
-                self.relocate(
+                let mut unread = 0;
+                let moved = self.relocate(
                     &inode,
                     file,
                     &mut |_, _| {},
                     &mut |block| block.member() == member,
                     &mut |want| self.pool.take_near(node, want).ok_or(Error::NoSpace),
-                )
+                    Some(&mut unread),
+                );
+                unread_here.set(unread);
+                moved
             };
             let result = if self.is_durable() {
                 let slot = self.slots.claim().ok_or(Error::Busy);
@@ -201,6 +214,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     self.pool.cancel_drain(member);
                     return Err(undrained(member, error));
                 }
+            }
+            if unread_here.get() > 0 {
+                unread.get_or_insert((0, inode.ino.0)).0 += unread_here.get();
             }
             progress(moved, moved.max(left * BLOCK_BYTES as u64));
         }

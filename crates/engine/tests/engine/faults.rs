@@ -162,7 +162,8 @@ fn an_unreadable_member_is_not_drained() {
     prepare(&fs, &caller, &inode);
     fs.pool().memory().below().fail_from(1, Fault::Error);
     let member = MemberId(0);
-    assert_eq!(fs.drain(member, &mut |_, _| {}), Err(PoolError::Io(member)));
+    let unread = PoolError::Unread(member, RUN + 5, inode.ino().0);
+    assert_eq!(fs.drain(member, &mut |_, _| {}), Err(unread));
     fs.check_invariants();
     fs.pool().memory().below().fail_from(0, Fault::Error);
     assert_eq!(fs.drain(member, &mut |_, _| {}), Ok((RUN + 5) * BLOCK));

@@ -4,6 +4,7 @@
 
 use crate::support::{BLOCK, Caller, POISON, TestFs, Trouble, after_power_cut, durable_on, new_file, pattern, tend};
 use homenode_engine::fs::{Error, Inode, Result};
+use homenode_engine::pool::PoolError;
 use homenode_engine::{MemberId, Memory, NodeId};
 use std::ops::Range;
 use std::sync::Arc;
@@ -248,6 +249,30 @@ fn only_failing_blocks_stay_dirty() {
     world.trouble(|trouble| trouble.unwritten = NONE);
     assert_eq!(world.sync(&file), Ok(()));
     assert_eq!(world.dirty(), 0);
+}
+
+#[test]
+fn a_drain_moves_all_but_the_blocks_that_cannot_be_read() {
+    let world = World::new();
+    let (bad, good) = (world.file("bad", 1, 16), world.file("good", 1, 16));
+    let large = world.file("large", 0, 200);
+    let places = world.places_of(&bad);
+    let block = places.first().expect("the file has places").start;
+    world.sync_all().expect("both disks work");
+    world.evict(&large, 200);
+    world.trouble(|trouble| trouble.unread = block..block + 1);
+    let drain = || world.fs.drain(TROUBLED, &mut |_, _| {});
+    for _ in 0..2 {
+        assert_eq!(drain(), Err(PoolError::Unread(TROUBLED, 1, bad.ino().0)));
+        assert_eq!(world.fs.map(&good), [(NodeId(0), 16 * BLOCK)]);
+        assert_eq!(world.fs.map(&bad), [(NodeId(0), 15 * BLOCK), (NodeId(1), BLOCK)]);
+    }
+    world.check(&good, 0..16, 0);
+    // The rest can go when nobody wants the block any more.
+    world.fs.unlink(&world.fs.root(), b"bad").expect("it is there");
+    world.fs.unpin(&bad, 1);
+    assert_eq!(drain(), Ok(0));
+    world.fs.check_invariants();
 }
 
 #[test]

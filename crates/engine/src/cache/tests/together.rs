@@ -97,7 +97,9 @@ fn a_sync_of_a_disk_that_takes_nothing_tries_twice() {
     *disk.0.broken.lock() = 0..BLOCKS;
     // Until so many have failed in a row.
     for _ in 0..20 {
-        cached.persist_each(&stretches[..1]).expect_err("the disk takes nothing");
+        cached
+            .persist_each(&stretches[..1])
+            .expect_err("the disk takes nothing");
     }
     disk.0.writes.lock().clear();
     cached.persist_each(&stretches).expect_err("the disk takes nothing");

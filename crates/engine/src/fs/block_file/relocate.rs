@@ -65,11 +65,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             progress,
             &mut |block| self.pool.home(block.member()) != node,
             &mut |want| self.pool.take_on(node, want).ok_or(Error::NoSpace),
+            None,
         )
     }
 
     /// Copies each block that `is_wanted` to blocks from `take`, and frees the old one. Closes the gate for a 2 MiB stretch
-    /// of the file at a time.
+    /// of the file at a time. Blocks that cannot be copied are counted in `unread` and stay, if it is given.
     pub(in crate::fs) fn relocate<'a>(
         &'a self,
         inode: &Inode,
@@ -77,6 +78,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         progress: &mut dyn FnMut(u64, u64),
         is_wanted: &mut dyn FnMut(Block) -> bool,
         take: &mut dyn FnMut(u64) -> Result<Taken<'a, M>>,
+        mut unread: Option<&mut u64>,
     ) -> Result<u64> {
         let (mut moved, mut at) = (0, 0);
         loop {
@@ -105,7 +107,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 if taken.blocks() < blocks {
                     return Ok(Change::Split);
                 }
-                self.pool.memory().copy(block, taken.first(), blocks)?;
+                let copied = self.pool.memory().copy(block, taken.first(), blocks);
+                match (copied, &mut unread) {
+                    (Ok(()), _) => {}
+                    (Err(_), Some(_)) if blocks > 1 => return Ok(Change::Split),
+                    (Err(_), Some(unread)) => {
+                        **unread += 1;
+                        return Ok(Change::Keep);
+                    }
+                    (Err(error), None) => return Err(error.into()),
+                }
                 old.blocks.push((block, blocks));
                 moved += blocks * BLOCK_BYTES as u64;
                 Ok(Change::To(taken.record()))

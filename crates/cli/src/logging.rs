@@ -2,12 +2,11 @@
 //! with fields: who has asked for a change, by which process, and for which.
 
 use std::io;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 const VARIABLE: &str = "HOMENODE_LOG";
-const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// Where every module's path begins.
 const CRATES: &str = "homenode";
 
@@ -15,18 +14,12 @@ const CRATES: &str = "homenode";
 pub(crate) fn start(tell: bool) {
     let wanted = std::env::var_os(VARIABLE).unwrap_or_default();
     let wanted = wanted.to_string_lossy();
-    let filter = match check(&wanted) {
-        Ok(()) => wanted.as_ref(),
-        Err(problem) => {
-            if tell {
-                complain!("homenode: {VARIABLE}={wanted} is ignored: {problem}");
-            }
-            ""
+    let filter = parse(&wanted).unwrap_or_else(|problem| {
+        if tell {
+            complain!("homenode: {VARIABLE}={wanted} is ignored: {problem}");
         }
-    };
-    let filter = EnvFilter::builder()
-        .with_default_directive(tracing::Level::INFO.into())
-        .parse_lossy(filter);
+        Targets::new().with_default(LevelFilter::INFO)
+    });
     // A server in the background has a log file of its own.
     let is_detached = std::env::args_os().any(|argument| argument == "--detached");
     let journal = (!is_detached && is_journal())
@@ -52,23 +45,30 @@ fn is_journal() -> bool {
     rustix::fs::fstat(io::stderr()).is_ok_and(|found| told == format!("{}:{}", found.st_dev, found.st_ino))
 }
 
-/// Levels, and levels of our modules. The filter itself takes any word for a module, which then silences all others.
-fn check(wanted: &str) -> Result<(), String> {
+/// A level, and levels of our modules; all of a module that is named alone.
+fn parse(wanted: &str) -> Result<Targets, String> {
+    let mut filter = Targets::new().with_default(LevelFilter::INFO);
     for directive in wanted.split(',').map(str::trim).filter(|one| !one.is_empty()) {
         let (module, level) = match directive.split_once('=') {
-            Some((module, level)) => (Some(module), Some(level)),
-            None if directive.starts_with(CRATES) => (Some(directive), None),
-            None => (None, Some(directive)),
+            Some((module, level)) => (module, level.parse()),
+            None if directive.starts_with(CRATES) => (directive, Ok(LevelFilter::TRACE)),
+            None => ("", directive.parse()),
         };
-        let is_level = |level: &str| LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level));
-        if !level.is_none_or(is_level) || !module.is_none_or(|module| module.starts_with(CRATES)) {
-            return Err(format!(
-                "{directive:?} is neither a level ({}) nor a module with a level, such as homenode_fuse=debug",
-                LEVELS.join(", ")
-            ));
-        }
+        filter = match level {
+            // A number is one, too, for the parser.
+            Ok(level) if module.is_empty() && !directive.contains(|c: char| c == '=' || c.is_ascii_digit()) => {
+                filter.with_default(level)
+            }
+            Ok(level) if module.starts_with(CRATES) => filter.with_target(module, level),
+            _ => {
+                return Err(format!(
+                    "{directive:?} is neither a level (off, error, warn, info, debug, trace) nor a module with a level, such as \
+                     homenode_fuse=debug"
+                ));
+            }
+        };
     }
-    Ok(())
+    Ok(filter)
 }
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ mod tests {
             "homenode::pool",
             " info , ",
         ] {
-            assert_eq!(check(wanted), Ok(()), "{wanted}");
+            assert!(parse(wanted).is_ok(), "{wanted}");
         }
         for wanted in [
             "bogus",
@@ -95,11 +95,20 @@ mod tests {
             "debug,bogus",
             "7",
         ] {
-            let problem = check(wanted).unwrap_err();
+            let problem = parse(wanted).unwrap_err();
             assert!(
                 problem.contains("debug, trace") && problem.contains("is neither a level"),
                 "{problem}"
             );
         }
+    }
+    #[test]
+    fn modules_have_their_own_levels_and_others_the_default() {
+        let filter = parse("warn,homenode_fuse=trace").unwrap();
+        let is_logged = |module, level| filter.would_enable(module, &level);
+        assert!(is_logged("homenode_fuse::call", tracing::Level::TRACE));
+        assert!(is_logged("homenode", tracing::Level::WARN) && !is_logged("homenode", tracing::Level::INFO));
+        let filter = parse("homenode_fuse=debug").unwrap();
+        assert!(filter.would_enable("homenode", &tracing::Level::INFO));
     }
 }

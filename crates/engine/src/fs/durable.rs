@@ -14,7 +14,7 @@ use super::{Error, Fs, Ino, Inode, Result};
 use crate::log::planted::{Planted, is_planted};
 use crate::log::{Change, Effect, Journal, Record, Room};
 use crate::pool::{MemberKind, MemberStatus};
-use crate::{BLOCK_BYTES, Block, Clock, Memory, MemoryError};
+use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError};
 use homenode_shared::{BlockMap, Found, Pass, Slot};
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
@@ -754,18 +754,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         blocks: &Range<u64>,
         inside: Option<Pass<'_>>,
     ) -> std::result::Result<(), MemoryError> {
-        let mut on_disks = Vec::new();
+        let mut on_disks = Stretches::new(STRETCHES_MAX);
         file.each_placed(&self.nodes, blocks.clone(), |block, blocks| {
             let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped, so its size fits a usize");
             if !self.has_persistent_stores(block) {
-                on_disks.push((block, bytes));
+                on_disks.add(block, bytes);
                 return Ok(());
             }
             journal.persist_data(&self.pool, block, bytes)
         })?;
         // A disk may be slow, and frames are given back when all have left that are inside.
         drop(inside);
-        journal.persist_each(&self.pool, on_disks)
+        let whole = on_disks
+            .whole
+            .iter()
+            .map(|member| journal.persist_all(&self.pool, *member));
+        let persisted = whole.fold(Ok(()), std::result::Result::and);
+        journal.persist_each(&self.pool, on_disks.each).and(persisted)
     }
 
     /// Makes all bytes durable, appends that everything is settled, and makes the log durable.
@@ -920,6 +925,40 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 }
 
+/// Most stretches of a file that a sync lists (1.5 MiB): between two dirty blocks there may be millions that are clean.
+const STRETCHES_MAX: usize = 65_536;
+
+/// Stretches of a file that are to be made durable; where there are too many, members of which all bytes are. That costs by what is dirty, and fails for a
+/// block of any file.
+struct Stretches {
+    each: Vec<(Block, usize)>,
+    whole: Vec<MemberId>,
+    most: usize,
+}
+
+impl Stretches {
+    fn new(most: usize) -> Self {
+        Self {
+            each: Vec::new(),
+            whole: Vec::new(),
+            most,
+        }
+    }
+
+    fn add(&mut self, block: Block, bytes: usize) {
+        let member = block.member();
+        if self.whole.contains(&member) {
+            return;
+        }
+        if self.each.len() < self.most {
+            self.each.push((block, bytes));
+        } else {
+            self.each.retain(|(block, _)| block.member() != member);
+            self.whole.push(member);
+        }
+    }
+}
+
 /// A mark that nothing of a file is unsettled.
 fn settled_wholly(ino: Ino) -> Record<'static> {
     Record::Settled {
@@ -944,6 +983,21 @@ pub(super) fn times(inode: &Inode) -> Change<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_of_too_many_stretches_are_persisted_whole() {
+        let block = |member, index| Block::new(MemberId(member), index);
+        let mut stretches = Stretches::new(4);
+        for index in 0..4 {
+            stretches.add(block(u16::from(index == 1), index * 10), 4096);
+        }
+        assert_eq!((stretches.each.len(), &stretches.whole[..]), (4, &[][..]));
+        stretches.add(block(0, 100), 4096);
+        stretches.add(block(0, 200), 4096);
+        assert_eq!(stretches.each, [(block(1, 10), 4096)]);
+        (0..4).for_each(|index| stretches.add(block(2, index), 4096));
+        assert_eq!(stretches.whole, [MemberId(0), MemberId(2)]);
+    }
 
     #[test]
     fn a_range_stays_in_sight_until_it_is_saved() {

@@ -3,7 +3,7 @@
 //! It lies below [`Memory`]: a filesystem names blocks of disks as it names those of memory, and a [`FrameIndex`] for each disk tells which frame holds
 //! a block. A hit is a copy to or from that frame, and changes nothing. Choice: docs/decisions/017-cache.md.
 //!
-//! `space` finds frames, `fill` reads blocks into them, `spot` is for stores into them, `save` writes them back.
+//! `space` finds frames, `fill` reads blocks into them, `spot` is for stores into them, `save` writes them back, `gather` moves some together.
 //!
 //! Invariants: a frame is free, or one block's; what a thread uses is not evicted (see [`homenode_shared::Epochs`]); an error loses no dirty frame.
 //! Locks: that of a slice is taken last. Nobody waits for a disk or a frame inside a slot.
@@ -13,6 +13,7 @@ mod ending;
 mod failures;
 mod fill;
 mod free;
+mod gather;
 mod save;
 mod space;
 mod spot;

@@ -238,6 +238,28 @@ impl Eviction {
         self.take_out(frame).is_some()
     }
 
+    /// Whether a frame is in the main queue: its block is likely to stay for long.
+    #[must_use]
+    pub fn is_main(&self, frame: u32) -> bool {
+        self.queue_of(frame) == Some(Queue::Main)
+    }
+
+    /// Gives the place of a frame to another one, to which its block was moved.
+    ///
+    /// # Panics
+    /// When the frame holds no block, or the other one holds one.
+    pub fn replace(&mut self, frame: u32, other: u32) {
+        assert!(self.queue_of(frame).is_some(), "frame {frame} holds no block");
+        assert!(self.queue_of(other).is_none(), "frame {other} holds a block already");
+        let link = core::mem::replace(&mut self.links[frame as usize], Link::NONE);
+        self.links[other as usize] = link;
+        self.links[link.previous() as usize].next = other;
+        self.links[link.next as usize].set_previous(other);
+        if self.cooled == Some(frame) {
+            self.cooled = Some(other);
+        }
+    }
+
     /// Events since the last call.
     pub fn take_counts(&mut self) -> Counts {
         core::mem::take(&mut self.counts)

@@ -24,6 +24,8 @@ enum Operation {
     Use(u32),
     /// Makes a block dirty, or clean and cool.
     Dirty(u32, bool),
+    /// Moves a block of the main queue to a free frame.
+    Move(u32),
     /// Cuts a block away, and says so.
     Remove(u32),
     /// Cuts a block away, and leaves it to the next look.
@@ -40,6 +42,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => frame().prop_map(Operation::EvictEarly),
         6 => frame().prop_map(Operation::Use),
         3 => (frame(), prop::bool::weighted(0.7)).prop_map(|(frame, dirty)| Operation::Dirty(frame, dirty)),
+        1 => frame().prop_map(Operation::Move),
         1 => frame().prop_map(Operation::Remove),
         1 => frame().prop_map(Operation::Vanish),
         1 => Just(Operation::Settle),
@@ -163,6 +166,14 @@ impl Model {
         let victim = self.cooled.and_then(|from| self.evict_cooled(from, BUSY_MAX, look));
         let first_used = first_used.filter(|frame| victim.is_none() && is_main(self, frame));
         victim.or_else(|| self.evict_cooled(first_used?, 1, look))
+    }
+
+    fn replace(&mut self, frame: u32, other: u32) {
+        let in_queues = [&mut self.window, &mut self.probation, &mut self.main]
+            .into_iter()
+            .flatten();
+        let places = in_queues.chain(&mut self.cooled).filter(|place| **place == frame);
+        places.for_each(|place| *place = other);
     }
 
     fn evict_early(&mut self, frame: u32, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
@@ -339,6 +350,21 @@ impl Sides {
         Ok(())
     }
 
+    fn relocate(&mut self, frame: u32) -> Result<(), TestCaseError> {
+        let is_main = self.model.main.contains(&frame);
+        prop_assert_eq!(self.eviction.is_main(frame), is_main);
+        if is_main && let Some(to) = self.free.pop() {
+            self.eviction.replace(frame, to);
+            self.model.replace(frame, to);
+            for table in [&mut self.table, &mut self.model_table] {
+                let entry = table.remove(&frame).expect("the frame has a block");
+                table.insert(to, entry);
+            }
+            self.free.push(frame);
+        }
+        Ok(())
+    }
+
     fn let_go(&mut self, frame: u32) {
         self.model_table.remove(&frame);
         if self.table.remove(&frame).is_some() {
@@ -356,6 +382,8 @@ impl Sides {
             Operation::Use(frame) => self.set(frame, &[Cool, Cooling], Hot),
             Operation::Dirty(frame, true) => self.set(frame, &[Cool, Cooling, Hot], Dirty),
             Operation::Dirty(frame, false) => self.set(frame, &[Dirty], Cool),
+            Operation::Move(frame) if frame < self.eviction.frames() => self.relocate(frame)?,
+            Operation::Move(_) => {}
             Operation::Remove(frame) => self.remove(frame)?,
             Operation::Vanish(frame) => self.set(frame, &[Cool, Cooling, Hot, Dirty], Vanished),
             Operation::Settle => (0..self.eviction.frames()).for_each(|frame| self.set(frame, &[Cooling], Cool)),

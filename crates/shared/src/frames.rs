@@ -6,7 +6,7 @@
 //!
 //! Threads use a frame only inside a slot. Rules:
 //!
-//! 1. A cooled frame is evicted after every thread that was in a slot ([`crate::Slots`]) then has left ([`Epochs`]).
+//! 1. A cooled frame is evicted, or its block is moved to another one, after every thread that was in a slot ([`crate::Slots`]) then has left ([`Epochs`]).
 //! 2. A thread stores, passes [`Slots::barrier_inside`], then makes the frame dirty if it is clean; a saver clears dirty, passes
 //!    [`Slots::barrier_outside`], then reads. Each store is saved, or its frame is dirty again, and savers wait for no thread. [`FrameIndex::warm_to_store`] sets dirty before the store.
 //! 3. A block is forgotten only when no thread can reach it, except one that fills its frame: that thread sees the changed word and keeps the frame.
@@ -413,6 +413,19 @@ impl FrameIndex {
     /// Takes a frame away from its block that is cool, and out of use, as [`Epochs`] say of its stamp; false when it is not.
     #[must_use]
     pub fn evict(&self, at: u64, frame: u32, is_out_of_use: impl Fn() -> bool) -> bool {
+        self.take_away(at, frame, ABSENT, is_out_of_use)
+    }
+
+    /// [`FrameIndex::evict`] of a frame whose bytes the caller copies to the frame `to`, which is the caller's as well: the block is being filled there.
+    #[must_use]
+    pub fn begin_move(&self, at: u64, frame: u32, to: u32, is_out_of_use: impl Fn() -> bool) -> bool {
+        debug_assert!(to < Self::FRAMES_MAX && to != frame);
+        // In one change: a block that is absent for a moment may get newer bytes, be saved and be evicted, and old ones would come behind them.
+        self.take_away(at, frame, FILLING | (to + 1), is_out_of_use)
+    }
+
+    /// Replaces the word of a block whose frame is cool and out of use.
+    fn take_away(&self, at: u64, frame: u32, by: u32, is_out_of_use: impl Fn() -> bool) -> bool {
         let (cell, cool) = (self.word(at), frame + 1);
         // Most of those that are not are told so without a write.
         if cell.load(Ordering::Acquire) != cool || !is_out_of_use() {
@@ -426,14 +439,14 @@ impl FrameIndex {
             return false;
         }
         // It fails when somebody made it hot: he may use it still.
-        let is_evicted = is_out_of_use()
+        let is_taken = is_out_of_use()
             && cell
-                .compare_exchange(cool | HELD, ABSENT, Ordering::SeqCst, Ordering::Relaxed)
+                .compare_exchange(cool | HELD, by, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok();
-        if !is_evicted {
+        if !is_taken {
             cell.fetch_and(!HELD, Ordering::SeqCst);
         }
-        is_evicted
+        is_taken
     }
 
     /// Takes away what a block has that no thread can reach any more: rule 3. Waits while it is held.

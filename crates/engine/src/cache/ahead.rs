@@ -126,6 +126,7 @@ impl<M: Disks> Cached<M> {
         const SOON: Duration = Duration::from_millis(1);
         let Some(cache) = &self.cache else { return };
         let has_room = self.tend_space(slice);
+        self.gather(cache, slice);
         if slice == 0 {
             self.end_all_reads(cache);
         }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Frames of a run: bits of a word.
-const RUN: u32 = u64::BITS;
+pub(super) const RUN: u32 = u64::BITS;
 const _: () = assert!(FrameIndex::RUN == RUN as u64);
 
 /// Which frames have no block.
@@ -95,20 +95,31 @@ impl Free {
     /// A frame for the block at `at` of a disk, if there is one, the first of these that is free: `beside`, which is beside those of its run; where
     /// there are no such, or the block `reserves`, its place in a run that is all free; `next`; any.
     pub(super) fn take(&mut self, at: u64, beside: Option<u32>, next: Option<u32>, reserves: bool) -> Option<Taken> {
-        let is_free = |frame: &u32| {
-            let word = self.words.get((*frame / RUN) as usize);
-            word.is_some_and(|word| word & 1 << (*frame % RUN) != 0)
-        };
+        let is_free = |frame: &u32| self.is_free(*frame);
         let (beside_free, next) = (beside.filter(is_free), next.filter(is_free));
         let may_reserve = beside.is_none() || reserves && beside_free.is_none();
         let reserved = if may_reserve { self.of_whole(at, next) } else { None };
         let frame = beside_free.or(reserved).or(next).or_else(|| self.any())?;
-        self.words[(frame / RUN) as usize] &= !(1 << (frame % RUN));
-        self.count -= 1;
+        self.take_this(frame);
         Some(Taken {
             frame,
             is_reserved: reserved.is_some(),
         })
+    }
+
+    fn is_free(&self, frame: u32) -> bool {
+        let word = self.words.get((frame / RUN) as usize);
+        word.is_some_and(|word| word & 1 << (frame % RUN) != 0)
+    }
+
+    /// Takes this frame; false when it is not free.
+    pub(super) fn take_this(&mut self, frame: u32) -> bool {
+        let is_free = self.is_free(frame);
+        if is_free {
+            self.words[(frame / RUN) as usize] &= !(1 << (frame % RUN));
+            self.count -= 1;
+        }
+        is_free
     }
 
     /// The frames of a frame's run; the last run may have fewer.
@@ -195,7 +206,10 @@ mod tests {
         ) {
             let (mut free, mut taken) = (Free::new(frames), BTreeSet::new());
             for (takes, nth, wanted) in steps {
-                if takes {
+                if takes && nth % 5 == 0 && let Some(wanted) = wanted {
+                    let is_free = wanted < frames && taken.insert(wanted);
+                    prop_assert_eq!(free.take_this(wanted), is_free);
+                } else if takes {
                     let was_free = wanted.filter(|frame| *frame < frames && !taken.contains(frame));
                     let (beside, next) = if nth % 2 == 0 { (wanted, None) } else { (None, wanted) };
                     match free.take(nth.into(), beside, next, nth % 3 == 0) {

@@ -1,6 +1,7 @@
 //! Frames of a slice: which are free, and which block has each of the others.
 
-use super::free::Free;
+use super::free::{Free, RUN};
+use super::gather::Gather;
 use super::save::count;
 use super::{Cache, Cached, Disk, SliceOptions};
 use crate::log::planted::{Planted, is_planted};
@@ -44,10 +45,10 @@ pub(super) struct Slice {
     pub(super) member: MemberId,
     pub(super) node: NodeId,
     /// Number of its first frame.
-    first: u32,
+    pub(super) first: u32,
     pub(super) frames: u32,
     owners: Box<[Owner]>,
-    space: Mutex<Space>,
+    pub(super) space: Mutex<Space>,
     /// Dirty frames. Relaxed, here and below: figures.
     pub(super) dirty: AtomicI64,
     /// Blocks that were read.
@@ -63,15 +64,16 @@ pub(super) struct Slice {
 
 /// The block that has a frame, and the epoch in which the frame became cool.
 #[derive(Debug)]
-struct Owner {
-    block: AtomicU64,
-    stamp: AtomicU32,
+pub(super) struct Owner {
+    pub(super) block: AtomicU64,
+    pub(super) stamp: AtomicU32,
 }
 
 #[derive(Debug)]
 pub(super) struct Space {
-    free: Free,
+    pub(super) free: Free,
     pub(super) order: Eviction,
+    pub(super) gather: Gather,
 }
 
 impl Slice {
@@ -91,6 +93,7 @@ impl Slice {
             space: Mutex::new(Space {
                 free: Free::new(frames),
                 order: Eviction::new(frames),
+                gather: Gather::default(),
             }),
             dirty: AtomicI64::new(0),
             fetched: AtomicU64::new(0),
@@ -115,7 +118,12 @@ impl Slice {
         (self.frames / FREE_SHARE).max(1) as usize
     }
 
-    fn owner(&self, frame: u32) -> &Owner {
+    /// Whether runs may be evicted as a whole: a small slice has too few to give one away.
+    fn has_runs(&self) -> bool {
+        RUN as usize <= self.kept_free()
+    }
+
+    pub(super) fn owner(&self, frame: u32) -> &Owner {
         &self.owners[(frame - self.first) as usize]
     }
 
@@ -263,6 +271,11 @@ impl Cache {
                     None => break,
                 }
             }
+            // A break at the end of each run, and one more, are to be.
+            let breaks = frames.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
+            if slice.has_runs() && breaks > frames.len() / RUN as usize + 1 {
+                space.gather.want();
+            }
             (!frames.is_empty()).then_some(frames)
         };
         let frames = self.take_by(node, Vec::len, take).unwrap_or_default();
@@ -322,8 +335,7 @@ impl Cache {
         while space.free.len() < enough {
             let before = space.free.len();
             let run = space.order.upcoming().next().map(Free::run_of);
-            // A small slice has too few runs to give one away.
-            let run = run.filter(|run| run.end <= slice.frames && run.len() <= slice.kept_free());
+            let run = run.filter(|run| run.end <= slice.frames && slice.has_runs());
             let run = run.unwrap_or_default();
             let early = run.clone().filter(|frame| space.order.may_go_early(*frame)).count();
             if 4 * early >= 3 * run.len() {
@@ -344,12 +356,17 @@ impl Cache {
         }
     }
 
-    fn free(&self, slice: &Slice, space: &mut Space, Victim { frame, is_remembered }: Victim) {
+    fn free(&self, slice: &Slice, space: &mut Space, victim: Victim) {
+        self.remember(slice, victim);
+        space.free.put(victim.frame);
+    }
+
+    /// Remembers the block of a victim, if its key belongs into the ghosts.
+    pub(super) fn remember(&self, slice: &Slice, Victim { frame, is_remembered }: Victim) {
         if is_remembered {
             let block = slice.owner(slice.first + frame).block.load(Ordering::Relaxed);
             self.ghosts.remember(block);
         }
-        space.free.put(frame);
     }
 
     /// Announces the word and the ghosts of a frame's block, which are in no cache of the processor where there are many frames. Otherwise these loads
@@ -368,7 +385,7 @@ impl Cache {
     }
 
     /// Makes a frame cool, or takes it away from its block.
-    fn look(&self, slice: &Slice, frame: u32) -> Look {
+    pub(super) fn look(&self, slice: &Slice, frame: u32) -> Look {
         let owner = slice.owner(frame);
         let block = Block::from_raw(owner.block.load(Ordering::Relaxed));
         let Some(disk) = self.disks[usize::from(block.member().0)].get() else {

@@ -1,6 +1,7 @@
 //! A cache over a disk that counts its requests.
 
 mod begun;
+mod gather;
 mod tail;
 mod together;
 
@@ -48,10 +49,14 @@ struct Inner {
     turns: AtomicU64,
     /// Stretches of adjacent frames in all transfers.
     pieces: AtomicU64,
+    /// Blocks that were copied from frame to frame.
+    copies: AtomicU64,
     /// Whether some of those reads fail.
     fails: AtomicBool,
     /// Action in the middle of the next write: behind its reading of the frames. The write fails if it does.
     at_write: Mutex<Hook>,
+    /// Action in the middle of the next copy.
+    at_copy: Mutex<Hook>,
     /// Disk whose reads wait until there is none.
     hung: Mutex<Option<MemberId>>,
     is_answering: parking_lot::Condvar,
@@ -100,8 +105,10 @@ impl TestDisk {
             is_closed: AtomicBool::new(false),
             turns: AtomicU64::new(0),
             pieces: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
             fails: AtomicBool::new(false),
             at_write: Mutex::default(),
+            at_copy: Mutex::default(),
             hung: Mutex::default(),
             is_answering: parking_lot::Condvar::new(),
             under_way: Mutex::default(),
@@ -152,8 +159,14 @@ impl Memory for TestDisk {
         Ok(())
     }
 
-    fn copy(&self, _: Block, _: Block, _: u64) -> Result<(), MemoryError> {
-        unreachable!("frames are not copied to each other")
+    fn copy(&self, from: Block, to: Block, blocks: u64) -> Result<(), MemoryError> {
+        assert_eq!(blocks, 1, "frames are copied one by one");
+        self.0.copies.fetch_add(1, Ordering::Relaxed);
+        let mut bytes = [0; BLOCK_BYTES];
+        self.load(from, 0, &mut bytes)?;
+        let act = self.0.at_copy.lock().0.take();
+        act.map_or(Ok(()), |act| act())?;
+        self.store(to, 0, &bytes)
     }
 
     fn populate(&self, _: MemberId, _: u64, _: u64) -> Result<(), Starved> {

@@ -395,3 +395,122 @@ fn a_forgotten_block_is_not_written_afterwards() {
         );
     });
 }
+
+/// Frame that the block is moved to.
+const TO: u32 = 1;
+
+/// Moves the block, with `copy` between; gives the frame that is free then, or `None` where the block has neither. The caller has taken `TO`.
+fn move_block(world: &World, copy: impl FnOnce()) -> Option<u32> {
+    world.index.cool(BLOCK, FRAME, |frame| world.stamp(frame));
+    (0..3).for_each(|_| world.epochs.advance(&world.slots));
+    if !world.index.begin_move(BLOCK, FRAME, TO, || world.is_out_of_use()) {
+        return Some(TO);
+    }
+    copy();
+    world.index.end_fill(BLOCK, TO).then_some(FRAME)
+}
+
+#[test]
+fn a_block_that_is_moved_is_read_from_either_frame() {
+    bounded(|| {
+        let world = world();
+        let frames = Arc::new([UnsafeCell::new(5_u32), UnsafeCell::new(0)]);
+        let reader = beside((world.clone(), frames.clone()), move |(world, frames)| {
+            let slot = world.slots.claim().expect("one of three slots is free");
+            for inode in [2, 1] {
+                if let Some(_inside) = slot.enter(&world.gate, inode)
+                    && let Ok(frame) = world.index.warm(BLOCK)
+                {
+                    // SAFETY: loom checks that nobody writes meanwhile: that is the test.
+                    frames[frame as usize].with(|at| assert_eq!(unsafe { *at }, 5));
+                }
+            }
+        });
+        world.epochs.advance(&world.slots);
+        let copy = || {
+            // SAFETY: as above, here and below.
+            let bytes = frames[FRAME as usize].with(|at| unsafe { *at });
+            frames[TO as usize].with_mut(|at| unsafe { *at = bytes });
+        };
+        // It is another block's from now on.
+        let free = move_block(&world, copy).expect("the block is not forgotten");
+        frames[free as usize].with_mut(|at| unsafe { *at = 7 });
+        reader.join().expect("the thread does not panic");
+    });
+}
+
+#[test]
+fn a_store_into_a_block_that_is_moved_is_not_lost() {
+    for write in [FrameIndex::warm, |index: &FrameIndex, at| {
+        index.warm_to_store(at).map(|(frame, _)| frame)
+    }] {
+        bounded(move || {
+            let world = world();
+            let frames = Arc::new([AtomicU32::new(5), AtomicU32::new(0)]);
+            let writer = beside((world.clone(), frames.clone()), move |(world, frames)| {
+                let slot = world.slots.claim().expect("one of three slots is free");
+                let _inside = slot.enter(&world.gate, 1).expect("nobody closes the gate");
+                let Ok(frame) = write(&world.index, BLOCK) else {
+                    return false;
+                };
+                frames[frame as usize].store(1, Ordering::Relaxed);
+                world.slots.barrier_inside();
+                if !world.index.is_dirty(BLOCK) {
+                    world.index.mark_dirty(BLOCK);
+                }
+                true
+            });
+            let copy = || frames[TO as usize].store(frames[FRAME as usize].load(Ordering::Relaxed), Ordering::Relaxed);
+            move_block(&world, copy).expect("the block is not forgotten");
+            let is_written = writer.join().expect("the thread does not panic");
+            let frame = world.index.warm(BLOCK).expect("the block has a frame");
+            let bytes = frames[frame as usize].load(Ordering::Relaxed);
+            assert_eq!(
+                (bytes, world.index.is_dirty(BLOCK)),
+                if is_written { (1, true) } else { (5, false) }
+            );
+        });
+    }
+}
+
+/// Cuts the block away; gives how many frames that frees.
+fn forget(world: &World) -> u32 {
+    u32::from(world.index.forget(BLOCK) != Forgotten::Nothing)
+}
+
+fn evict(world: &World) -> u32 {
+    u32::from(world.evict())
+}
+
+/// Stores all of the block into a third frame if somebody fills one.
+fn store_anew(world: &World) -> u32 {
+    let other = 2;
+    if world.index.warm(BLOCK) == Err(Away::Filling) {
+        world.index.interrupt(BLOCK);
+        if world.index.begin_fill(BLOCK, other) && world.index.end_fill_dirty(BLOCK, other) {
+            assert!(world.index.warm(BLOCK) == Ok(other) && world.index.is_dirty(BLOCK));
+            return 0;
+        }
+    }
+    1
+}
+
+#[test]
+fn frames_of_a_block_that_ends_while_it_is_moved_have_one_owner() {
+    let ends: [(fn(&World) -> u32, u32); 3] = [(forget, 2), (evict, 2), (store_anew, 3)];
+    for (end, frames) in ends {
+        bounded(move || {
+            let world = world();
+            let other = beside(world.clone(), move |world| end(&world));
+            let freed = if move_block(&world, || ()).is_some() { 1 } else { 2 };
+            let free = freed + other.join().expect("the thread does not panic");
+            let mapped = u32::from(world.index.has_frame(BLOCK));
+            assert!(!world.index.is_filling(BLOCK), "the block stays in filling");
+            assert_eq!(free + mapped, frames, "a frame is lost, or is two people's");
+            assert!(
+                end as usize != forget as usize || mapped == 0,
+                "a block is shown that is nobody's"
+            );
+        });
+    }
+}

@@ -5,17 +5,17 @@ use super::*;
 use crate::fs::{Advice, Inode, ReadAt};
 use homenode_shared::Slot;
 
-const FRAMES_OF_CACHE: u32 = 2048;
-const BLOCKS: u64 = 6000;
-struct Stage {
-    fs: Fs<Cached<TestDisk>, NoTime>,
-    disk: TestDisk,
-    file: Arc<Inode>,
+pub(super) const FRAMES_OF_CACHE: u32 = 2048;
+pub(super) const BLOCKS: u64 = 6000;
+pub(super) struct Stage {
+    pub(super) fs: Fs<Cached<TestDisk>, NoTime>,
+    pub(super) disk: TestDisk,
+    pub(super) file: Arc<Inode>,
 }
 
 impl Stage {
     /// A file of [`BLOCKS`] blocks, the first of which are not in the cache.
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, 16_384, Some(Mutex::default()));
         let (fs, disk) = filesystem_on(disk, FRAMES_OF_CACHE, 16_384);
         let slot = fs.slots().claim().expect("the first slot is free");
@@ -30,7 +30,7 @@ impl Stage {
         Self { fs, disk, file }
     }
 
-    fn read(&self, slot: &Slot, at: u64) {
+    pub(super) fn read(&self, slot: &Slot, at: u64) {
         let mut bytes = [0; 4096];
         assert_eq!(self.fs.read(&asking(slot), &self.file, at * 4096, &mut bytes), Ok(4096));
         assert_eq!(bytes, [at.to_le_bytes()[0]; 4096], "block {at}");
@@ -58,7 +58,7 @@ impl Stage {
     }
 
     /// All that was begun has ended, and nothing is kept back.
-    fn end(self) {
+    pub(super) fn end(self) {
         let memory = self.fs.pool().memory();
         memory.end_all_reads_of(MemberId(0));
         assert!(!self.disk.has_reads(MemberId(0)));
@@ -67,10 +67,18 @@ impl Stage {
             (0..16_384).all(|at| !disk.index.is_filling(at)),
             "a block stays in filling"
         );
+        let slice = &memory.cache.as_ref().expect("the pool has a cache").slices[0];
         let mut used = 0;
-        disk.index.visit(|_, _, _| used += 1);
-        let slices = memory.cache_status().slices;
-        let free: u64 = slices.iter().map(|slice| slice.free_bytes / 4096).sum();
+        disk.index.visit(|at, frame, _| {
+            used += 1;
+            assert_eq!(
+                slice.blocks().nth(frame as usize),
+                Some(disk.block(at)),
+                "the owner of frame {frame}"
+            );
+        });
+        let (free, in_order) = slice.counts();
+        assert_eq!(in_order, used, "frames are in the order");
         let all = FRAMES_OF_CACHE as usize;
         assert_eq!(used + free, (all - Tail::frames(all)) as u64, "frames were lost");
         self.fs.check_invariants();

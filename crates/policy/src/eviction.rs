@@ -2,8 +2,9 @@
 //!
 //! S3-FIFO with the correlation window of Clock2Q+. A new frame enters the *window*, half of the small queue, and comes from there to
 //! *probation*, its other half. At the end of probation a frame that was used since it left the window goes to the *main* queue, and
-//! any other is the victim. The main queue is a clock: used frames go round once more. The small queue gives while it has more than a
-//! tenth of all frames. Uses within the window do not count, so a block that is touched a few times in a row does not look hot.
+//! any other is the victim; where that use was its first, probation begins anew. The main queue is a clock: used frames go round once
+//! more. The small queue gives while it has more than a tenth of all frames. Uses within the window do not count, so a block that is
+//! touched a few times in a row does not look hot.
 //!
 //! [`Ghosts`] remember the keys of victims of the small queue; a block that comes back while its ghost is there enters the main queue.
 //! All slices share them, as a block may come back to another slice than it left.
@@ -47,6 +48,8 @@ pub const FRAMES_MAX: u32 = (1 << QUEUE_SHIFT) - QUEUES;
 pub enum Look {
     /// Hot: used since it was made cool. The callback has made it cool again.
     Referenced,
+    /// Hot: used for the first time, after it was made cool. The callback has made it cool again.
+    First,
     /// Cool: it may go. The callback has seen to it that nobody uses it from now on.
     Unused,
     /// It cannot go now: dirty, being written, or cool for so short a time that a thread may still use it.
@@ -182,8 +185,8 @@ impl Eviction {
                     self.push(Queue::Main, frame);
                     first_used = first_used.or(Some(frame));
                 }
-                Look::Busy => {
-                    busy_left[usize::from(queue == Queue::Main)] -= 1;
+                look @ (Look::Busy | Look::First) => {
+                    busy_left[usize::from(queue == Queue::Main)] -= u32::from(look == Look::Busy);
                     // It does not come into the window again: its uses count.
                     let is_main = queue == Queue::Main;
                     self.push(if is_main { Queue::Main } else { Queue::Probation }, frame);
@@ -216,6 +219,10 @@ impl Eviction {
             Look::Unused => self.give(frame, true),
             Look::Referenced => {
                 self.push(Queue::Main, frame);
+                None
+            }
+            Look::First => {
+                self.push(Queue::Probation, frame);
                 None
             }
             Look::Busy | Look::Gone => None,
@@ -329,8 +336,8 @@ impl Eviction {
                     return self.give(frame, false);
                 }
                 // It is hot again at once, and goes round with the others.
-                Look::Referenced if self.cooled == Some(frame) => self.cooled = next,
-                Look::Referenced | Look::Busy => {}
+                Look::Referenced | Look::First if self.cooled == Some(frame) => self.cooled = next,
+                Look::Referenced | Look::First | Look::Busy => {}
                 Look::Gone => _ = self.take_out(frame),
             }
         }

@@ -22,6 +22,8 @@ enum Operation {
     /// Evicts a frame whose turn has not come.
     EvictEarly(u32),
     Use(u32),
+    /// Uses a block that was not used before.
+    UseFirst(u32),
     /// Makes a block dirty, or clean and cool.
     Dirty(u32, bool),
     /// Moves a block of the main queue to a free frame.
@@ -41,6 +43,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => Just(Operation::Evict),
         1 => frame().prop_map(Operation::EvictEarly),
         6 => frame().prop_map(Operation::Use),
+        2 => frame().prop_map(Operation::UseFirst),
         3 => (frame(), prop::bool::weighted(0.7)).prop_map(|(frame, dirty)| Operation::Dirty(frame, dirty)),
         1 => frame().prop_map(Operation::Move),
         1 => frame().prop_map(Operation::Remove),
@@ -55,6 +58,8 @@ enum State {
     /// Cool, but maybe in use still.
     Cooling,
     Hot,
+    /// Hot by its first use.
+    First,
     Dirty,
     Vanished,
 }
@@ -69,6 +74,10 @@ fn look(table: &mut Table, cooled: State, frame: u32) -> Look {
         State::Hot => {
             *state = cooled;
             Look::Referenced
+        }
+        State::First => {
+            *state = cooled;
+            Look::First
         }
         State::Cool => Look::Unused,
         State::Dirty | State::Cooling => Look::Busy,
@@ -149,6 +158,8 @@ impl Model {
                     self.main.push(frame);
                     used.push(frame);
                 }
+                Look::First if is_main => self.main.push(frame),
+                Look::First => self.probation.push(frame),
                 Look::Busy if is_main => {
                     main_busy -= 1;
                     self.main.push(frame);
@@ -184,8 +195,10 @@ impl Model {
         if look != Look::Busy {
             self.remove(frame);
         }
-        if look == Look::Referenced {
-            self.main.push(frame);
+        match look {
+            Look::Referenced => self.main.push(frame),
+            Look::First => self.probation.push(frame),
+            _ => {}
         }
         (look == Look::Unused).then_some(Victim {
             frame,
@@ -205,7 +218,7 @@ impl Model {
                         is_remembered: false,
                     });
                 }
-                Look::Referenced if self.cooled == Some(frame) => {
+                Look::Referenced | Look::First if self.cooled == Some(frame) => {
                     let at = self
                         .main
                         .iter()
@@ -213,7 +226,7 @@ impl Model {
                         .expect("the frame is in the main queue");
                     self.cooled = self.main.get(at + 1).copied();
                 }
-                Look::Referenced | Look::Busy => {}
+                Look::Referenced | Look::First | Look::Busy => {}
                 Look::Gone => self.remove(frame),
             }
         }
@@ -373,19 +386,20 @@ impl Sides {
     }
 
     fn apply(&mut self, operation: Operation) -> Result<(), TestCaseError> {
-        use State::{Cool, Cooling, Dirty, Hot, Vanished};
+        use State::{Cool, Cooling, Dirty, First, Hot, Vanished};
         match operation {
             Operation::Miss(key) => self.miss(key)?,
             Operation::Evict => self.evict()?,
             Operation::EvictEarly(frame) if frame < self.eviction.frames() => self.evict_early(frame)?,
             Operation::EvictEarly(_) => {}
+            Operation::UseFirst(frame) => self.set(frame, &[Cool, Cooling], First),
             Operation::Use(frame) => self.set(frame, &[Cool, Cooling], Hot),
-            Operation::Dirty(frame, true) => self.set(frame, &[Cool, Cooling, Hot], Dirty),
+            Operation::Dirty(frame, true) => self.set(frame, &[Cool, Cooling, Hot, First], Dirty),
             Operation::Dirty(frame, false) => self.set(frame, &[Dirty], Cool),
             Operation::Move(frame) if frame < self.eviction.frames() => self.relocate(frame)?,
             Operation::Move(_) => {}
             Operation::Remove(frame) => self.remove(frame)?,
-            Operation::Vanish(frame) => self.set(frame, &[Cool, Cooling, Hot, Dirty], Vanished),
+            Operation::Vanish(frame) => self.set(frame, &[Cool, Cooling, Hot, First, Dirty], Vanished),
             Operation::Settle => (0..self.eviction.frames()).for_each(|frame| self.set(frame, &[Cooling], Cool)),
         }
         self.eviction.check_invariants();

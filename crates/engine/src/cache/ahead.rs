@@ -101,6 +101,7 @@ impl<M: Disks> Cached<M> {
             let Some(mut fetch) = self.begin_fetch_of((cache, disk), wanted.node, disk.block(at), most) else {
                 return false;
             };
+            fetch.new_frames().for_each(|frame| cache.note_ahead(frame));
             fetch.is_marked = std::mem::take(&mut wanted.is_marked);
             at += fetch.blocks();
             fetches.push(fetch);

@@ -25,6 +25,12 @@ impl Fetch {
         self.frames.len() as u64
     }
 
+    /// The frames of blocks that were not evicted lately.
+    pub(super) fn new_frames(&self) -> impl Iterator<Item = u32> {
+        let new = self.frames.iter().filter(|(_, is_returned)| !is_returned);
+        new.map(|(frame, _)| *frame)
+    }
+
     /// Returns the read to carry out.
     #[must_use]
     pub fn transfer(&self) -> &Transfer {

@@ -165,7 +165,7 @@ impl Cache {
         };
         let is_out_of_use = || self.epochs.is_over(slice.owner(old).stamp.load(Ordering::Relaxed));
         if has_place {
-            slice.owner(new).block.store(disk.block(at).to_raw(), Ordering::Relaxed);
+            slice.owner(new).give(disk.block(at));
         }
         if !has_place || !disk.index.begin_move(at, old, new, is_out_of_use) {
             if has_place {

@@ -10,7 +10,7 @@ use homenode_policy::eviction::{Eviction, Look, Victim};
 use homenode_shared::{Cooled, Forgotten, FrameIndex, prefetch};
 use parking_lot::Mutex;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Frames that are evicted at a time when one is wanted.
@@ -67,6 +67,17 @@ pub(super) struct Slice {
 pub(super) struct Owner {
     pub(super) block: AtomicU64,
     pub(super) stamp: AtomicU32,
+    /// The block was read ahead: its next use may be its first.
+    is_ahead: AtomicBool,
+}
+
+impl Owner {
+    /// Names the block that is about to have the frame.
+    pub(super) fn give(&self, block: Block) {
+        // Relaxed, here and elsewhere: the lock of the order shows both.
+        self.block.store(block.to_raw(), Ordering::Relaxed);
+        self.is_ahead.store(false, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
@@ -88,6 +99,7 @@ impl Slice {
                 .map(|_| Owner {
                     block: AtomicU64::new(0),
                     stamp: AtomicU32::new(0),
+                    is_ahead: AtomicBool::new(false),
                 })
                 .collect(),
             space: Mutex::new(Space {
@@ -243,8 +255,7 @@ impl Cache {
             self.take_for(slice, &mut space, block, None, false)
         };
         let frame = self.take_by(node, |_| 1, take)?;
-        let owner = self.slice(frame).owner(frame);
-        owner.block.store(block.to_raw(), Ordering::Relaxed);
+        self.slice(frame).owner(frame).give(block);
         Some(frame)
     }
 
@@ -280,8 +291,7 @@ impl Cache {
         };
         let frames = self.take_by(node, Vec::len, take).unwrap_or_default();
         for (at, frame) in (0..).zip(&frames) {
-            let owner = self.slice(*frame).owner(*frame);
-            owner.block.store(first.plus(at).to_raw(), Ordering::Relaxed);
+            self.slice(*frame).owner(*frame).give(first.plus(at));
         }
         frames
     }
@@ -397,6 +407,7 @@ impl Cache {
             disk.index.end_save(at, |frame| self.stamp(frame));
         }
         match disk.index.cool(at, frame, |frame| self.stamp(frame)) {
+            Cooled::Now if owner.is_ahead.swap(false, Ordering::Relaxed) => Look::First,
             Cooled::Now => Look::Referenced,
             Cooled::Busy => Look::Busy,
             Cooled::Gone => Look::Gone,
@@ -433,6 +444,11 @@ impl Cache {
             self.insert(slice, &mut space, *frame, is_returned);
         }
         frames.iter().map(|frame| (*frame, is_returned)).collect()
+    }
+
+    /// Notes that the block of a frame was read ahead.
+    pub(super) fn note_ahead(&self, frame: u32) {
+        self.slice(frame).owner(frame).is_ahead.store(true, Ordering::Relaxed);
     }
 
     /// Makes a block cool that is not likely to be wanted soon, unless it is dirty.

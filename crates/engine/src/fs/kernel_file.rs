@@ -353,7 +353,7 @@ impl KernelFile {
     pub(super) fn discard<M: Memory>(&self, pool: &Pool<M>, ino: Ino) {
         let _discarding = pool.note_discarding();
         // First: the steps that follow have no promises to count.
-        self.promise_nothing(pool);
+        self.promise_nothing(pool, &mut self.promise.lock());
         // A large file by steps: the kernel counts what it frees only when all of it is free. Nobody can reach the file any more.
         let mut done = 0;
         while let Ok(now) = self.file.status()
@@ -523,7 +523,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         // Also after a step that allocated: what was booked before may have been given up since.
         let step = file.countable(&rest);
-        let given = self.promise(inode, file, &step, &rest)?;
+        let given = self.promise(inode.ino, file, &step, &rest)?;
         if given == Given::Booked && step.end < rest.end {
             return Ok(Some(BOOKING | (step.end * block - range.start)));
         }

@@ -544,14 +544,19 @@ impl Journal {
 
     /// Whether there are `more` empty segments than are in use.
     fn has_spare(&self, more: usize) -> bool {
+        self.missing_spare(more) == 0
+    }
+
+    /// Empty segments that are missing until there are `more` than are in use.
+    fn missing_spare(&self, more: usize) -> usize {
         // Both: a segment that comes into use is in neither, or in both, without.
         let writer = self.writer.lock();
         let spare = self.spare.lock();
-        let has_spare = |more: usize| spare.len() >= writer.segments.len() + more;
-        if has_spare(SPARE_SEGMENTS) {
+        let missing = |more: usize| (writer.segments.len() + more).saturating_sub(spare.len());
+        if missing(SPARE_SEGMENTS) == 0 {
             self.short.store(false, Ordering::Relaxed);
         }
-        has_spare(more)
+        missing(more)
     }
 
     /// Promises room for groups of `bytes` bytes, unless there may be too little.
@@ -574,6 +579,11 @@ impl Journal {
         let _one_at_a_time = self.filling.lock();
         let room = self.count(bytes);
         let promised = self.spare_for(self.promised.load(Ordering::Relaxed));
+        // Before any is taken: each is written then, and its room would be missing elsewhere meanwhile. Where something is to be freed, all help.
+        let missing = self.missing_spare(effect.least_segments() + promised) as u64;
+        if effect != Effect::Frees && !pool.can_commit(missing * u64::from(self.options.segment_blocks)) {
+            return None;
+        }
         let before = self.spare.lock().len();
         let is_full = self.fill(pool, Effect::Adds.least_segments() + promised);
         if is_full || self.has_spare(effect.least_segments() + promised) {

@@ -122,6 +122,16 @@ impl<M: Memory> Pool<M> {
         })
     }
 
+    /// Whether so many blocks may be committed, with all grants taken back where needed, and what is lent and not taken.
+    pub(crate) fn can_commit(&self, blocks: u64) -> bool {
+        let has_room = || self.uncommitted_blocks() + self.room_of_files() >= blocks;
+        has_room() || {
+            let _alone = self.seeking.write();
+            self.empty_grants();
+            has_room()
+        }
+    }
+
     /// Commits up to `want` blocks and allocates them; gives back what that does not use.
     fn commit_run(&self, want: u64, allocate: impl Fn(u64) -> Option<(Block, u64)>) -> Option<(Block, u64)> {
         let committed = self.commit_up_to(want);

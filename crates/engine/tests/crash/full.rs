@@ -1,6 +1,6 @@
 //! Many threads in a pool that is full: some are refused, and the log goes on.
 
-use crate::sim::{DISK, Disk, Kind};
+use crate::sim::{DISK, Disk, Event, Kind};
 use crate::tree::Tree;
 use crate::workload::{Operation, Range, Run, SimFs, asking, format_of, open};
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, KEEP_SIZE, PUNCH_HOLE};
@@ -250,4 +250,52 @@ fn reserved_room_goes_to_others_only_for_good() {
         assert_eq!(fs.attr(&found).size, at, "{kind:?}");
         fs.check_invariants();
     }
+}
+
+/// Segments that an operation needs and the pool has no room for: none of them is written, and others' room stays.
+#[test]
+fn an_operation_without_room_in_the_log_writes_no_segment() {
+    const BLOCK_BYTES: usize = 4096;
+    const BLOCK: u64 = BLOCK_BYTES as u64;
+    const SEGMENT_BLOCKS: u32 = 64;
+    const EXTENTS: u64 = 9000;
+    const SPACER_BLOCKS: u64 = 200;
+    let (fs, memory) = format_of(Kind::File, 12_288, SEGMENT_BLOCKS);
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let [file, spacer, filler] =
+        [b"a", b"b", b"c"].map(|name| fs.create(&fs.root(), name, file()).expect("it is empty"));
+    let write = |inode, at: u64| fs.write(&asking(&slot), inode, at * BLOCK, &[7; BLOCK_BYTES], false);
+    let shorten_log = || {
+        fs.sync_all(&slot).expect("the disk works");
+        fs.compact(&slot).expect("the disk works");
+        fs.tend_log(&slot).expect("the disk works");
+    };
+    (0..EXTENTS).for_each(|at| assert!(write(&file, 2 * at).is_ok()));
+    (0..SPACER_BLOCKS).for_each(|at| assert!(write(&spacer, at).is_ok()));
+    let mut at = 0;
+    for _ in 0..4 {
+        while fs.statfs().free > 20 && write(&filler, at).is_ok() {
+            at += 1;
+        }
+        shorten_log();
+    }
+    let punched = fs.fallocate(
+        &asking(&slot),
+        &spacer,
+        PUNCH_HOLE | KEEP_SIZE,
+        0,
+        SPACER_BLOCKS * BLOCK,
+    );
+    punched.expect("punching works in a full pool");
+    shorten_log();
+    let free = fs.statfs().free;
+    assert!((64..256).contains(&free), "{free} blocks are free");
+    memory.take_events();
+    let reserved = fs.fallocate(&asking(&slot), &file, 0, 0, 2 * EXTENTS * BLOCK);
+    assert_eq!(reserved, Err(Error::NoSpace));
+    let segment_bytes = SEGMENT_BLOCKS as usize * BLOCK_BYTES;
+    let is_segment = |event: &&Event| matches!(event, Event::Store(_, bytes) if bytes.len() == segment_bytes);
+    assert_eq!(memory.take_events().iter().filter(is_segment).count(), 0);
+    assert_eq!(fs.statfs().free, free);
+    fs.check_invariants();
 }

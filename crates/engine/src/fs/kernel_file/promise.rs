@@ -17,7 +17,7 @@ use crate::fs::{Error, Fs, Ino, Result};
 use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Clock, Memory};
 pub(in crate::fs) use count::Promising;
-use count::{CALL_EFFORT, PAGES_OF_EFFORT};
+use count::{CALL_EFFORT, STEP_PAGES};
 pub use keep::Promised;
 use ranges::{outside, piece_count, sum, with};
 use std::ops::Range;
@@ -40,6 +40,8 @@ pub(super) struct Promise {
     ranges: Vec<Range<u64>>,
     /// Blocks of them that take no room yet, as the pool counts them.
     missing: u64,
+    /// Blocks by which that number was raised, all times together.
+    raised: u64,
     /// Both before the fallocate under way, which comes in steps.
     before: Option<(Vec<Range<u64>>, u64)>,
 }
@@ -71,10 +73,9 @@ impl KernelFile {
 
     /// The first blocks of `rest` whose room a call finds in a step: all of them where the file has few blocks to count.
     pub(super) fn countable(&self, rest: &Range<u64>) -> Range<u64> {
-        const MOST: u64 = CALL_EFFORT * PAGES_OF_EFFORT;
         match self.file.status().unwrap_or_default().blocks {
-            ..=MOST => rest.clone(),
-            _ => rest.start..rest.end.min(rest.start + MOST),
+            ..=STEP_PAGES => rest.clone(),
+            _ => rest.start..rest.end.min(rest.start + STEP_PAGES),
         }
     }
 
@@ -197,6 +198,7 @@ impl KernelFile {
     fn book<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, missing: u64) -> Result<()> {
         let booked = pool.change_promised(promise.missing, missing);
         booked.map_err(|_| Error::NoSpace)?;
+        promise.raised += missing.saturating_sub(promise.missing);
         promise.missing = missing;
         self.promised.store(missing, Ordering::Relaxed);
         Ok(())

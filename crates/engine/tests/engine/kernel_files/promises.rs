@@ -576,3 +576,53 @@ fn a_fallocate_that_begins_again_and_fails_keeps_earlier_promises_alone() {
     assert_eq!((failed, fs.pool().status().reserved), (Error::NoSpace, 10));
     fs.check_invariants();
 }
+
+/// A count of a large file holds it for 256 MiB at a time, and counts no promise that is made meanwhile as kept.
+#[test]
+fn a_count_of_a_large_file_lets_calls_go_between_its_steps() {
+    const STEP: u64 = 65_536;
+    const FIRST: u64 = 1000;
+    const LARGE: u64 = 250_000;
+    const WRITTEN: u64 = 70_000;
+    const NEW: u64 = 10;
+    const TRIES: u64 = 50;
+    let (fs, clock, store) = kernel_filesystem(1, 4 * LARGE);
+    let caller = Caller::on_node(&fs, 0);
+    let inode = new_file(&fs, "file");
+    let reserve = |first: u64, blocks: u64| {
+        let caller = Caller::on_node(&fs, 0);
+        fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, first * BLOCK, blocks * BLOCK)
+    };
+    take(&store, 0, WRITTEN);
+    let punched = fs.fallocate(
+        &caller.asking(),
+        &inode,
+        mode::PUNCH_HOLE | mode::KEEP_SIZE,
+        0,
+        FIRST * BLOCK,
+    );
+    punched.unwrap();
+    reserve(FIRST, LARGE).unwrap();
+    let comes_between = |nth: u64| {
+        clock.advance_ns(1_000_000_000);
+        store.hold_asking(Some(FIRST));
+        store.questions();
+        thread::scope(|scope| {
+            let keeper = scope.spawn(|| fs.keep_promises(Promised::Inside));
+            store.wait_for_held();
+            let call = scope.spawn(|| reserve(nth * NEW, NEW));
+            // Time to reach the lock.
+            thread::sleep(Duration::from_millis(20));
+            store.hold_asking(None);
+            assert_eq!((keeper.join().unwrap(), call.join().unwrap()), (Some(0), Ok(())));
+        });
+        assert_eq!(fs.pool().status().reserved, FIRST + LARGE - WRITTEN + (nth + 1) * NEW);
+        let questions = store.questions();
+        assert!(questions.iter().all(|blocks| *blocks <= STEP), "{questions:?}");
+        questions.last() != Some(&NEW)
+    };
+    assert!((0..TRIES).any(comes_between), "calls wait for all of a count");
+    fs.check_invariants();
+    remove(&fs, "file", &inode);
+    assert_empty(&fs);
+}

@@ -8,7 +8,7 @@ use homenode_engine::NodeId;
 use homenode_engine::backing::{BackingFile, BackingStatus, BackingStore, Registration};
 use homenode_engine::fs::{Error, Placement, Result, Whence, fallocate_mode};
 use homenode_shared::Words;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -41,13 +41,15 @@ struct Kernel {
     refuses_allocating: bool,
     /// Allocating waits for a writer.
     holds_allocating: bool,
+    /// Blocks of ranges from which on asking for their holes waits.
+    holds_asking: Option<u64>,
     waiting: usize,
     /// Error of all that frees, allocates or asks for holes.
     failure: Option<Error>,
     /// Ranges of which the holes were asked for.
     asked: usize,
-    /// Blocks of these ranges.
-    asked_blocks: u64,
+    /// Blocks of the ranges of each question.
+    questions: Vec<u64>,
 }
 
 /// Placement of a file, and the nodes that it was told.
@@ -85,7 +87,12 @@ impl TestStore {
 
     /// Blocks of ranges of which the holes were asked for, since this was asked last.
     pub(crate) fn asked_blocks(&self) -> u64 {
-        std::mem::take(&mut self.0.lock().asked_blocks)
+        self.questions().iter().sum()
+    }
+
+    /// Blocks of each question for holes, since this was asked last.
+    pub(crate) fn questions(&self) -> Vec<u64> {
+        std::mem::take(&mut self.0.lock().questions)
     }
 
     /// Writes as a program does whose writes are passed through.
@@ -122,15 +129,30 @@ impl TestStore {
         self.0.lock().holds_allocating = holds;
     }
 
-    /// Waits until a thread waits to allocate. Lets it go on and panics if there is none for [`HELD_PATIENCE`].
+    /// Sets from how many blocks on a thread waits that asks for holes of so many.
+    pub(crate) fn hold_asking(&self, blocks: Option<u64>) {
+        self.0.lock().holds_asking = blocks;
+    }
+
+    /// Waits until a thread waits as those two say. Lets it go on and panics if there is none for [`HELD_PATIENCE`].
     pub(crate) fn wait_for_held(&self) {
         let start = Instant::now();
         while self.0.lock().waiting == 0 {
             if start.elapsed() >= HELD_PATIENCE {
                 self.hold_allocating(false);
-                panic!("no thread waits to allocate");
+                self.hold_asking(None);
+                panic!("no thread waits");
             }
             thread::sleep(PAUSE);
+        }
+    }
+
+    fn wait_while(&self, is_held: impl Fn(&Kernel) -> bool) {
+        let mut kernel = self.0.lock();
+        while is_held(&kernel) {
+            kernel.waiting += 1;
+            MutexGuard::unlocked(&mut kernel, || thread::sleep(PAUSE));
+            kernel.waiting -= 1;
         }
     }
 
@@ -302,11 +324,7 @@ impl BackingFile for TestFile {
 
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
         let mode = fallocate_mode::KEEP_SIZE;
-        self.store.0.lock().waiting += 1;
-        while self.store.0.lock().holds_allocating {
-            thread::sleep(PAUSE);
-        }
-        self.store.0.lock().waiting -= 1;
+        self.store.wait_while(|kernel| kernel.holds_allocating);
         self.unless_failing(|kernel, number| {
             if kernel.refuses_allocating {
                 return Err(Error::NoSpace);
@@ -329,9 +347,12 @@ impl BackingFile for TestFile {
     }
 
     fn holes(&self, ranges: &[Range<u64>]) -> Result<Vec<u64>> {
+        let blocks = ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+        self.store
+            .wait_while(|kernel| kernel.holds_asking.is_some_and(|most| blocks >= most));
         self.unless_failing(|kernel, number| {
             kernel.asked += ranges.len();
-            kernel.asked_blocks += ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+            kernel.questions.push(blocks);
             let file = &kernel.model.files[number];
             let holes = |range: &Range<u64>| range.end - range.start - file.blocks_within(range);
             Ok(ranges.iter().map(holes).collect())

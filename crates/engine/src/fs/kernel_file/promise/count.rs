@@ -1,9 +1,12 @@
 //! Counts of promised blocks that take no room yet: for calls, which count a few files, and for [`Fs::keep_promises`].
 
-use super::ranges::{joined, piece_count, pieces, sum};
+use super::keep::KEEP_PATIENCE;
+use super::ranges::{joined, outside, piece_count, pieces, sum, with};
 use super::{Clock, Error, Fs, Ino, KernelFile, Memory, Ordering, Pool, Promise, RANGES_MAX, Range, Result};
 use crate::fs::Inode;
+use parking_lot::MutexGuard;
 use std::collections::BTreeSet;
+use std::slice::from_ref;
 
 /// Most effort that a call of a user's takes to count promises, about half a millisecond, and the most that one file may take. Counts of other files
 /// are up to a period old: the room of what has been written meanwhile counts twice.
@@ -11,7 +14,9 @@ pub(super) const CALL_EFFORT: u64 = 1024;
 /// Effort to ask for a file, besides its pieces.
 const FILE_EFFORT: u64 = 8;
 /// Pages that are passed in the time in which an empty piece is asked for.
-pub(super) const PAGES_OF_EFFORT: u64 = 64;
+const PAGES_OF_EFFORT: u64 = 64;
+/// Pages that are passed in a step, at most: 256 MiB.
+pub(super) const STEP_PAGES: u64 = CALL_EFFORT * PAGES_OF_EFFORT;
 
 /// Files to which room is promised.
 #[derive(Debug, Default)]
@@ -65,40 +70,60 @@ impl KernelFile {
     /// Blocks that are promised and not written, for attributes of a file of so many blocks: anew if that takes no longer than a call may, else as they
     /// were counted last.
     pub(in crate::fs) fn told_promised_blocks<M: Memory>(&self, pool: &Pool<M>, blocks: u64) -> u64 {
-        self.count(pool, |promise| promise.effort(blocks) <= CALL_EFFORT)
-    }
-
-    /// Counts anew what is promised and not written; returns it, in blocks. While another thread changes it, as it was last.
-    pub(in crate::fs) fn promised_blocks<M: Memory>(&self, pool: &Pool<M>) -> u64 {
-        self.count(pool, |_| true)
-    }
-
-    fn count<M: Memory>(&self, pool: &Pool<M>, is_short: impl FnOnce(&Promise) -> bool) -> u64 {
-        // Calls wait for nobody here: that thread may hold it for ever.
-        if let Some(mut promise) = self.promise.try_lock()
-            && !promise.ranges.is_empty()
-            && is_short(&promise)
-        {
-            self.recount(pool, &mut promise);
+        let is_short = |promise: &Promise| !promise.ranges.is_empty() && promise.effort(blocks) <= CALL_EFFORT;
+        match self.promise.try_lock().is_some_and(|promise| is_short(&promise)) {
+            true => self.promised_blocks(pool),
+            // Relaxed, as all of them: a figure.
+            false => self.promised.load(Ordering::Relaxed),
         }
-        // Relaxed: a figure.
+    }
+
+    /// Counts anew what is promised and not written; returns it, in blocks. Counts by steps, each with the lock for as long as a call may take. While
+    /// another thread has the lock, gives up and returns the blocks that were counted last.
+    pub(in crate::fs) fn promised_blocks<M: Memory>(&self, pool: &Pool<M>) -> u64 {
+        // Calls, whose counts are one step, wait for nobody here: that thread may hold it for ever.
+        let mut locked = self.promise.try_lock().filter(|promise| !promise.ranges.is_empty());
+        let before = locked.as_ref().map_or(0, |promise| promise.raised);
+        let (mut at, mut missing) = (0, 0);
+        while let Some(mut promise) = locked.take() {
+            match self.count_step(&mut promise, at) {
+                Ok((next, more)) => (at, missing) = (next, missing + more),
+                Err(Error::Stale) => _ = self.promise_nothing(pool, &mut promise),
+                // Cannot be asked just now.
+                Err(_) => break,
+            }
+            if at < u64::MAX && !promise.ranges.is_empty() {
+                // The threads that wait come first.
+                MutexGuard::unlock_fair(promise);
+                locked = self.promise.try_lock_for(KEEP_PATIENCE);
+            } else {
+                // Blocks that were promised meanwhile may lie where it had counted already.
+                let missing = missing + promise.raised - before;
+                self.book_less(pool, &mut promise, missing);
+            }
+        }
         self.promised.load(Ordering::Relaxed)
     }
 
+    /// Counts anew what a call may count in one step.
     pub(super) fn recount<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise) {
-        if promise.ranges.is_empty() {
-            return self.book_less(pool, promise, 0);
+        if let Ok((u64::MAX, missing)) = self.count_step(promise, 0) {
+            self.book_less(pool, promise, missing);
         }
-        let (left, missing) = match self.missing(&promise.ranges) {
-            Err(Error::Stale) => (Vec::new(), 0),
-            // Cannot be asked just now.
-            Err(_) => return,
-            Ok(counted) => counted,
-        };
-        if left.len() <= RANGES_MAX {
+    }
+
+    /// Counts the blocks that take no room from the block `at` on, with an effort of [`CALL_EFFORT`]; returns the block that follows those, the highest
+    /// number at the end, and their count. Pieces that take all their room are promised no more.
+    fn count_step(&self, promise: &mut Promise, at: u64) -> Result<(u64, u64)> {
+        let is_large = self.file.status()?.blocks > STEP_PAGES;
+        let end = step_end(&outside(&promise.ranges, from_ref(&(0..at))), is_large);
+        let (holes, missing) = self.missing(&outside(&promise.ranges, &[0..at, end..u64::MAX]))?;
+        let left = with(&outside(&promise.ranges, from_ref(&(at..end))), holes);
+        // The others are for calls.
+        if left.len() <= promise.ranges.len().max(RANGES_MAX / 2) {
             promise.ranges = left;
         }
-        self.book_less(pool, promise, missing);
+        Ok((end, missing))
     }
 
     /// Counts blocks of `ranges` that take no room; gives the parts with such blocks, too.
@@ -109,6 +134,20 @@ impl KernelFile {
         let with_holes = pieces.into_iter().zip(holes).filter(|(_, holes)| *holes > 0);
         Ok((joined(with_holes.map(|(piece, _)| piece)), missing))
     }
+}
+
+/// The block up to which a step counts ranges, of a file with few blocks or with many; the highest number for all of them.
+fn step_end(ranges: &[Range<u64>], is_large: bool) -> u64 {
+    let mut left = STEP_PAGES;
+    for piece in ranges.iter().flat_map(pieces) {
+        let pages = if is_large { piece.end - piece.start } else { 0 };
+        left = left.saturating_sub(PAGES_OF_EFFORT);
+        if pages >= left {
+            return piece.start + left;
+        }
+        left -= pages;
+    }
+    u64::MAX
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 /// Most effort between two looks at the room. A single file may take more.
 const LOOK_EFFORT: u64 = 1024;
-/// Longest wait of [`Fs::keep_promises`] for another thread that counts a file's promises, or makes them real.
-const KEEP_PATIENCE: Duration = Duration::from_millis(1);
+/// Longest wait of [`Fs::keep_promises`] for another thread that changes a file's promises, or makes them real.
+pub(super) const KEEP_PATIENCE: Duration = Duration::from_millis(1);
 /// Time after which all promises are counted anew though there is room.
 const COUNT_PERIOD_NS: i64 = 1_000_000_000;
 

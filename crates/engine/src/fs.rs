@@ -295,7 +295,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let mut mounts = self.mounts.lock();
         *mounts -= 1;
         if *mounts == 0 {
-            self.table.for_each(|inode| self.unpin(inode, u64::MAX));
+            self.table.for_each(|inode| {
+                // A fallocate that ended between two of its steps, as its thread did.
+                if let Some(file) = inode.kernel_file() {
+                    file.abandon_steps(&self.pool);
+                }
+                self.unpin(inode, u64::MAX);
+            });
         }
     }
 

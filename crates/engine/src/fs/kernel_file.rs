@@ -493,7 +493,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     Ok(None) if operation == Operation::Reserve => file.grow_to(range.end),
                     _ => Ok(()),
                 };
-                let next = grown.and(next).inspect_err(|_| file.take_back(&self.pool, whole))?;
+                let next = grown
+                    .and(next)
+                    .inspect_err(|_| file.take_back(&self.pool, &mut file.promise.lock(), whole))?;
                 if next.is_none() {
                     file.end_steps();
                 }

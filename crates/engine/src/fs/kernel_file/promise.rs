@@ -23,6 +23,7 @@ use ranges::{outside, piece_count, sum, with};
 use std::ops::Range;
 use std::slice::from_ref;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Ranges of a file that are promised apart from each other, at most; beyond them room is allocated at once. 16 bytes each, which nobody
@@ -32,6 +33,9 @@ const RANGES_MAX: usize = 1024;
 pub(super) const MARGIN_BLOCKS: u64 = 16_384;
 /// Blocks that one step of allocating takes, a few milliseconds: 16 MiB.
 const STEP_BLOCKS: u64 = 4096;
+
+/// Longest wait of a mount's end for a thread that changes a file's promises, more than its steps take.
+const ABANDON_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Promises to one file.
 #[derive(Debug, Default)]
@@ -161,14 +165,21 @@ impl KernelFile {
         Ok(freed)
     }
 
+    /// Takes back what a fallocate has promised that ends with its thread, between two steps. Leaves it where another thread keeps the lock, maybe for
+    /// ever.
+    pub(in crate::fs) fn abandon_steps<M: Memory>(&self, pool: &Pool<M>) {
+        if let Some(mut promise) = self.promise.try_lock_for(ABANDON_PATIENCE) {
+            self.take_back(pool, &mut promise, 0..u64::MAX);
+        }
+    }
+
     /// Takes back what the fallocate under way has promised in `range` (file blocks).
-    pub(super) fn take_back<M: Memory>(&self, pool: &Pool<M>, range: Range<u64>) {
-        let mut promise = self.promise.lock();
+    pub(super) fn take_back<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, range: Range<u64>) {
         let Some((before, missing)) = promise.before.take() else {
             return;
         };
-        if self.take_out(&mut promise, &outside(&[range], &before), u64::MAX) {
-            self.book_less(pool, &mut promise, missing);
+        if self.take_out(promise, &outside(&[range], &before), u64::MAX) {
+            self.book_less(pool, promise, missing);
         }
     }
 

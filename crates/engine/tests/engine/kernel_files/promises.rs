@@ -127,7 +127,7 @@ fn attributes_of_a_large_promise_are_told_without_a_count() {
 
 /// The thread that makes a promise beyond the end real may wait for a writer for ever.
 #[test]
-fn a_held_promise_delays_no_call_and_no_look() {
+fn a_held_promise_delays_no_call_no_look_and_no_end_of_a_mount() {
     const CALLS: usize = 200;
     let (fs, caller, store) = pool(MEMBER_BLOCKS);
     let (held, _greedy, other) = (new_file(&fs, "held"), new_file(&fs, "greedy"), new_file(&fs, "other"));
@@ -151,6 +151,8 @@ fn a_held_promise_delays_no_call_and_no_look() {
         store.asked();
         let found = (0..CALLS).find_map(|_| fs.keep_promises(Promised::Inside));
         let asked = store.asked();
+        fs.begin_mount();
+        fs.end_mount();
         store.hold_allocating(false);
         assert_eq!(keeper.join().unwrap(), Some(0));
         (took[CALLS / 2], asked, found)
@@ -574,6 +576,28 @@ fn a_fallocate_that_begins_again_and_fails_keeps_earlier_promises_alone() {
         }
     };
     assert_eq!((failed, fs.pool().status().reserved), (Error::NoSpace, 10));
+    fs.check_invariants();
+}
+
+/// A mount that ends drops requests between two of their steps.
+#[test]
+fn a_fallocate_that_ends_with_its_mount_leaves_earlier_promises_alone() {
+    const LARGE: u64 = 3 * 65_536;
+    let (fs, caller, store) = pool(2 * LARGE);
+    let asking = caller.asking();
+    let inode = new_file(&fs, "file");
+    fs.begin_mount();
+    take(&store, 0, LARGE);
+    promise(&fs, &caller, &inode, LARGE + 10);
+    let step = |done| fs.fallocate_step(&asking, &inode, mode::KEEP_SIZE, LARGE * BLOCK, LARGE / 2 * BLOCK, done);
+    let done = step(0).unwrap().unwrap();
+    assert_eq!(fs.pool().status().reserved, 65_536);
+    fs.end_mount();
+    assert_eq!(fs.pool().status().reserved, 10);
+    // A step that comes all the same begins again.
+    assert_eq!(step(done), Ok(Some(done)));
+    assert_eq!(step(done), Ok(None));
+    assert_eq!(fs.pool().status().reserved, LARGE / 2);
     fs.check_invariants();
 }
 

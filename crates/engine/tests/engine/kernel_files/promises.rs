@@ -650,3 +650,32 @@ fn a_count_of_a_large_file_lets_calls_go_between_its_steps() {
     remove(&fs, "file", &inode);
     assert_empty(&fs);
 }
+
+/// Many small promises, of more files than are copied at once, put off none of the large ones.
+#[test]
+fn the_largest_promise_is_made_real_first() {
+    const FILES: u64 = 1500;
+    const LARGE: u64 = 20_000;
+    const STEP: u64 = 4096;
+    const BLOCKS: u64 = 4 * LARGE;
+    let (fs, caller, store) = pool(BLOCKS);
+    let _greedy = new_file(&fs, "greedy");
+    for nth in 0..FILES {
+        promise(&fs, &caller, &new_file(&fs, &format!("{nth}")), 1);
+    }
+    promise(&fs, &caller, &new_file(&fs, "large"), LARGE);
+    let left = (LARGE + FILES) / 2;
+    take(&store, 0, BLOCKS - LARGE - FILES - left + 1);
+    store.questions();
+    assert_eq!(fs.keep_promises(Promised::Beyond), Some(0));
+    let questions = store.questions();
+    let first = questions.iter().position(|blocks| *blocks == STEP);
+    // Fewer than files: not all were counted before.
+    assert!(
+        first.is_some_and(|first| first < 200),
+        "{first:?} of {}",
+        questions.len()
+    );
+    assert_eq!(fs.pool().status().reserved, 0);
+    fs.check_invariants();
+}

@@ -3,10 +3,13 @@
 use super::count::Counts;
 use super::{BLOCK, Clock, Error, KernelFile, MARGIN_BLOCKS, Memory, Ordering, Pool, Promise, Range, STEP_BLOCKS};
 use crate::fs::{Fs, Ino, Inode};
+use std::cmp::Reverse;
 use std::time::Duration;
 
 /// Most effort between two looks at the room. A single file may take more.
 const LOOK_EFFORT: u64 = 1024;
+/// Files that are copied from the list of all at once.
+const PART_FILES: usize = 1024;
 /// Longest wait of [`Fs::keep_promises`] for another thread that changes a file's promises, or makes them real.
 pub(super) const KEEP_PATIENCE: Duration = Duration::from_millis(1);
 /// Time after which all promises are counted anew though there is room.
@@ -80,6 +83,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         promise.is_some_and(|promise| file.first_on_side(&promise, promised).is_some())
     }
 
+    /// Files to which room is promised, those to which the most is promised first. Copied by parts: calls wait for the list.
+    fn promising_files(&self) -> Vec<Ino> {
+        let (mut all, mut from) = (Vec::new(), Some(Ino(0)));
+        while let Some(first) = from {
+            let before = all.len();
+            all.extend(self.promising.lock().files.range(first..).take(PART_FILES));
+            from = all[before..].last().map(|last: &Ino| Ino(last.0 + 1));
+        }
+        all.sort_by_cached_key(|ino| {
+            let inode = self.table.find(*ino);
+            let file = inode.as_deref().and_then(Inode::kernel_file);
+            // Relaxed: a figure.
+            Reverse(file.map(|file| file.promised.load(Ordering::Relaxed)))
+        });
+        all
+    }
+
     /// Looks whether there is room for what fallocate has promised, and has the kernel allocate it where little is left.
     ///
     /// Returns the blocks that were promised and found no room; `None` where little room is left, and the other thread alone has something to
@@ -92,7 +112,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let is_time = || self.pool.is_time_for_promises(MARGIN_BLOCKS);
         let was_time = is_time();
         if was_time {
-            promising.extend(self.promising.lock().files.iter().copied());
+            promising = self.promising_files();
         }
         // This thread would count all the time while the other one has everything to do, and maybe waits for ever.
         if !promising.iter().any(|ino| self.has_promised(*ino, promised)) {
@@ -104,12 +124,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
             return (!was_time).then_some(0);
         }
-        let mut broken = 0;
-        // Blocks that were written meanwhile need no room any more.
+        let (mut broken, mut spent) = (0, 0);
+        // Blocks that were written meanwhile need no room any more. A few counts are always worth it; the others only while there is time.
         for ino in &promising {
-            self.count_promise(*ino, u64::MAX);
+            if spent >= LOOK_EFFORT && self.pool.is_time_for_promises(0) {
+                break;
+            }
+            spent += self.count_promise(*ino, u64::MAX);
         }
-        // A step of each in turn: the last file has as much to lose.
+        // A step of each in turn: others have as much to lose.
         while !promising.is_empty() && is_time() {
             promising.retain(|ino| {
                 let inode = self.table.find(*ino);

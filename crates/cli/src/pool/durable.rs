@@ -507,8 +507,7 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
         fail!("the pool is known as {earlier} already: --force gives it the name {name} instead");
     }
     let told = named(&pool.members, &names(&pool.kinds)).join(", ");
-    let before = known_as.and_then(|known_as| known::find(&known_as).ok()?);
-    let (cache_bytes, options) = before.map_or_else(Default::default, |known| (known.cache_bytes, known.options));
+    let (cache_bytes, options) = known::kept_of(&known_as.unwrap_or(name), &uuid);
     let known = Known {
         uuid,
         members: pool.members,

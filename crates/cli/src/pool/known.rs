@@ -63,15 +63,65 @@ pub(crate) fn find(name: &PoolName) -> Result<Option<Known>> {
     match fs::read_to_string(&path) {
         Ok(text) => match toml::from_str(&text) {
             Ok(known) => Ok(Some(known)),
-            Err(error) => fail!(
-                "cannot understand {}: {}: `homenode pool import --force` writes it again",
-                path.display(),
-                error.message()
-            ),
+            Err(error) => {
+                let before = error.span().and_then(|span| text.get(..span.start));
+                let line = before.map_or(1, |before| before.matches('\n').count() + 1);
+                fail!(
+                    "cannot understand line {line} of {}: {}: correct the line, or write the file anew with the members' paths: \
+                     `homenode pool import --force --name {name} PATH...`",
+                    path.display(),
+                    error.message()
+                )
+            }
         },
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => fail!("cannot read {}: {error}", path.display()),
     }
+}
+
+/// Cache size and options in the pool's file, as far as they can be read; a line on standard error tells what is lost when the file is written anew. Returns
+/// nothing for a file of another pool.
+pub(crate) fn kept_of(name: &PoolName, uuid: &str) -> (Option<u64>, Vec<String>) {
+    let path = path_of(name);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Default::default(),
+        Err(error) => {
+            complain!(
+                "homenode: cannot read {}: {error}: its options are dropped",
+                path.display()
+            );
+            return Default::default();
+        }
+    };
+    let dropped = |what: &str| complain!("homenode: {} is written anew without {what}", path.display());
+    let Ok(mut table) = text.parse::<toml::Table>() else {
+        let is_known = |line: &&str| ["uuid", "members"].iter().any(|key| line.starts_with(key));
+        for line in text.lines().filter(|line| !line.trim().is_empty() && !is_known(line)) {
+            dropped(&format!("the line {line}"));
+        }
+        return Default::default();
+    };
+    if table
+        .remove("uuid")
+        .is_some_and(|of| of.as_str().is_some_and(|of| of != uuid))
+    {
+        return Default::default();
+    }
+    table.remove("members");
+    let bytes = table.get("cache_bytes").and_then(|value| value.clone().try_into().ok());
+    let options = table.get("options").and_then(|value| value.clone().try_into().ok());
+    for (key, value) in table {
+        let is_kept = match &*key {
+            "cache_bytes" => bytes.is_some(),
+            "options" => options.is_some(),
+            _ => false,
+        };
+        if !is_kept {
+            dropped(&format!("{key} = {value}"));
+        }
+    }
+    (bytes, options.unwrap_or_default())
 }
 
 /// Bytes that the cache of the pool of that name is to have, where they are known.
@@ -118,12 +168,15 @@ pub(crate) fn names() -> Result<Vec<PoolName>> {
 /// Name that a pool is known by, if it is.
 pub(crate) fn name_of(uuid: u128) -> Result<Option<PoolName>> {
     let uuid = format!("{uuid:032x}");
+    let mut unread = None;
     for name in names()? {
-        if find(&name)?.is_some_and(|known| known.uuid == uuid) {
-            return Ok(Some(name));
+        match find(&name) {
+            Ok(Some(known)) if known.uuid == uuid => return Ok(Some(name)),
+            Ok(_) => {}
+            Err(failure) => unread = Some(failure),
         }
     }
-    Ok(None)
+    unread.map_or(Ok(None), Err)
 }
 
 /// Refuses to go on where no pool can be noted.

@@ -141,7 +141,33 @@ fn options_in_the_file_of_a_pool_are_those_of_up() {
         down(&mount);
     }
     pools.run("pool import --force a member-0 member-1");
+    let text = fs::read_to_string(&known).unwrap();
+    assert!(text.contains("--noatime"));
+    // As far as a file with a mistake in it can be read.
+    pools.run("pool create other x --size 32M");
+    fs::write(&known, format!("option = [\"--nosuid\"]\n{text}")).unwrap();
+    let advice = "`homenode pool import --force --name tank PATH...`";
+    pools.refused(
+        "up tank mount",
+        &["cannot understand line 1 of", "`option`", "correct the line", advice],
+    );
+    assert!(pools.run("pool import x").contains("pool other is known"));
+    let import = || {
+        let mut import = pools.homenode("pool import --force --name tank a member-0 member-1");
+        let output = import.output().unwrap();
+        assert!(output.status.success(), "{}", describe(&output));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = import();
+    assert!(said.contains("written anew without option = [\"--nosuid\"]"), "{said}");
     assert!(fs::read_to_string(&known).unwrap().contains("--noatime"));
+    fs::write(&known, format!("{text}cache_bytes = \n")).unwrap();
+    let said = import();
+    assert!(
+        said.contains("without the line options = ") && said.contains("--noatime"),
+        "{said}"
+    );
+    assert!(!fs::read_to_string(&known).unwrap().contains("--noatime"));
 }
 
 #[test]

@@ -120,9 +120,10 @@ fn write_page_of_mount_helper(directory: &Path) -> io::Result<()> {
     let mut more = Roff::new();
     more.control("SH", ["REMOUNT"]);
     more.text([roman(
-        "mount -o remount changes ro, rw, nosuid, nodev and noexec. Pool options may be repeated only with the mounted pool's \
-         values; use homenode pool add, drain and remove to change members. mount(8) runs mount.fuse.homenode for this; with \
-         both a source and a directory, or with -i, it runs no helper and ignores pool options.",
+        "mount -o remount changes ro, rw, nosuid, nodev and noexec. It refuses rw for a pool opened read-only, and relatime for \
+         a pool mounted with noatime. Pool options may be repeated only with the mounted pool's values; use homenode pool add, \
+         drain and remove to change members. mount(8) runs mount.fuse.homenode for this; with both a source and a directory, \
+         or with -i, it runs no helper and ignores pool options.",
     )]);
     more.control("SH", ["MOUNT OPTIONS"]);
     more.text([roman(

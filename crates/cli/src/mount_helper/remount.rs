@@ -7,8 +7,11 @@ use super::options::{Meaning, has_word, meaning, name_in};
 use super::{HelperArgs, NAME, argument, is_pool_option, options_of, parse};
 use crate::control::To;
 use crate::control::client::Connection;
+use crate::control::protocol::{Access, DurableReport, StatusReport};
 use crate::failure::{Result, fail};
+use crate::mountinfo::shown;
 use crate::up::UpArgs;
+use rustix::fs::StatVfsMountFlags;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::Command;
@@ -91,6 +94,45 @@ pub(super) fn check(args: &HelperArgs) -> Result<Wanted> {
     })
 }
 
+/// Refuses options that the kernel would take, and that the server of the mount does not follow.
+fn refuse_changes(args: &HelperArgs, wanted: &Wanted, report: &StatusReport) -> Result<()> {
+    let anew = match report.durable {
+        Some(_) => format!("unmount {} and mount it anew", shown(&args.directory)),
+        None => "it is chosen when the pool is mounted".to_owned(),
+    };
+    if let Some(name) = wanted.differs_from(&report.options) {
+        let given = args.written().filter(|option| name_in(option) == name);
+        fail!(
+            "option {}: remount cannot change options of the pool; to change members use `homenode pool add`, `drain` \
+             and `remove`. `mount -i -o remount,ro DIR` (or rw) leaves the pool's options of /etc/fstab out",
+            given.collect::<Vec<_>>().join(",")
+        );
+    }
+    let last = |words: &str| args.written().filter(|option| has_word(words, option)).last();
+    let is_read = |durable: &DurableReport| durable.access == Access::ReadOnly;
+    if report.durable.as_ref().is_some_and(is_read) && last("ro rw") == Some("rw") {
+        fail!("option rw: the pool was opened read-only, and its server takes no changes: {anew}");
+    }
+    // The mount table may say otherwise, since a remount without this helper.
+    let flags = rustix::fs::statvfs(&args.directory).map_or(StatVfsMountFlags::empty(), |found| found.f_flag);
+    for (kept, words, flag) in [
+        (
+            "noatime",
+            "noatime atime relatime strictatime",
+            StatVfsMountFlags::NOATIME,
+        ),
+        ("nodiratime", "nodiratime diratime", StatVfsMountFlags::NODIRATIME),
+    ] {
+        let is_kept = flags.contains(flag) && report.options.iter().any(|option| option == kept);
+        if let Some(option) = last(words).filter(|option| is_kept && *option != kept) {
+            fail!(
+                "option {option}: the server keeps access times as they are since the pool was mounted with {kept}: {anew}"
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Has mount(8) do it itself, without a helper. Options of the pool may be those that it has already, as those of a line of /etc/fstab are.
 pub(super) fn run(args: &HelperArgs, wanted: &Wanted) -> Result<()> {
     if !wanted.options.is_empty() && args.namespace.is_some() {
@@ -99,15 +141,13 @@ pub(super) fn run(args: &HelperArgs, wanted: &Wanted) -> Result<()> {
             wanted.options.join(",")
         );
     }
-    if !wanted.options.is_empty() {
-        let (mut server, _) = Connection::to_server_of(&args.directory, To::Look)?;
-        if let Some(name) = wanted.differs_from(&server.status()?.options) {
-            let given = args.written().filter(|option| name_in(option) == name);
-            fail!(
-                "option {}: remount cannot change options of the pool; to change members use `homenode pool add`, `drain` \
-                 and `remove`. `mount -i -o remount,ro DIR` (or rw) leaves the pool's options of /etc/fstab out",
-                given.collect::<Vec<_>>().join(",")
-            );
+    if args.namespace.is_none() {
+        let server = Connection::to_server_of(&args.directory, To::Look);
+        match server.and_then(|(mut server, _)| server.status()) {
+            Ok(report) => refuse_changes(args, wanted, &report)?,
+            Err(failure) if !wanted.options.is_empty() => return Err(failure),
+            // The kernel can change its own options without the server.
+            Err(_) => {}
         }
     }
     let of_kernel = args.written().filter(|option| !is_of_pool(option));

@@ -172,6 +172,36 @@ fn a_remount_changes_kernel_options() {
     );
 }
 
+/// Options that the kernel would show without effect.
+#[test]
+fn a_remount_refuses_what_the_server_does_not_follow() {
+    need_mounts!(alone);
+    let script = r#"
+        export HOMENODE_POOLS=$dir.pools
+        "$1" pool create tank "$dir.member" --size 32M
+        refused() {
+            mount -o "remount,$1" "$dir" 2>"$dir.message" && exit 9
+            grep -q "option $2: $3" "$dir.message" || { cat "$dir.message" >&2; exit 8; }
+        }
+        mount -t homenode tank "$dir" -o ro,noatime,nodiratime
+        refused rw rw "the pool was opened read-only.*unmount $dir and mount it anew"
+        refused relatime relatime 'the server keeps access times.*noatime'
+        # mount(8) hands this word on to no helper.
+        /sbin/mount.homenode tank "$dir" -o remount,diratime 2>"$dir.message" && exit 7
+        grep -q "option diratime: the server keeps access times.*nodiratime" "$dir.message"
+        mount -o remount,noexec "$dir"
+        findmnt -n -o VFS-OPTIONS "$dir"
+        umount "$dir"
+        mount -t homenode tank "$dir"
+        mount -o remount,ro,relatime "$dir"
+        mount -o remount,rw "$dir"
+        findmnt -n -o VFS-OPTIONS "$dir"
+    "#;
+    let printed = in_own_namespace("remount-refused", script);
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(lines[1..], ["ro,noexec,noatime,nodiratime", "rw,relatime"]);
+}
+
 /// Access times of a file and a directory that are read, for both kinds of data. They begin in the second 1000.
 #[test]
 fn access_times_move_as_the_options_say() {

@@ -102,9 +102,13 @@ fn refuse_changes(args: &HelperArgs, wanted: &Wanted, report: &StatusReport) -> 
     };
     if let Some(name) = wanted.differs_from(&report.options) {
         let given = args.written().filter(|option| name_in(option) == name);
+        let remedy = match &*name {
+            "size_per_node" | "node" => "to change members use `homenode pool add`, `drain` and `remove`",
+            _ => &anew,
+        };
         fail!(
-            "option {}: remount cannot change options of the pool; to change members use `homenode pool add`, `drain` \
-             and `remove`. `mount -i -o remount,ro DIR` (or rw) leaves the pool's options of /etc/fstab out",
+            "option {}: remount cannot change {name} of the pool: {remedy}. `mount -i -o remount,ro DIR` (or rw) leaves the \
+             pool's options of /etc/fstab out",
             given.collect::<Vec<_>>().join(",")
         );
     }

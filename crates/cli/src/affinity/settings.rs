@@ -4,6 +4,7 @@
 
 mod file;
 
+use crate::directory::is_link;
 use crate::failure::{Failure, Result, fail};
 use crate::http::Address;
 use clap::Args;
@@ -96,6 +97,7 @@ fn cannot_read(path: &Path, error: &io::Error) -> Failure {
         io::ErrorKind::NotFound => ": name an existing file, or leave --config out for the defaults",
         io::ErrorKind::PermissionDenied => ": run it as root, or make it readable",
         io::ErrorKind::IsADirectory => ": name a file in it",
+        io::ErrorKind::InvalidData => ": it is no text in UTF-8",
         _ => "",
     };
     Failure::new(format!(
@@ -111,6 +113,12 @@ fn read(path: &Path) -> Result<String> {
 fn read_default(path: &Path) -> Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_link(path) => {
+            fail!(
+                "the configuration {} is a link to a file that does not exist: create that file, or remove the link",
+                path.display()
+            )
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(cannot_read(path, &error)),
     }

@@ -7,7 +7,6 @@ use core::fmt;
 
 /// Where interrupts, queues and threads are to go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "kebab-case"))]
 pub enum Policy {
     /// Nothing is moved.
     Off,

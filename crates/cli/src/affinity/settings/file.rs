@@ -3,38 +3,40 @@
 use super::{PERIOD, RUN_PERIOD, Settings, period_of};
 use crate::http::Address;
 use homenode_policy::affinity::{Config, Cost, Policy};
-use serde::Deserialize;
+use serde::de::{self, Expected, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct File {
-    policy: Option<Policy>,
+    policy: Option<Named>,
     period_s: Option<Period>,
     metrics: Option<Address>,
     irqbalance: Option<Irqbalance>,
-    dwell_periods: Option<u64>,
-    hysteresis_percent: Option<u32>,
-    rate_bytes_per_s_min: Option<u64>,
-    busy_percent_max: Option<Percent>,
-    migration_price_bytes_per_s: Option<u64>,
+    dwell_periods: Option<Whole<0, 100_000>>,
+    hysteresis_percent: Option<Whole<0, 100>>,
+    rate_bytes_per_s_min: Option<Bytes>,
+    busy_percent_max: Option<Whole<1, 100>>,
+    migration_price_bytes_per_s: Option<Bytes>,
     move_files: Option<bool>,
-    devices: BTreeMap<String, Policy>,
-    processes: BTreeMap<ProcessName, Policy>,
+    devices: BTreeMap<String, Named>,
+    processes: BTreeMap<ProcessName, Named>,
 }
 
 impl From<File> for Settings {
     fn from(file: File) -> Self {
         let least = Config::default();
-        let price = |bytes| Cost::new(bytes, 100);
+        let price = |bytes: Bytes| Cost::new(bytes.0, 100);
         let decide = Config {
-            policy: file.policy.unwrap_or(least.policy),
-            devices: file.devices,
-            processes: file.processes.into_iter().map(|(name, it)| (name.0, it)).collect(),
-            dwell_periods: file.dwell_periods.unwrap_or(least.dwell_periods),
-            hysteresis_percent: file.hysteresis_percent.unwrap_or(least.hysteresis_percent),
-            rate_bytes_per_s_min: file.rate_bytes_per_s_min.unwrap_or(least.rate_bytes_per_s_min),
+            policy: file.policy.map_or(least.policy, |it| it.0),
+            devices: file.devices.into_iter().map(|(name, it)| (name, it.0)).collect(),
+            processes: file.processes.into_iter().map(|(name, it)| (name.0, it.0)).collect(),
+            dwell_periods: file.dwell_periods.map_or(least.dwell_periods, |it| it.0.into()),
+            hysteresis_percent: file.hysteresis_percent.map_or(least.hysteresis_percent, |it| it.0),
+            rate_bytes_per_s_min: file.rate_bytes_per_s_min.map_or(least.rate_bytes_per_s_min, |it| it.0),
             busy_percent_max: file.busy_percent_max.map_or(least.busy_percent_max, |it| it.0),
             migration_price: file.migration_price_bytes_per_s.map_or(least.migration_price, price),
             moves_files: file.move_files.unwrap_or(least.moves_files),
@@ -51,7 +53,7 @@ impl From<File> for Settings {
 
 /// Handling of interrupts while irqbalance runs.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(try_from = "String")]
 enum Irqbalance {
     /// Interrupts are left to it.
     Respect,
@@ -59,33 +61,122 @@ enum Irqbalance {
     Override,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(try_from = "f64")]
-struct Period(Duration);
-
-impl TryFrom<f64> for Period {
-    type Error = String;
-
-    fn try_from(seconds: f64) -> Result<Self, String> {
-        period_of(seconds).map(Self).ok_or(format!("expected {PERIOD}"))
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(try_from = "u32")]
-struct Percent(u32);
-
-impl TryFrom<u32> for Percent {
+impl TryFrom<String> for Irqbalance {
     type Error = &'static str;
 
-    fn try_from(percent: u32) -> Result<Self, Self::Error> {
-        let fits = (1..=100).contains(&percent);
-        fits.then_some(Self(percent))
-            .ok_or("expected a whole number from 1 to 100")
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        match &*name {
+            "respect" => Ok(Self::Respect),
+            "override" => Ok(Self::Override),
+            _ => Err("expected `respect` or `override`"),
+        }
     }
 }
 
-/// Name of a process in the kernel, 15 bytes at most.
+#[derive(Debug)]
+struct Period(Duration);
+
+impl<'de> Deserialize<'de> for Period {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Seconds;
+        impl Visitor<'_> for Seconds {
+            type Value = Period;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(PERIOD)
+            }
+
+            fn visit_f64<E: de::Error>(self, seconds: f64) -> Result<Period, E> {
+                let wrong = || E::invalid_value(Unexpected::Float(seconds), &self);
+                period_of(seconds).map(Period).ok_or_else(wrong)
+            }
+
+            fn visit_i64<E: de::Error>(self, seconds: i64) -> Result<Period, E> {
+                let small = i32::try_from(seconds)
+                    .ok()
+                    .and_then(|seconds| period_of(seconds.into()));
+                small
+                    .map(Period)
+                    .ok_or_else(|| E::invalid_value(Unexpected::Signed(seconds), &self))
+            }
+        }
+        deserializer.deserialize_any(Seconds)
+    }
+}
+
+/// A whole number in a range.
+#[derive(Clone, Copy, Debug)]
+struct Whole<const LEAST: u32, const MOST: u32>(u32);
+
+impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Whole<LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number<const LEAST: u32, const MOST: u32>;
+        impl<const LEAST: u32, const MOST: u32> Visitor<'_> for Number<LEAST, MOST> {
+            type Value = Whole<LEAST, MOST>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a whole number from {LEAST} to {MOST}")
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
+                let fits = u32::try_from(number)
+                    .ok()
+                    .filter(|number| (LEAST..=MOST).contains(number));
+                fits.map(Whole)
+                    .ok_or_else(|| E::invalid_value(Unexpected::Signed(number), &self))
+            }
+        }
+        deserializer.deserialize_any(Number::<LEAST, MOST>)
+    }
+}
+
+/// Bytes a second.
+#[derive(Debug)]
+struct Bytes(u64);
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = Bytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a whole number from 0 to {}", i64::MAX)
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Bytes, E> {
+                let wrong = |_| E::invalid_value(Unexpected::Signed(number), &self);
+                u64::try_from(number).map(Bytes).map_err(wrong)
+            }
+        }
+        deserializer.deserialize_any(Number)
+    }
+}
+
+#[derive(Debug)]
+struct Named(Policy);
+
+impl<'de> Deserialize<'de> for Named {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Name;
+        impl Visitor<'_> for Name {
+            type Value = Named;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let names = Policy::ALL.map(|policy| format!("`{policy}`"));
+                write!(f, "one of {}", names.join(", "))
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<Named, E> {
+                let wrong = || E::custom(format!("unknown policy `{name}`, expected {}", &self as &dyn Expected));
+                Policy::named(name).map(Named).ok_or_else(wrong)
+            }
+        }
+        deserializer.deserialize_any(Name)
+    }
+}
+
+/// Name of a process in the kernel, 1 to 15 bytes.
 #[derive(Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(try_from = "String")]
 struct ProcessName(String);
@@ -95,6 +186,9 @@ impl TryFrom<String> for ProcessName {
 
     fn try_from(name: String) -> Result<Self, String> {
         const BYTES_MAX: usize = 15;
+        if name.is_empty() {
+            return Err(format!("expected a name of 1 to {BYTES_MAX} bytes"));
+        }
         if name.len() <= BYTES_MAX {
             return Ok(Self(name));
         }

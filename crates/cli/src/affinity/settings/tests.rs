@@ -97,13 +97,26 @@ fn configuration_errors_name_file_line_and_expected_value() {
         ("\n\nperiods = 1", "unknown field `periods`, expected one of `policy`"),
         ("period_s = 0", "expected seconds from 0.1 to 3600, as 1 or 0.5"),
         ("period_s = nan", "seconds from 0.1 to 3600"),
-        ("period_s = \"soon\"", "expected f64"),
+        ("period_s = \"soon\"", "expected seconds from 0.1 to 3600"),
+        ("period_s = -1", "expected seconds from 0.1 to 3600"),
+        ("policy = true", "expected one of `off`, `local`"),
+        ("hysteresis_percent = 101", "expected a whole number from 0 to 100"),
         ("busy_percent_max = 101", "expected a whole number from 1 to 100"),
-        ("dwell_periods = -1", "expected u64"),
+        ("dwell_periods = -1", "expected a whole number from 0 to 100000"),
+        ("dwell_periods = 100001", "expected a whole number from 0 to 100000"),
+        ("dwell_periods = \"1\"", "expected a whole number from 0 to 100000"),
+        (
+            "rate_bytes_per_s_min = 99999999999999999999",
+            "expected a whole number from 0",
+        ),
+        ("migration_price_bytes_per_s = -1", "expected a whole number from 0"),
         ("irqbalance = \"off\"", "expected `respect` or `override`"),
+        ("irqbalance = true", "expected a string"),
         ("metrics = \"0.0.0.0:80\"", "write unix:/PATH, 127.0.0.1:PORT"),
         ("devices = 3", "expected a map"),
         ("[devices]\neth0 = \"fast\"", "single-core"),
+        ("[processes]\npostgres = true", "expected one of `off`, `local`"),
+        ("[processes]\n\"\" = \"off\"", "expected a name of 1 to 15 bytes"),
         ("[device]", "unknown field `device`"),
         ("policy", "="),
         ("policy = \"off\"\npolicy = \"off\"", "duplicate key"),
@@ -135,9 +148,12 @@ fn configuration_errors_name_file_line_and_expected_value() {
 #[test]
 fn an_unreadable_configuration_is_an_error_with_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
+    let bytes = directory.path().join("bytes.toml");
+    fs::write(&bytes, b"\xff\xfe").unwrap();
     let table = [
         (directory.path().join("none.toml"), "leave --config out"),
         (directory.path().to_path_buf(), "name a file in it"),
+        (bytes, "it is no text in UTF-8"),
     ];
     for (path, remedy) in table {
         let args = SettingsArgs {
@@ -147,6 +163,19 @@ fn an_unreadable_configuration_is_an_error_with_a_remedy() {
         let told = Settings::read(&args).unwrap_err().to_string();
         assert!(told.contains(path.to_str().unwrap()) && told.contains(remedy), "{told}");
     }
+}
+
+#[test]
+fn a_link_to_a_missing_default_configuration_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("affinity.toml");
+    assert_eq!(read_default(&path), Ok(None));
+    std::os::unix::fs::symlink("missing", &path).unwrap();
+    let told = read_default(&path).unwrap_err().to_string();
+    assert!(
+        told.contains(path.to_str().unwrap()) && told.contains("is a link"),
+        "{told}"
+    );
 }
 
 #[test]

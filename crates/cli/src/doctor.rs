@@ -73,6 +73,7 @@ fn plan_here(snapshot: &Snapshot, args: &SettingsArgs) -> Plan {
         complain!("homenode: {error}; the defaults are taken");
         Settings::default()
     });
+    settings.tell_unknown_devices(snapshot);
     let known = Known::glance(&JournalArgs::default(), &settings);
     decide(snapshot, &settings.decide, &known.previous)
 }

@@ -71,6 +71,39 @@ fn doctor_examines_this_machine() {
     );
 }
 
+/// In a mount namespace of its own, with another /etc.
+#[test]
+fn doctor_tells_of_mistakes_in_the_configuration() {
+    if !rustix::process::geteuid().is_root() {
+        skipped("needs root");
+        return;
+    }
+    let said = |make: &str| {
+        let script =
+            format!("mount -t tmpfs none /etc && mkdir /etc/homenode && {make} && exec \"$0\" doctor --period 0.2");
+        let mut command = Command::new("unshare");
+        command.args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            &script,
+            support::BINARY,
+        ]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let unknown = said("printf '[devices]\\neht0 = \"off\"\\n' >/etc/homenode/affinity.toml");
+    assert!(unknown.contains("the configuration names eht0"), "{unknown}");
+    let link = said("ln -s missing /etc/homenode/affinity.toml");
+    assert!(
+        link.contains("affinity.toml is a link") && link.contains("defaults"),
+        "{link}"
+    );
+}
+
 #[test]
 fn doctor_without_root_judges_readable_data() {
     if !rustix::process::geteuid().is_root() {

@@ -88,6 +88,16 @@ fn a_missing_file_of_a_recording_is_named() {
 #[test]
 fn a_recording_that_may_not_be_read_is_not_called_damaged() {
     let copy = machine::copy();
+    let interrupts = copy.path().join("1/proc/interrupts");
+    fs::set_permissions(&interrupts, fs::Permissions::from_mode(0o000)).unwrap();
+    if let Some(output) = as_nobody(&["plan", "--from", copy.path().to_str().unwrap()]) {
+        let told = String::from_utf8_lossy(&output.stderr);
+        let part = format!(
+            "cannot read {}: Permission denied (os error 13): run it as root",
+            interrupts.display()
+        );
+        assert!(told.contains(&part), "{told}");
+    }
     fs::set_permissions(copy.path(), fs::Permissions::from_mode(0o700)).unwrap();
     // Its file cannot be read, and what is inside not even looked at.
     for (directory, named) in [(copy.path().to_path_buf(), "/meta"), (copy.path().join("1"), "/1")] {

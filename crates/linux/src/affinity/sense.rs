@@ -294,12 +294,20 @@ fn busy_bytes(period_ns: u64) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
+fn remedy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound => ": are /proc and /sys of the machine there?",
+        io::ErrorKind::PermissionDenied => ": run it as root, or as the owner of the recording",
+        _ => "",
+    }
+}
+
 /// A machine cannot be sensed, recorded, or read from a recording.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file without which nothing can be told.
-    #[error("cannot read {path}: {source}: are /proc and /sys of the machine there?", path = path.display())]
+    #[error("cannot read {path}: {source}{remedy}", path = path.display(), remedy = remedy(source))]
     Read {
         /// The file.
         path: PathBuf,

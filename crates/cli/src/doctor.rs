@@ -74,8 +74,7 @@ fn plan_here(snapshot: &Snapshot, args: &SettingsArgs) -> Plan {
         Settings::default()
     });
     settings.tell_unknown_devices(snapshot);
-    let known = Known::glance(&JournalArgs::default(), &settings);
-    decide(snapshot, &settings.decide, &known.previous)
+    Known::glance(&JournalArgs::default(), &settings).decide(snapshot, &settings)
 }
 
 impl Judged {

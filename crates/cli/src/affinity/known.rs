@@ -173,7 +173,7 @@ impl Known {
         }
     }
 
-    pub(super) fn decide(&mut self, snapshot: &Snapshot, settings: &Settings) -> Plan {
+    pub(crate) fn decide(&mut self, snapshot: &Snapshot, settings: &Settings) -> Plan {
         leave_alone(&self.conflicts, snapshot, &mut self.previous);
         decide(snapshot, &settings.decide, &self.previous)
     }

@@ -11,6 +11,7 @@ mod world;
 use super::*;
 use homenode_linux::affinity::{Sensed, Unseen};
 use homenode_linux::topology::read;
+use homenode_policy::affinity::Target;
 use homenode_policy::doctor::{Balancing, Facts, Helper, NodeMemory, Tmpfs, ZoneReclaim};
 use homenode_policy::topology::Topology;
 use homenode_policy::{CpuId, NodeId};
@@ -214,11 +215,32 @@ fn the_plan_for_this_machine_follows_its_configuration() {
         #[command(flatten)]
         settings: SettingsArgs,
     }
-    let moves = |policy| {
+    let plan = |policy| {
         let line = <Line as clap::Parser>::parse_from(["doctor", "--policy", policy]);
         let snapshot = load(topology("two-sockets-with-devices")).snapshot;
-        plan_here(&snapshot, &line.settings).actions.len()
+        plan_here(&snapshot, &line.settings)
     };
-    assert!(moves("local") > 0);
-    assert_eq!(moves("off"), 0);
+    assert_eq!(plan("off").actions.len(), 0);
+    let moves_interrupts = || {
+        let plan = plan("local");
+        plan.actions
+            .iter()
+            .any(|action| matches!(action.target, Target::Interrupt(_)))
+    };
+    assert!(moves_interrupts());
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // Interrupts are left to a program of root with this name.
+    let directory = tempfile::tempdir().unwrap();
+    let fake = directory.path().join("irqbalance");
+    fs::copy("/bin/sleep", &fake).unwrap();
+    let mut process = std::process::Command::new(&fake).arg("60").spawn().unwrap();
+    while fs::read(format!("/proc/{}/comm", process.id())).unwrap() != b"irqbalance\n" {
+        std::thread::yield_now();
+    }
+    let moves = moves_interrupts();
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert!(!moves);
 }

@@ -147,6 +147,12 @@ impl Previous {
         self.reconsider();
     }
 
+    /// Plans interrupts and queues again that were refused: a program that they were left to has gone. Threads stay refused.
+    pub fn forgive(&mut self) {
+        self.refused.retain(|target| matches!(target, Target::Thread(_)));
+        self.reconsider();
+    }
+
     /// Looks at everything again, although the load may be the same: the configuration has changed, or not all of a plan
     /// was carried out.
     pub fn reconsider(&mut self) {

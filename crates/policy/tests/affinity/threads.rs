@@ -2,7 +2,7 @@
 
 use crate::world::{MB, World, cpus, dwelling, why, with_policy};
 use homenode_policy::affinity::{
-    Class, Config, Plan, Policy, Previous, Queue, QueueKind, Reason, Received, Target, Why, decide,
+    Class, Config, Plan, Policy, Previous, Queue, QueueKind, Reason, Received, Target, ThreadId, Why, decide,
 };
 use homenode_policy::{CpuId, NodeId};
 
@@ -351,6 +351,24 @@ fn foreign_and_refused_interrupts_are_left_alone() {
     previous.refuse(Target::Interrupt(100));
     let plan = decide(&world.snapshot, &config, &previous);
     assert_eq!(why(&plan, &Target::Interrupt(100)), &Why::Refused);
+}
+
+#[test]
+fn a_forgiven_interrupt_is_planned_again_and_other_knowledge_is_kept() {
+    let mut world = far_reader();
+    let first = plan(&mut world);
+    let mut previous = Previous::default().after(&first, &world.snapshot, &Config::default());
+    let interrupt = Target::Interrupt(100);
+    let of_thread = world.snapshot.threads[0].id;
+    let refused = Target::Thread(ThreadId {
+        thread: of_thread.thread + 1,
+        ..of_thread
+    });
+    previous.refuse(interrupt.clone());
+    previous.refuse(refused.clone());
+    previous.forgive();
+    assert!(!previous.refused(&interrupt) && previous.refused(&refused));
+    assert!(previous.cpus(&world.target(0)).is_some());
 }
 
 #[test]

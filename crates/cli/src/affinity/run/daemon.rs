@@ -101,6 +101,11 @@ impl Daemon {
             told: Told::default(),
             status: "looking at the machine".to_owned(),
         };
+        // Changes that could not be taken back are known as this program's.
+        match daemon.actor.previous() {
+            Ok(previous) => daemon.known.previous = previous,
+            Err(error) => tracing::warn!("{}", failure(error)),
+        }
         daemon.look_around();
         Ok(daemon)
     }
@@ -293,11 +298,8 @@ impl Daemon {
             tracing::warn!("{}", plain(one));
         }
         if said != self.told.conflicts {
-            // What was left to one that is gone may be set again. What the kernel refuses, the actor knows.
-            match self.actor.previous() {
-                Ok(previous) => self.known.previous = previous,
-                Err(error) => tracing::warn!("{}", failure(error)),
-            }
+            // What the kernel refuses, the actor knows.
+            self.known.previous.forgive();
         }
         self.metrics.conflicts(conflicts.len());
         self.told.conflicts = said;

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
             let examined = examined.map_err(failure)?;
             let plan = plan_here(&examined.sensed.snapshot, &SettingsArgs::default());
             Judged {
-                notices: of_durable_pools(),
+                notices: of_pools(),
                 ..Judged::by(Source::Live, examined, plan)
             }
         }
@@ -104,8 +104,8 @@ impl Judged {
     }
 }
 
-/// Facts about durable pools: those that cannot be written any more first.
-fn of_durable_pools() -> Vec<String> {
+/// Facts about pools: durable pools that cannot be written any more first.
+fn of_pools() -> Vec<String> {
     let mounts = mounted::all().unwrap_or_default();
     let known: Vec<_> = known::names().unwrap_or_default();
     let (mut wrong, mut facts) = (Vec::new(), Vec::new());
@@ -113,6 +113,10 @@ fn of_durable_pools() -> Vec<String> {
         let place = shown(&mount.mount_point);
         match server {
             Server::Answers(report) => {
+                let lost = status::reserved_lost(&report.pool);
+                wrong.extend(lost.map(|lost| {
+                    format!("{lost}, in the pool at {place}; a pool with `--data pool` keeps reservations")
+                }));
                 let Some(durable) = &report.durable else { continue };
                 let pool = format!("the pool {} at {place}", status::named(durable));
                 if report.has_failed() {

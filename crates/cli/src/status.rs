@@ -11,7 +11,7 @@ use crate::mountinfo::{Device, MountEntry, first_homenode_mount, locate, mounts,
 use clap::Args;
 use homenode::mover::{MoverMode, MoverStatus};
 use homenode::{MemberStatus, SliceStatus, Status, UserBytes};
-use indicatif::HumanBytes;
+use indicatif::{HumanBytes, HumanDuration};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ use std::fmt::{self, Write};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Show health, capacity, use, spills and the access matrix of a pool, or of all pools.
 ///
@@ -386,6 +387,16 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
         fuse.data,
         fuse.data_reason
     )
+}
+
+/// Says how much space that fallocate reserved was taken by other writers, and when first.
+pub(crate) fn reserved_lost(pool: &Status) -> Option<String> {
+    let since = UNIX_EPOCH + Duration::from_secs(pool.reserved_lost_since_s?);
+    let ago = HumanDuration(since.elapsed().unwrap_or_default());
+    Some(format!(
+        "other writers took {} that fallocate had reserved, first {ago} ago",
+        size(pool.reserved_lost_bytes)
+    ))
 }
 
 fn write_members(text: &mut String, members: &[MemberStatus]) -> fmt::Result {

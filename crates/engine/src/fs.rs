@@ -137,6 +137,8 @@ pub struct Fs<M: Memory, C: Clock> {
     promising: Mutex<Promising>,
     /// When all promises were counted last.
     promises_counted_ns: AtomicI64,
+    /// Blocks of promises that found no room, and the time of the first ones.
+    broken_promises: Mutex<Option<(u64, i64)>>,
     /// Whether volumes have given blocks up that files could have.
     has_discarded: AtomicBool,
     /// Nodes that take pages of files of the kernel.
@@ -184,6 +186,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             metadata: Arc::default(),
             promising: Mutex::default(),
             promises_counted_ns: AtomicI64::new(0),
+            broken_promises: Mutex::default(),
             has_discarded: AtomicBool::new(false),
             steering: Steering::default(),
             growing: Growing::default(),

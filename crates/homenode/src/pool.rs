@@ -239,7 +239,11 @@ impl Pool {
             let below = pool.memory().below();
             (below.health(member), below.errors(member))
         };
-        let status = Status::new(pool.status(), kernel_by_node, backing, health);
+        let mut status = Status::new(pool.status(), kernel_by_node, backing, health);
+        if let Some((blocks, since_ns)) = fs.broken_promises() {
+            status.reserved_lost_bytes = blocks * BLOCK_BYTES as u64;
+            status.reserved_lost_since_s = u64::try_from(since_ns / 1_000_000_000).ok();
+        }
         status.with_metadata(fs.metadata_bytes(), fs.metadata_refused(), &fs.metadata_by_user())
     }
 

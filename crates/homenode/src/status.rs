@@ -30,6 +30,12 @@ pub struct Status {
     pub kernel_located_bytes: u64,
     /// Promised to files and not placed yet.
     pub reserved_bytes: u64,
+    /// Promised to files by fallocate and taken by other writers, since the mount.
+    #[serde(default)]
+    pub reserved_lost_bytes: u64,
+    /// Time of the first such loss, in seconds since 1970; `None` without one.
+    #[serde(default)]
+    pub reserved_lost_since_s: Option<u64>,
     /// Can still be written or promised.
     pub free_bytes: u64,
     /// Memory that names, attributes and block maps take besides the members.

@@ -1,7 +1,7 @@
 //! Health of a pool in a few words, and the memory of its server.
 
 use crate::control::protocol::{Access, DurableReport, FuseReport, ServerMemory};
-use crate::status::size;
+use crate::status::{reserved_lost, size};
 use homenode::{MemberState, Status};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -28,6 +28,7 @@ pub(super) fn problems(pool: &Status, durable: Option<&DurableReport>, fuse: &Fu
     } else {
         problems.extend(full.iter().map(|node| format!("{} is full", node.node)));
     }
+    problems.extend(reserved_lost(pool));
     let spilled: u64 = full.iter().chain(&others).map(|node| node.spilled_bytes).sum();
     if spilled > 0 {
         problems.push(format!(
@@ -132,6 +133,14 @@ mod tests {
             told[0][0].starts_with("requests refused as metadata") && told[1].is_empty(),
             "{told:?}"
         );
+        let lost = Status {
+            reserved_lost_bytes: 4096,
+            reserved_lost_since_s: Some(1),
+            ..Status::default()
+        };
+        let told = problems(&lost, None, &FuseReport::default());
+        let words = "other writers took 4.00 KiB that fallocate had reserved, first ";
+        assert!(told.len() == 1 && told[0].starts_with(words), "{told:?}");
         let full = Status {
             nodes: vec![node(0, MemberState::Fat)],
             ..Status::default()

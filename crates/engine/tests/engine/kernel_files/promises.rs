@@ -44,6 +44,7 @@ fn a_promise_without_room_is_dropped() {
         Some(0),
         "a dropped promise was tried again"
     );
+    assert_eq!(fs.broken_promises().map(|(blocks, _)| blocks), Some(10_000 - 4096));
     assert_eq!(fs.pool().status().reserved, 0);
     fs.check_invariants();
 }

@@ -149,6 +149,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 false
             });
         }
+        if broken > 0 {
+            let mut all = self.broken_promises.lock();
+            let (blocks, _) = all.get_or_insert((0, self.now_ns()));
+            *blocks += broken;
+        }
         Some(broken)
+    }
+
+    /// Blocks that were promised and found no room so far, and the time of the first ones in nanoseconds.
+    pub fn broken_promises(&self) -> Option<(u64, i64)> {
+        *self.broken_promises.lock()
     }
 }

@@ -670,6 +670,16 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
         if is_in_use {
             fail!("{failure}");
         }
+        let uuid = known::uuid_of(&args.name).map_or_else(String::new, |uuid| format!("{uuid:032x}"));
+        let mounts = mounted::all().cannot("read the mount table")?;
+        let lives = |mount: &&Mounted| !matches!(mount.server, Server::Dead) && mount.is_of(args.name.as_str(), &uuid);
+        if let Some(Mounted { mount, .. }) = mounts.iter().find(lives) {
+            let place = shown(&mount.mount_point);
+            fail!(
+                "{failure}; the pool {} is mounted on {place}: `homenode down {place}` first",
+                args.name
+            );
+        }
         if !args.force {
             fail!("{failure}; --force forgets the name anyway");
         }

@@ -54,6 +54,23 @@ fn a_pool_that_lost_its_disk_is_read_only_until_reopened() {
 }
 
 #[test]
+fn a_mounted_pool_whose_file_lost_its_name_is_not_exported() {
+    let Some((pools, mount)) = Pools::to_mount("lost-name") else {
+        return;
+    };
+    pools.run("pool create tank a --size 32M");
+    pools.run("up tank mount");
+    fs::remove_file(pools.path("a")).unwrap();
+    for export in ["pool export tank", "pool export tank --force"] {
+        let place = format!("mounted on {0}: `homenode down {0}` first", mount.display());
+        pools.refused(export, &["No such file", &place]);
+    }
+    assert_eq!(pools.listed().len(), 1);
+    pools.run("down mount --force");
+    pools.run("pool export tank --force");
+}
+
+#[test]
 fn pool_list_tells_apart_pools_that_share_a_name() {
     need_mounts!();
     let pools = Pools::new("listed");

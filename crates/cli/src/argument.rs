@@ -39,6 +39,18 @@ fn negative_of(error: clap::Error, words: &[String]) -> clap::Error {
             );
             clap::Error::raw(ErrorKind::InvalidValue, message)
         }
+        None if words.get(1).is_some_and(|verb| verb == "up") && error.kind() == ErrorKind::UnknownArgument => {
+            match error.get(ContextKind::InvalidArg) {
+                Some(ContextValue::String(word)) if !word.starts_with('-') => {
+                    let message = format!(
+                        "unexpected argument '{}' found: give NAME and DIR next to each other, as in `homenode up [OPTIONS] NAME DIR`\n",
+                        plain(word)
+                    );
+                    clap::Error::raw(ErrorKind::UnknownArgument, message)
+                }
+                _ => error,
+            }
+        }
         _ => error,
     }
 }

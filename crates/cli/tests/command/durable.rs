@@ -278,6 +278,11 @@ fn a_refused_pool_create_leaves_nothing() {
     fail(2, &mut pools.homenode("pool create ../x a"));
     fail(2, &mut pools.homenode("up tank mount --size-per-node 1G"));
     fail(2, &mut pools.homenode("up tank mount --commit 301"));
+    let apart = fail(2, &mut pools.homenode("up tank --noatime mount"));
+    assert!(
+        apart.contains("'mount' found: give NAME and DIR next to each other"),
+        "{apart}"
+    );
     pools.refused("up mount --commit 5", &["--commit is for durable pools"]);
     let left: Vec<_> = fs::read_dir(pools.0.path()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");

@@ -201,6 +201,17 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
     if pool.is_err() && interrupt.is_set.load(Ordering::Relaxed) {
         interrupt.give_up(&made);
     }
+    if let (Err(Error::SmallFile { path, least_bytes, .. }), Some(size)) = (&pool, args.size)
+        && made
+            .0
+            .iter()
+            .any(|made| absolute(&made.path).is_ok_and(|made| made == *path))
+    {
+        fail!(
+            "{} cannot be made: --size asks for {size} B, and a file needs at least {least_bytes} B",
+            shown(path)
+        );
+    }
     // Closed, it is on the disk.
     drop(pool?);
     let on_memory = members.iter().filter(|path| is_on_memory(path));
@@ -346,7 +357,14 @@ impl Made {
         };
         let name = path.file_name().ok_or_else(|| cannot(ErrorKind::InvalidInput.into()))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let parent = rustix::fs::open(parent, flags, Mode::empty()).map_err(|errno| cannot(errno.into()))?;
+        let parent = match rustix::fs::open(parent, flags, Mode::empty()) {
+            Err(Errno::NOENT) => fail!(
+                "cannot make {}: the directory {} does not exist: create it first",
+                shown(path),
+                shown(parent)
+            ),
+            opened => opened.map_err(|errno| cannot(errno.into()))?,
+        };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         // What is in it is for whom the pool's own modes say.
         let file = rustix::fs::openat(&parent, name, flags, Mode::RUSR | Mode::WUSR);
@@ -365,7 +383,14 @@ impl Made {
             parent,
             file: Arc::clone(&file),
         });
-        file.set_len(size).map_err(cannot)?;
+        match file.set_len(size) {
+            Err(error) if error.kind() == ErrorKind::FileTooLarge => fail!(
+                "cannot make {}: its filesystem has no files of {}: give a smaller --size",
+                shown(path),
+                human_bytes(size)
+            ),
+            set => set.map_err(cannot)?,
+        }
         Ok(file)
     }
 }

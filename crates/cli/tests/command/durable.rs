@@ -273,7 +273,18 @@ fn a_refused_pool_create_leaves_nothing() {
     let pools = Pools::new("refused-pools");
     pools.refused("pool create tank a", &["a does not exist", "--size"]);
     pools.refused("pool create none a --size 32M", &["none", "memory"]);
-    pools.refused("pool create tank a b --size 2M", &["2097152 B and needs"]);
+    pools.refused(
+        "pool create tank a b --size 2M",
+        &["--size asks for 2097152 B", "needs at least 16777216 B"],
+    );
+    pools.refused(
+        "pool create tank none/a --size 32M",
+        &["the directory none does not exist: create it first"],
+    );
+    pools.refused(
+        "pool create tank a --size 8388607T",
+        &["a: its filesystem has no files of", "smaller --size"],
+    );
     pools.refused("pool create tank .", &["is no regular file"]);
     fail(2, &mut pools.homenode("pool create ../x a"));
     fail(2, &mut pools.homenode("up tank mount --size-per-node 1G"));

@@ -165,6 +165,9 @@ pub enum UnusableSuperblock {
     /// It does not begin as one.
     #[error("it is no member of a pool")]
     NotOne,
+    /// There are no bytes.
+    #[error("it has no bytes, as a loop device without a file (`losetup DEVICE FILE` gives it one)")]
+    Empty,
     /// Its checksum is wrong.
     #[error("its superblock is damaged")]
     Damaged,

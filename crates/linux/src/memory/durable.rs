@@ -377,6 +377,9 @@ impl MemberFile {
             path: self.path.clone(),
             source,
         };
+        if self.bytes == 0 {
+            return Err(unusable(UnusableSuperblock::Empty));
+        }
         if self.blocks() < 2 {
             return Err(unusable(UnusableSuperblock::NotOne));
         }

@@ -193,6 +193,11 @@ fn unsuitable_member_files_are_refused_with_the_reason() {
         pools.refused(command, &["a was given twice"]);
         assert!(!pools.path("a").exists());
     }
+    File::create(pools.path("empty")).unwrap();
+    pools.refused(
+        "pool import empty",
+        &["it has no bytes, as a loop device without a file"],
+    );
     pools.run("pool create tank a b --size 32M");
     let file = File::open(pools.path("a")).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();

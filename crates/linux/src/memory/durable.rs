@@ -75,7 +75,7 @@ pub enum MemberFileError {
         source: io::Error,
     },
     /// The kernel does not let this user open it.
-    #[error("cannot open {}: {source}: use sudo, or have the file's owner permit it", path.display())]
+    #[error("cannot open {}: {source}: {}", path.display(), for_denied())]
     Denied {
         /// The file.
         path: PathBuf,
@@ -164,6 +164,13 @@ pub enum MemberFileError {
         /// Why not.
         source: UnusableSuperblock,
     },
+}
+
+fn for_denied() -> &'static str {
+    match rustix::process::geteuid().is_root() {
+        true => "it is denied to root too: is it immutable (`lsattr`), or a device that this container may not use?",
+        false => "use sudo, or have the file's owner permit it",
+    }
 }
 
 fn used_by(by: Option<&InUse>) -> String {

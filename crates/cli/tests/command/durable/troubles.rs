@@ -70,6 +70,25 @@ fn a_mounted_pool_whose_file_lost_its_name_is_not_exported() {
     pools.run("pool export tank --force");
 }
 
+/// A disk that the machine denies to root, as an immutable file is.
+#[test]
+fn a_file_denied_to_root_is_told_without_sudo() {
+    need_mounts!();
+    let pools = Pools::new("denied");
+    pools.run("pool create tank a --size 32M");
+    let change = |flag: &str| Command::new("chattr").arg(flag).arg(pools.path("a")).status();
+    if !change("+i").is_ok_and(|status| status.success()) {
+        return skipped("needs a filesystem with immutable files");
+    }
+    let output = pools.homenode("fsck --repair a").output();
+    let _ = change("-i");
+    let message = String::from_utf8(output.unwrap().stderr).unwrap();
+    assert!(
+        message.contains("denied to root too") && !message.contains("sudo"),
+        "{message}"
+    );
+}
+
 #[test]
 fn pool_list_tells_apart_pools_that_share_a_name() {
     need_mounts!();

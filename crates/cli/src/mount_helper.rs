@@ -9,7 +9,7 @@ mod remount;
 use crate::failure::{Failure, Result, fail};
 use crate::pool;
 use crate::up::{self, UpArgs};
-use clap::error::ContextKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
 use homenode::PoolName;
 use options::Meaning;
@@ -154,7 +154,17 @@ fn up_args(args: &HelperArgs) -> Result<UpArgs> {
 fn parse(arguments: Vec<OsString>) -> Result<UpArgs> {
     let parsed = pool_command().try_get_matches_from(&arguments);
     let parsed = parsed.and_then(|matches| UpArgs::from_arg_matches(&matches));
-    let parsed = parsed.map_err(|error| Failure::new(error.to_string()))?;
+    let parsed = parsed.map_err(|error| match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        // Only the options that a durable pool does not have contradict another one.
+        (ErrorKind::ArgumentConflict, Some(ContextValue::String(flag))) => {
+            let name = flag.split(' ').next().unwrap_or_default().trim_start_matches('-');
+            Failure::new(format!(
+                "option {}: it is for a new pool of memory, and the source names a durable pool: leave it out",
+                as_option(name)
+            ))
+        }
+        _ => Failure::new(error.to_string()),
+    })?;
     Ok(parsed.read_from(arguments))
 }
 

@@ -184,6 +184,10 @@ fn a_remount_refuses_what_the_server_does_not_follow() {
             grep -q "option $2: $3" "$dir.message" || { cat "$dir.message" >&2; exit 8; }
         }
         mount -t homenode tank "$dir" -o ro,noatime,nodiratime
+        umount "$dir"
+        mount -t homenode tank "$dir" -o size_per_node=1G,per_node 2>"$dir.message" && exit 7
+        grep -qE 'mount.homenode: option (size_per_node|per_node): it is for a new pool of memory' "$dir.message"
+        mount -t homenode tank "$dir" -o ro,noatime,nodiratime
         refused commit=2 commit=2 "remount cannot change commit of the pool: unmount $dir and mount it anew"
         refused rw rw "the pool was opened read-only.*unmount $dir and mount it anew"
         refused relatime relatime 'the server keeps access times.*noatime'

@@ -169,6 +169,19 @@ impl UpArgs {
         if let Some(word) = options.iter().find(is_refused) {
             fail!("options in {}: {word} belongs on a command line", file.display());
         }
+        let refusal = |error: clap::Error| {
+            let error = error.to_string();
+            let first = error.lines().next().unwrap_or_default();
+            Failure::new(format!(
+                "options in {}: {}",
+                file.display(),
+                first.trim_start_matches("error: ")
+            ))
+        };
+        // Each alone: an option without its value would take the word after it.
+        for word in &options {
+            Again::try_parse_from([word, "--", "DIR"]).map_err(refusal)?;
+        }
         let words = options.into_iter().map(OsString::from);
         let words: Vec<OsString> = words.chain(self.words.iter().cloned()).collect();
         match Again::try_parse_from(&words) {
@@ -177,11 +190,7 @@ impl UpArgs {
                 namespace: self.namespace.clone(),
                 ..up
             }),
-            Err(error) => {
-                let error = error.to_string();
-                let first = error.lines().next().unwrap_or_default();
-                fail!("options in {}: {}", file.display(), first.trim_start_matches("error: "))
-            }
+            Err(error) => Err(refusal(error)),
         }
     }
 

@@ -108,6 +108,7 @@ fn options_in_the_file_of_a_pool_are_those_of_up() {
         (r#""noatime""#, "\"noatime\" is no option"),
         (r#""--", "elsewhere""#, "\"--\" is no option"),
         (r#""--commit=0""#, "--commit"),
+        (r#""--mover""#, "a value is required for '--mover"),
         (r#""--transport=classic", "--spin-us=1""#, "is for rings"),
         (r#""--foreground""#, "belongs on a command line"),
         (r#""--pool=other""#, "belongs on a command line"),

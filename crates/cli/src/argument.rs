@@ -103,7 +103,7 @@ pub(crate) fn metadata(text: &str) -> Result<Size, String> {
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(Size::Bytes(bytes)) => Ok(bytes),
-        Ok(Size::Share(_)) => Err("a share of nothing: write bytes, as 64M or 1G".to_owned()),
+        Ok(Size::Share(_)) => Err("a share (%) is not possible here: write bytes, as 64M or 1G".to_owned()),
         Err(problem) => Err(not_a_size(
             text,
             &format!("size `{text}` {}; write bytes as 512M, 1.5G or 2T", problem.problem()),

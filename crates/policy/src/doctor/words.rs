@@ -153,7 +153,7 @@ impl fmt::Display for Problem {
                 f,
                 "{mode}: a full node drops page cache though others have room ({reclaims} times since boot)"
             ),
-            Self::NoRings => write!(f, "off: pools that are mounted now are served the classic way"),
+            Self::NoRings => write!(f, "off: pools are served the classic way"),
             Self::NoHugePages => write!(f, "denied to all mounts: pools get pages of 4 KiB"),
             Self::CacheOnOneNode(_)
             | Self::TmpfsOnOneNode { .. }

@@ -32,6 +32,8 @@ pub(crate) fn sensor() -> Option<(MutexGuard<'static, ()>, Sensor, Topology)> {
     let unseen = sensor.sense(&topology).unwrap().unseen;
     let mut reasons = unseen.iter().filter(|unseen| unseen.why.contains("BPF"));
     if let Some(reason) = reasons.next() {
+        // Not the words of a kernel that was offered programs and refused them.
+        assert!(reason.why.starts_with("BPF programs count them"), "{reason}");
         eprintln!("SKIPPED: {reason}");
         return None;
     }

@@ -20,6 +20,49 @@ fn programs_load_with_sufficient_rights() {
     assert!(!may_load("") && !status("x"));
 }
 
+/// Fallbacks are for kernels that lack what the first programs of a part hook into; here they would hide a program that
+/// the verifier refuses.
+#[test]
+fn first_programs_of_each_part_load() {
+    if let Some(why) = refusal() {
+        eprintln!("SKIPPED: {why}");
+        return;
+    }
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release
+        .split(|byte: char| !byte.is_ascii_digit())
+        .map(str::parse::<u32>);
+    let mut number = || numbers.next().unwrap().unwrap();
+    let release = (number(), number());
+    let tree = Tree::new(Path::new("/"));
+    for part in [Part::Threads, Part::Sockets, Part::Disks, Part::Mount, Part::Tmpfs] {
+        let is_hooked = match part {
+            Part::Threads | Part::Disks => true,
+            Part::Sockets => release >= (6, 3),
+            Part::Tmpfs => release >= (6, 6),
+            // Of a module, perhaps, that is loaded with the first mount.
+            Part::Mount => release >= (6, 9) && Path::new("/sys/module/fuse").exists(),
+        };
+        let constant = part.constant(&tree);
+        let loaded = if is_hooked {
+            Programs::attach(part, part.alternatives()[0], constant).map_err(|error| format!("{error:#}"))
+        } else if part == Part::Sockets {
+            Programs::load(part, constant)
+        } else {
+            eprintln!("SKIPPED: {part:?}: this kernel has no such functions");
+            continue;
+        };
+        match loaded {
+            Ok(_) => (),
+            // Some kernels let nobody hook into functions. The verifier's refusals are EACCES and EINVAL.
+            Err(why) if matches!(part, Part::Mount | Part::Tmpfs) && why.contains("(os error 1)") => {
+                eprintln!("SKIPPED: {part:?}: {why}");
+            }
+            Err(why) => panic!("{part:?}: {why}"),
+        }
+    }
+}
+
 /// Unless this machine lets none be loaded.
 fn disks(programs: &[&str]) -> Option<Programs> {
     if let Some(why) = refusal() {

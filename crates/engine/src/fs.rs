@@ -45,7 +45,7 @@ pub use repair::{Mended, Remedy, Repair};
 pub use restore::{OpenError, Replayed};
 pub use unlinked::{Unlinked, UnlinkedCount};
 pub use volume::{Stretch, VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
-pub(crate) use volume::{check_name as check_volume_name, check_size as check_volume_size};
+pub(crate) use volume::{check_name as check_volume_name, check_size as check_volume_size, room_of as room_of_volume};
 pub use words::{WORDS_NAME, WORDS_XATTR};
 pub(crate) use xattr::VALUE_BYTES_MAX;
 pub use xattr::{MAP_XATTR, POLICY_XATTR, RESERVE_VALUE, RESERVE_XATTR, map_value};

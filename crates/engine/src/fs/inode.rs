@@ -165,9 +165,10 @@ impl Inode {
         self.uid.load(Ordering::Relaxed)
     }
 
-    /// Who `user` is to the inode. A user who is not known is its owner; but anybody where root is.
+    /// Who `user` is to the inode. A user who is not known is its owner; but anybody where root is. Volumes are reached by root alone.
     pub(super) fn asker(&self, user: Option<u32>) -> Asker {
         match (user, self.uid()) {
+            _ if self.is_volume() => Asker::Root,
             (Some(ROOT), _) => Asker::Root,
             (Some(user), owner) if user != owner => Asker::Other,
             (None, ROOT) => Asker::Other,

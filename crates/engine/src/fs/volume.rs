@@ -5,8 +5,8 @@
 //! counted by statfs; and nobody reaches it through the tree, nor by its number.
 //!
 //! Invariants: its size is whole blocks, and changes only in [`Fs::resize_volume`] and [`Fs::remove_volume`]; it has no block
-//! beyond it; a removed one has size 0 for ever, so who still holds it reads and writes nothing. Locks: the table's, then a
-//! volume's state, then those of its inode.
+//! beyond the 2 MiB that the size ends in, and beyond the size only what a cut could not split off; a removed one has size 0 for ever, so who still
+//! holds it reads and writes nothing. Locks: the table's, then a volume's state, then those of its inode.
 
 mod data;
 mod error;
@@ -22,6 +22,7 @@ use super::inode::Body;
 use super::{Fs, Inode, Placement, attr};
 use crate::log::{Attributes, Change, Effect};
 use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
+use homenode_shared::RUN_BLOCKS;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -200,7 +201,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         state.require_idle()?;
         let file = volume.file();
         let closed = volume.inode.close(file, &self.slots);
-        if !may_discard {
+        if !may_discard && size_bytes < volume.size_bytes() {
             let bytes = self.placed_from(file, size_bytes / BLOCK_BYTES as u64) * BLOCK_BYTES as u64;
             if bytes > 0 {
                 return Err(VolumeError::HoldsData { bytes });
@@ -267,7 +268,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             assert_eq!(volume.inode.state.lock().links, 1, "{name} has one link");
             let size_bytes = volume.size_bytes();
             check_size(size_bytes).expect("sizes are checked when they are set");
-            let beyond = self.placed_from(volume.file(), size_bytes / BLOCK_BYTES as u64);
+            let beyond = self.placed_from(volume.file(), room_of(size_bytes));
             assert_eq!(beyond, 0, "{name} has blocks beyond its end");
         }
     }
@@ -293,6 +294,11 @@ pub(crate) fn check_name(name: &str) -> Result<(), VolumeError> {
         _ => return Ok(()),
     };
     Err(VolumeError::Name(problem))
+}
+
+/// File blocks below which all blocks of a volume of so many bytes lie: a run of 2 MiB stays where no map node can be had to split it.
+pub(crate) fn room_of(bytes: u64) -> u64 {
+    (bytes / BLOCK_BYTES as u64).next_multiple_of(RUN_BLOCKS)
 }
 
 pub(crate) fn check_size(bytes: u64) -> Result<(), VolumeError> {

@@ -4,7 +4,7 @@ use crate::sim::{DISK, Disk, Event, Kind};
 use crate::tree::Tree;
 use crate::workload::{Operation, Range, Run, SimFs, asking, format_of, format_slack, open, open_with};
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, KEEP_SIZE, PUNCH_HOLE};
-use homenode_engine::fs::{Error, NewInode, RenameMode, XattrMode};
+use homenode_engine::fs::{Error, NewInode, Placement, RenameMode, Volume, XattrMode};
 
 const THREADS: usize = 64;
 const ROUNDS: usize = 60;
@@ -220,6 +220,59 @@ fn a_truncation_undone_by_a_power_cut_keeps_the_old_bytes_without_map_nodes() {
         .expect("growing takes nothing");
     let grown = read(&fs, RUN_BYTES);
     assert!(grown[..LEFT_BYTES] == old[..LEFT_BYTES] && grown[LEFT_BYTES..].iter().all(|byte| *byte == 0));
+}
+
+/// A volume is root's, whoever fills the memory of names: its runs of 2 MiB are split while root may take nodes. Without nodes the run stays behind its size.
+#[test]
+fn a_volume_is_cut_inside_a_run_when_metadata_is_short() {
+    const RUN_BYTES: u64 = 2 << 20;
+    const SIZE: u64 = RUN_BYTES + (1 << 20);
+    let (fs, memory) = format_of(Kind::File, 8192, 64);
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let make = |name: &str| {
+        let volume = fs
+            .create_volume(name, 2 * RUN_BYTES, Placement::Local)
+            .expect("a new name");
+        for run in 0..2 {
+            let old = vec![7; 2 << 20];
+            let written = fs.write_volume(&asking(&slot), &volume, run * RUN_BYTES, &old);
+            assert_eq!(written, Ok(old.len()));
+        }
+        volume
+    };
+    let (split, cut) = (make("split"), make("cut"));
+    for name in 0..10_u8 {
+        let inode = fs.create(&fs.root(), &[b'a' + name], file()).expect("there is room");
+        fs.set_xattr(&inode, b"user.x", &[3; 60_000], XattrMode::Either, false)
+            .expect("there is room");
+    }
+    fs.sync_all(&slot).expect("the disk works");
+    let used = |volume: &Volume| fs.volume_status(volume, || true).used_bytes;
+    fs.set_metadata_limit(fs.metadata_bytes().0 * 3 / 2);
+    fs.discard_volume(&asking(&slot), &split, 0, 1 << 20)
+        .expect("discarding needs no room");
+    assert_eq!(used(&split), SIZE, "root has memory for the split");
+    fs.set_metadata_limit(0);
+    fs.resize_volume(&cut, SIZE, true).expect("cutting needs no memory");
+    assert_eq!(used(&cut), 2 * RUN_BYTES, "the run was not split");
+    fs.check_invariants();
+    fs.sync_all(&slot).expect("the disk works");
+    let (after_cut, _) = open(Kind::File, memory.bytes(), 9).expect("the pool opens after a power cut");
+    fs.put_away(&slot).expect("the disk works");
+    let (put_away, _) = open(Kind::File, memory.bytes(), 1).expect("the pool opens");
+    for fs in [after_cut, put_away] {
+        let slot = fs.slots().claim().expect("slots are free");
+        let volume = fs.volume("cut").expect("it was made");
+        assert_eq!(volume.size_bytes(), SIZE);
+        fs.check_invariants();
+        fs.resize_volume(&volume, SIZE + 4096, false).expect("it grows");
+        fs.resize_volume(&volume, 2 * RUN_BYTES, false).expect("it grows");
+        let mut read = vec![1; 4 << 20];
+        fs.read_volume(&asking(&slot), &volume, 0, &mut read)
+            .expect("the disk works");
+        let (kept, grown) = read.split_at(3 << 20);
+        assert!(kept.iter().all(|byte| *byte == 7) && grown.iter().all(|byte| *byte == 0));
+    }
 }
 
 /// Room of a file that was cut is nobody's before the cut is settled: a power cut gives it back to the file.

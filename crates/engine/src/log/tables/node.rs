@@ -4,9 +4,9 @@
 //! one takes 128 bytes, and nothing of the heap.
 
 use super::names::Names;
-use crate::fs::{FILE_BYTES_MAX, Ino, attr, check_volume_size};
+use crate::Block;
+use crate::fs::{FILE_BYTES_MAX, Ino, attr, check_volume_size, room_of_volume};
 use crate::log::Attributes;
-use crate::{BLOCK_BYTES, Block};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -119,7 +119,7 @@ pub(crate) fn fits(kind: u32, is_volume: bool, size: u64, end: u64, has_target: 
     let is_empty = size == 0 && end == 0;
     match kind {
         attr::REGULAR => size <= FILE_BYTES_MAX,
-        attr::BLOCK_DEVICE if is_volume => check_volume_size(size).is_ok() && end <= size / BLOCK_BYTES as u64,
+        attr::BLOCK_DEVICE if is_volume => check_volume_size(size).is_ok() && end <= room_of_volume(size),
         attr::SYMLINK => is_empty && has_target,
         attr::DIRECTORY | attr::BLOCK_DEVICE | attr::CHARACTER_DEVICE | attr::FIFO | attr::SOCKET => is_empty,
         _ => false,

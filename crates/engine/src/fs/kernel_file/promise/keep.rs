@@ -3,13 +3,14 @@
 use super::count::Counts;
 use super::{BLOCK, Clock, Error, KernelFile, MARGIN_BLOCKS, Memory, Ordering, Pool, Promise, Range, STEP_BLOCKS};
 use crate::fs::{Fs, Ino, Inode};
-use std::cmp::Reverse;
 use std::time::Duration;
 
 /// Most effort between two looks at the room. A single file may take more.
 const LOOK_EFFORT: u64 = 1024;
 /// Files that are copied from the list of all at once.
 const PART_FILES: usize = 1024;
+/// Files with promises of less than a step that get their steps in one round, in about the time of a large step.
+const SMALL_FILES: usize = 64;
 /// Longest wait of [`Fs::keep_promises`] for another thread that changes a file's promises, or makes them real.
 pub(super) const KEEP_PATIENCE: Duration = Duration::from_millis(1);
 /// Time after which all promises are counted anew though there is room.
@@ -83,20 +84,22 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         promise.is_some_and(|promise| file.first_on_side(&promise, promised).is_some())
     }
 
-    /// Files to which room is promised, those to which the most is promised first. Copied by parts: calls wait for the list.
-    fn promising_files(&self) -> Vec<Ino> {
+    /// Files to which room is promised, with the blocks, the most last. Copied by parts: calls wait for the list.
+    fn promising_files(&self) -> Vec<(u64, Ino)> {
         let (mut all, mut from) = (Vec::new(), Some(Ino(0)));
         while let Some(first) = from {
             let before = all.len();
             all.extend(self.promising.lock().files.range(first..).take(PART_FILES));
             from = all[before..].last().map(|last: &Ino| Ino(last.0 + 1));
         }
-        all.sort_by_cached_key(|ino| {
-            let inode = self.table.find(*ino);
+        let blocks = |ino: Ino| {
+            let inode = self.table.find(ino);
             let file = inode.as_deref().and_then(Inode::kernel_file);
             // Relaxed: a figure.
-            Reverse(file.map(|file| file.promised.load(Ordering::Relaxed)))
-        });
+            file.map_or(0, |file| file.promised.load(Ordering::Relaxed))
+        };
+        let mut all: Vec<_> = all.into_iter().map(|ino| (blocks(ino), ino)).collect();
+        all.sort_unstable();
         all
     }
 
@@ -115,7 +118,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             promising = self.promising_files();
         }
         // This thread would count all the time while the other one has everything to do, and maybe waits for ever.
-        if !promising.iter().any(|ino| self.has_promised(*ino, promised)) {
+        if !promising.iter().rev().any(|(_, ino)| self.has_promised(*ino, promised)) {
             // Forgets promises that were kept. Relaxed: only how often this is done depends on it.
             let counted_ns = self.promises_counted_ns.load(Ordering::Relaxed);
             let is_due = self.now_ns().saturating_sub(counted_ns) >= COUNT_PERIOD_NS;
@@ -126,15 +129,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         let (mut broken, mut spent) = (0, 0);
         // Blocks that were written meanwhile need no room any more. A few counts are always worth it; the others only while there is time.
-        for ino in &promising {
+        for (_, ino) in promising.iter().rev() {
             if spent >= LOOK_EFFORT && self.pool.is_time_for_promises(0) {
                 break;
             }
             spent += self.count_promise(*ino, u64::MAX);
         }
-        // A step of each in turn: others have as much to lose.
+        // A step of each in turn, as the last one has as much to lose; but of few of those that have little to lose, as each takes its time.
         while !promising.is_empty() && is_time() {
-            promising.retain(|ino| {
+            let small = promising.partition_point(|(blocks, _)| *blocks < STEP_BLOCKS);
+            let mut round = promising.split_off(small.saturating_sub(SMALL_FILES));
+            round.retain(|(_, ino)| {
                 let inode = self.table.find(*ino);
                 let Some((inode, file)) = inode.as_deref().and_then(|inode| Some((inode, inode.kernel_file()?))) else {
                     return false;
@@ -148,6 +153,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 self.count_promise(*ino, u64::MAX);
                 false
             });
+            promising.append(&mut round);
         }
         if broken > 0 {
             let mut all = self.broken_promises.lock();

@@ -123,6 +123,38 @@ fn a_disk_that_lost_bytes_fails_every_later_sync() {
     pool.create_file("c").unwrap().sync().unwrap();
 }
 
+/// Groups of the log that the page cache has and the disk does not.
+#[test]
+fn a_pool_that_is_opened_after_lost_bytes_is_on_the_disk() {
+    let Some(disk) = Disk::new("lost") else { return };
+    let (member, copy) = (disk.member(), disk.0.join("copy"));
+    let pool = Pool::create_on(std::slice::from_ref(&member), &options()).unwrap();
+    pool.create_file("a").unwrap().sync().unwrap();
+    // Empty segments take no room on the disk any more.
+    let mut dig = Command::new("fallocate");
+    run(dig.arg("--dig-holes").arg(disk.0.join("tmpfs/image")));
+    disk.fill();
+    for nth in 0..500 {
+        // Until the commit fails.
+        let _ = pool.create_file(format!("lost{nth}"));
+    }
+    assert!(pool.sync().is_err());
+    disk.empty();
+    drop(pool);
+    let pool = Pool::open_on(std::slice::from_ref(&member), &options()).unwrap();
+    pool.create_file("c").unwrap().sync().unwrap();
+    let mut dd = Command::new("dd");
+    dd.args(["iflag=direct", "bs=1M", "conv=sparse", "status=none"]);
+    run(dd
+        .arg(format!("if={}", member.display()))
+        .arg(format!("of={}", copy.display())));
+    let pool = Pool::open_on(&[copy], &options()).unwrap();
+    assert!(
+        pool.metadata("a").is_ok() && pool.metadata("c").is_ok(),
+        "a synced file is gone"
+    );
+}
+
 /// A member that is written once would fill the disk.
 fn options() -> PoolOptions {
     let mut options = PoolOptions::new();

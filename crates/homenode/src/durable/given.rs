@@ -82,7 +82,34 @@ pub(super) fn blocks(superblock: &Superblock) -> u64 {
 
 /// Opens the members of one pool; each must be given once, unless members `may_miss`. Then a file that is not there, or is no member any more, counts
 /// as missing. Files that cannot be used are told when no member is missing, or one may be.
+///
+/// Where not all counts that was stored, files are read from the disk: the page cache may show what the disk never got.
 pub(super) fn gathered(paths: &[PathBuf], access: Access, may_miss: bool) -> Result<Members, Error> {
+    let members = gathered_once(paths, access, may_miss)?;
+    if access == Access::Look || members.newest.witness == members.witness()? {
+        return Ok(members);
+    }
+    let records = members.newest.members.iter();
+    let is_file = |id| {
+        records
+            .clone()
+            .any(|record| record.id == id && record.kind == MemberKind::File)
+    };
+    let mut files = members.present().filter(|(id, _)| is_file(*id)).peekable();
+    if files.peek().is_none() {
+        drop(files);
+        return Ok(members);
+    }
+    files.for_each(|(_, file)| file.drop_unwritten());
+    // Superblocks too.
+    drop(members);
+    let mut members = gathered_once(paths, access, may_miss)?;
+    // The disk may have them from before the witness was taken out.
+    members.newest.witness = 0;
+    Ok(members)
+}
+
+fn gathered_once(paths: &[PathBuf], access: Access, may_miss: bool) -> Result<Members, Error> {
     let open = match access {
         Access::Write => MemberFile::open,
         Access::Read => MemberFile::open_to_read,

@@ -501,6 +501,13 @@ impl MemberFile {
         self.drop_cached()
     }
 
+    /// Drops what the page cache alone has: after an error of write-back it shows bytes that the disk does not have, as clean. What is dirty still is
+    /// written, as far as that is possible.
+    pub fn drop_unwritten(&self) {
+        let _ = rustix::fs::fdatasync(&self.file);
+        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
+    }
+
     fn drop_cached(&self) -> io::Result<()> {
         rustix::fs::fdatasync(&self.file)?;
         Ok(rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed)?)

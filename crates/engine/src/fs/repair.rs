@@ -127,8 +127,9 @@ impl Repair {
                 remedy: Remedy::Kept,
             });
             let is_within = |segment| within(superblock, segment);
-            lost.given
-                .extend(given_behind(memory, &replayed.tail, superblock.tail.nonce, &is_within));
+            let (given, segments) = given_behind(memory, &replayed.tail, superblock.tail.nonce, &is_within);
+            lost.given.extend(given);
+            lost.segments = segments;
         }
         let damage = replayed.check(superblock);
         let extents = replayed.tables.inodes().flat_map(|(_, node)| node.data.extents.iter());
@@ -140,6 +141,7 @@ impl Repair {
             None
         } else {
             let mut claims = Claims::new(superblock, &replayed);
+            claims.keep_for_log(&lost.segments);
             let twice = damage.iter().any(|damage| matches!(damage, Damage::Twice { .. }));
             if twice {
                 claims.order(memory, superblock);
@@ -260,6 +262,8 @@ struct Lost {
     torn: BTreeSet<Ino>,
     /// Blocks that changes gave to files, in their order.
     given: Vec<Claim>,
+    /// Segments of the log behind its end.
+    segments: Vec<Segment>,
     /// The inode whose records the last group has begun with and not ended.
     open: Option<Ino>,
 }

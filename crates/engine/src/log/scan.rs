@@ -132,24 +132,25 @@ pub(crate) fn claimed_behind<M: Memory>(
     claimed
 }
 
-/// Blocks that whole groups behind the log's end give to files, in their order. The first group there, which is damaged, says nothing: a flipped bit
-/// of its would be believed.
+/// Blocks that whole groups behind the log's end give to files, in their order, and segments that the log goes on in there. The first group there,
+/// which is damaged, says nothing: a flipped bit of its would be believed.
 pub(crate) fn given_behind<M: Memory>(
     memory: &M,
     end: &Tail,
     nonce: u64,
     is_within: &dyn Fn(Segment) -> bool,
-) -> Vec<Claim> {
-    let (mut given, mut last) = (Vec::new(), None);
+) -> (Vec<Claim>, Vec<Segment>) {
+    let (mut given, mut segments, mut last) = (Vec::new(), Vec::new(), None);
     each_behind(memory, end, nonce, is_within, &mut |_, records, (before, checksum)| {
         // Others are left from before a crash.
         if last.is_none_or(|last| last == before) {
             last = Some(checksum);
             given.extend(Records::new(records).map_while(Result::ok).filter_map(given_by));
+            segments.extend(next_segment(records).filter(|next| is_within(*next)));
         }
         false
     });
-    given
+    (given, segments)
 }
 
 /// Blocks that a record gives to a file.

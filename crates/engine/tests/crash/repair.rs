@@ -13,6 +13,8 @@ use homenode_engine::{BLOCK_BYTES, Block};
 const SNAPSHOT: u64 = 100;
 const TAIL: u64 = 108;
 const SEGMENT_BLOCKS: u32 = 8;
+/// Segment that the tail goes on in.
+const ONWARD: u64 = TAIL + SEGMENT_BLOCKS as u64;
 const NONCE: u64 = 77;
 
 const DIRECTORY: u32 = 0o040_755;
@@ -623,6 +625,31 @@ fn bytes_of_lost_changes_show_in_no_other_file() {
     }
 }
 
+/// A group in the middle of the log is damaged, and the log goes on behind it in blocks that an older file had before.
+#[test]
+fn bytes_of_the_log_show_in_no_file() {
+    let blocks = u64::from(SEGMENT_BLOCKS);
+    let snapshot = [
+        vec![inode(1, DIRECTORY), named(1, 4, "old"), inode(4, FILE)],
+        vec![extent(4, 0, blocks, ONWARD), size(4, blocks * 4096), end()],
+    ];
+    let tail = [
+        vec![named(1, 5, "mine"), inode(5, FILE)],
+        vec![named(1, 6, "damaged"), inode(6, FILE)],
+        vec![named(1, 7, "new"), inode(7, FILE)],
+    ];
+    for nth in [2, 3] {
+        let mut bytes = pool(&snapshot, &tail);
+        lead_on(&mut bytes, &tail, nth);
+        lose(&mut bytes);
+        let (told, memory) = mend(bytes).expect("most of the log can be read");
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[1].ends_with("8 of them read as zeros from now on"), "{told:?}");
+        let old = &tree(memory.bytes()).bytes[&4];
+        assert!(old.iter().all(|byte| *byte == 0), "the log shows in a file");
+    }
+}
+
 /// Groups of before a crash, behind the log's end, are of no other log, whatever their numbers.
 #[test]
 fn groups_of_before_a_crash_give_no_blocks_away() {
@@ -660,7 +687,6 @@ fn lay(tail: &[Vec<Vec<u8>>]) -> Vec<(Vec<u8>, u32)> {
 
 /// Has the groups of a tail from the `nth` on lie in a segment of their own.
 fn lead_on(bytes: &mut [u8], tail: &[Vec<Vec<u8>>], nth: usize) {
-    const ONWARD: u64 = TAIL + SEGMENT_BLOCKS as u64;
     let next = record(20, &[ONWARD], &SEGMENT_BLOCKS.to_le_bytes());
     let mut groups = tail.to_vec();
     groups.insert(nth, vec![next]);

@@ -79,13 +79,20 @@ impl Claims {
             at = Block::new(member.id, member.blocks - 1).to_raw();
         }
         taken.take(at..u64::MAX, None);
-        for (first, blocks) in replayed.snapshot.iter().chain(&replayed.tail.segments) {
-            taken.take(addresses(*first, u64::from(*blocks)), None);
-        }
-        Self {
+        let mut claims = Self {
             taken,
             blocks: replayed.blocks_for_files(superblock),
             order: HashMap::new(),
+        };
+        claims.keep_for_log(&replayed.snapshot);
+        claims.keep_for_log(&replayed.tail.segments);
+        claims
+    }
+
+    /// Keeps segments of the log from all files.
+    pub(super) fn keep_for_log(&mut self, segments: &[Segment]) {
+        for (first, blocks) in segments {
+            self.taken.take(addresses(*first, u64::from(*blocks)), None);
         }
     }
 

@@ -508,6 +508,24 @@ class Copied(Lasting):
         self.assertIn(f"ended {disk}", told)
         self.failed(reader)
 
+    def test_a_copy_leaves_the_waiting_devices_of_the_pool_alone(self):
+        disk = self.disk("disk")
+        reader = self.waiting_reader(disk)
+        copy = self.copy()
+        self.done("pool", "import", copy)
+        done = homenode("up", "data", COPY)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        print(done.stderr)
+        for part in (f"left {disk} of volume disk alone", "volume detach --force"):
+            self.assertIn(part, done.stderr)
+        self.done("volume", "resize", "--force", COPY / "disk", "--size", "8M")
+        self.assertIsNone(reader.poll(), "it waits still")
+        self.done("down", COPY)
+        self.done("pool", "import", MEMBERS)
+        self.assertIn(f"took up {disk}", self.up())
+        reader.communicate(timeout=GO_ON_S)
+        self.assertEqual(reader.returncode, 0)
+
     def test_a_copy_leaves_the_devices_of_the_pool_alone(self):
         for has_volume in (False, True):
             self.done("down", POOL)

@@ -116,6 +116,12 @@ impl Exports {
                 continue;
             }
             let (device, shown_name) = (waiting.device().display(), name.escape_debug());
+            if waiting.is_of_original(pool) {
+                notice(&format!(
+                    "left {device} of volume {shown_name} alone: this pool is a copy, and the device waits for the original, whose members are all there: {BY_COMMAND} ends it"
+                ));
+                continue;
+            }
             let volume = match next_of(&waiting, pool, name) {
                 Ok(volume) => volume,
                 Err(why) => {
@@ -267,7 +273,8 @@ fn make_trace(path: &Path, pool_device: Device) -> Result<File, Refusal> {
 /// The device of a volume that a killed server left, if there is one.
 fn waiting_of(pool: &Pool, name: &str) -> Option<LastingExport> {
     let devices = waiting::of_pool(pool.uuid()?);
-    devices.into_iter().find(|device| device.volume() == Some(name))
+    let is_its = |device: &LastingExport| device.volume() == Some(name) && !device.is_of_original(pool);
+    devices.into_iter().find(is_its)
 }
 
 /// The volume that a device goes on with, or why the volume of its name is no such one.

@@ -7,6 +7,7 @@ use homenode_linux::ublk::{self, Added, Lasting, Origin};
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A block device that outlives its server, of this process or any other.
 #[derive(Debug)]
@@ -52,6 +53,12 @@ impl LastingExport {
     pub fn is_complete_in(&self, pool: &Pool) -> bool {
         let history = pool.inner.fs.history();
         self.0.origin().is_some_and(|origin| Some(origin.history) == history)
+    }
+
+    /// Whether `pool` is a copy of the device's pool, whose members are all there still: a server of theirs can take the device up.
+    #[must_use]
+    pub fn is_of_original(&self, pool: &Pool) -> bool {
+        self.0.origin().is_some_and(|origin| origin.is_beside(&pool.files()))
     }
 
     /// Directory where the pool was mounted.
@@ -125,12 +132,15 @@ impl Volume {
     }
 
     fn origin(&self, directory: &str) -> Origin {
+        let inner = Arc::clone(&self.pool);
+        let files = Pool { inner }.files();
         Origin {
             pool: self.pool.fs.uuid().expect("a durable pool"),
             volume: self.name().to_owned(),
             number: Some(self.volume.inode().ino().0),
             history: self.pool.fs.history().expect("a durable pool"),
             directory: directory.to_owned(),
+            members: files.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
         }
     }
 }

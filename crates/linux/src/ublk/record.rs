@@ -8,7 +8,7 @@ use super::error::Error;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Beside the servers' sockets.
@@ -27,6 +27,8 @@ pub struct Origin {
     pub history: u64,
     /// The directory where the pool is mounted, for people.
     pub directory: String,
+    /// Files of the pool's members.
+    pub members: Vec<String>,
 }
 
 /// A file's contents.
@@ -41,6 +43,19 @@ struct Record {
     #[serde(default)]
     history: u64,
     directory: String,
+    #[serde(default)]
+    members: Vec<String>,
+}
+
+impl Origin {
+    /// Whether the members that were noted are all there, and none of them is one of `files`: a pool of these files is a copy of the volume's pool.
+    #[must_use]
+    pub fn is_beside(&self, files: &[PathBuf]) -> bool {
+        let identity = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        let own: Vec<_> = files.iter().filter_map(|path| identity(path)).collect();
+        let is_elsewhere = |path: &String| identity(Path::new(path)).is_some_and(|noted| !own.contains(&noted));
+        !self.members.is_empty() && self.members.iter().all(is_elsewhere)
+    }
 }
 
 /// The volume that a device with this mark is of, if a record tells it.
@@ -75,6 +90,7 @@ fn read(directory: &Path, device: u32, mark: u64) -> Option<Origin> {
         number: record.number,
         history: record.history,
         directory: record.directory,
+        members: record.members,
     };
     (record.mark == mark).then_some(origin)
 }
@@ -88,6 +104,7 @@ fn write(directory: &Path, device: u32, mark: u64, origin: &Origin) -> io::Resul
         number: origin.number,
         history: origin.history,
         directory: origin.directory.clone(),
+        members: origin.members.clone(),
     };
     match DirBuilder::new().recursive(true).mode(0o700).create(directory) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
@@ -113,6 +130,7 @@ mod tests {
             number: Some(12),
             history: u64::MAX,
             directory: "/srv/pool".to_owned(),
+            members: vec!["/var/pool/m0".to_owned()],
         };
         assert_eq!(read(&directory, 3, u64::MAX), None, "no record exists");
         write(&directory, 3, u64::MAX, &origin).unwrap();
@@ -129,5 +147,35 @@ mod tests {
         assert_eq!(read(&directory, 3, 1), None, "damaged");
         let entries = fs::read_dir(&directory).unwrap().count();
         assert_eq!(entries, 1, "nothing else is left there");
+    }
+
+    #[test]
+    fn a_pool_is_a_copy_while_the_noted_members_are_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        for name in ["m0", "m1", "copy0", "copy1"] {
+            fs::write(path(name), name).unwrap();
+        }
+        let noted = |names: &[&str]| Origin {
+            pool: 7,
+            volume: "disk".to_owned(),
+            number: Some(12),
+            history: 1,
+            directory: "/srv/pool".to_owned(),
+            members: names.iter().map(|name| path(name).display().to_string()).collect(),
+        };
+        let (origin, copies) = (noted(&["m0", "m1"]), [path("copy0"), path("copy1")]);
+        assert!(origin.is_beside(&copies));
+        assert!(!origin.is_beside(&[path("m0"), path("m1")]), "the pool itself");
+        assert!(!origin.is_beside(&[path("m0"), path("copy1")]), "one member is a copy");
+        assert!(!noted(&[]).is_beside(&copies), "an older server noted none");
+        fs::rename(path("m1"), path("moved")).unwrap();
+        assert!(!origin.is_beside(&[path("m0"), path("moved")]), "a member was moved");
+        assert!(!origin.is_beside(&copies), "a member is gone");
+        fs::rename(path("copy1"), path("m1")).unwrap();
+        assert!(
+            !origin.is_beside(&[path("copy0"), path("m1")]),
+            "a copy took a member's place"
+        );
     }
 }

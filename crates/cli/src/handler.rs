@@ -285,8 +285,14 @@ impl Handler for PoolHandler {
                 name,
                 size_bytes,
                 force,
-            } => volumes::resize(&self.pool, &name, size_bytes, force),
-            Request::VolumeRemove { name } => volumes::remove(&self.pool, &name),
+            } => {
+                exports::require_no_waiting(&self.pool, &name)?;
+                volumes::resize(&self.pool, &name, size_bytes, force)
+            }
+            Request::VolumeRemove { name } => {
+                exports::require_no_waiting(&self.pool, &name)?;
+                volumes::remove(&self.pool, &name)
+            }
             Request::VolumeAttach { name, trace } => {
                 let trace = trace.as_deref().map(Path::new);
                 let place = (self.device, &*self.place().0);

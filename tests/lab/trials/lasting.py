@@ -342,6 +342,10 @@ class Ends(Lasting):
         self.done("volume", "resize", POOL / "larger", "--size", "64M")
         reasons = {"removed": "was removed", "anew": "was removed, and made anew", "smaller": "was made smaller"}
         self.aside("aside", "ublk")
+        for words in (("resize", POOL / "larger", "--size", "128M"), ("remove", POOL / "larger")):
+            told = self.refused("volume", *words)
+            for part in ("the volume larger", f"{disks['larger']} waits", "volume attach", "volume detach --force"):
+                self.assertIn(part, told)
         for name in ("anew", "smaller"):
             told = self.refused("volume", "attach", POOL / name)
             for part in (str(disks[name]), reasons[name], "volume detach --force"):

@@ -277,6 +277,18 @@ fn waiting_of(pool: &Pool, name: &str) -> Option<LastingExport> {
     devices.into_iter().find(is_its)
 }
 
+/// Refuses to change a volume whose device waits: its users rely on the size, as those of an attached one.
+pub(super) fn require_no_waiting(pool: &Pool, name: &str) -> Result<(), Refusal> {
+    let volume = pool.volume(name).map_err(|error| refusal(&error))?;
+    let Some(device) = waiting_of(pool, name).filter(|device| device.is_of(&volume)) else {
+        return Ok(());
+    };
+    let (name, device) = (name.escape_debug(), device.device().display());
+    Err(Refusal::new(format!(
+        "cannot change the volume {name}: {device} waits for it: `homenode volume attach` tries to go on, `homenode volume detach --force {device}` ends the device, whose users get errors"
+    )))
+}
+
 /// The volume that a device goes on with, or why the volume of its name is no such one.
 fn next_of(device: &LastingExport, pool: &Pool, name: &str) -> Result<Volume, String> {
     if !device.is_complete_in(pool) {

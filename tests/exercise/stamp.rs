@@ -2,7 +2,7 @@
 //! the stamp of its file and place, so a byte of another file, of another place or of an earlier life is known when it is read.
 
 use crate::mount;
-use crate::stage::{Stage, edit, open, read_at};
+use crate::stage::{Stage, edit, open, pwrite, read_at};
 use crate::tool;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, ftruncate};
 use rustix::io::Errno;
@@ -80,7 +80,7 @@ impl Scene<'_> {
             let (first, blocks) = (group * 16 + start, random.u64(1..=16 - start));
             fill(&mut buffer, FILE, first, blocks, round);
             let file = &files[usize::from(random.bool())];
-            match rustix::io::pwrite(file, &buffer, first * BLOCK as u64) {
+            match pwrite(file, &buffer, first * BLOCK as u64) {
                 Ok(_) | Err(Errno::NOSPC) => {}
                 Err(error) => panic!("write: {error}"),
             }
@@ -97,9 +97,15 @@ impl Scene<'_> {
         }
     }
 
+    /// Rests in every other second: a file that is cut all the time is hardly copied from under `homenode run`.
     fn cut(&self, mut random: fastrand::Rng) {
         let file = self.file(false);
+        let start = Instant::now();
         while self.goes_on() {
+            if start.elapsed().as_secs() % 2 == 1 {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            }
             // Whole stamps stay whole: lengths are multiples of 16.
             ftruncate(&file, random.u64(..=BLOCKS * BLOCK as u64 / 16) * 16).unwrap();
             std::thread::sleep(Duration::from_millis(random.u64(..10)));

@@ -5,7 +5,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -132,12 +132,28 @@ pub(crate) fn content(path: impl AsRef<Path>) -> Vec<u8> {
     fs::read(path).expect("the file can be read")
 }
 
+/// pread(2) of the C library, which `homenode run` replaces. rustix makes system calls itself.
+pub(crate) fn pread(fd: &OwnedFd, bytes: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+    // SAFETY: `bytes` is a buffer with its length.
+    let count = unsafe { libc::pread64(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), offset) };
+    usize::try_from(count).map_err(|_| last_errno())
+}
+
+/// pwrite(2) of the C library.
+pub(crate) fn pwrite(fd: &OwnedFd, bytes: &[u8], offset: u64) -> Result<usize, Errno> {
+    let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+    // SAFETY: `bytes` is a buffer with its length.
+    let count = unsafe { libc::pwrite64(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset) };
+    usize::try_from(count).map_err(|_| last_errno())
+}
+
 /// `length` bytes from `offset`, fewer at the end of the file.
 pub(crate) fn read_at(fd: &OwnedFd, offset: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; length];
     let mut filled = 0;
     while filled < length {
-        let got = rustix::io::pread(fd, &mut bytes[filled..], offset + filled as u64).expect("the file can be read");
+        let got = pread(fd, &mut bytes[filled..], offset + filled as u64).expect("the file can be read");
         if got == 0 {
             break;
         }
@@ -151,8 +167,7 @@ pub(crate) fn read_at(fd: &OwnedFd, offset: u64, length: usize) -> Vec<u8> {
 pub(crate) fn write_at(fd: &OwnedFd, offset: u64, bytes: &[u8]) {
     let mut written = 0;
     while written < bytes.len() {
-        let count =
-            rustix::io::pwrite(fd, &bytes[written..], offset + written as u64).expect("the file can be written");
+        let count = pwrite(fd, &bytes[written..], offset + written as u64).expect("the file can be written");
         assert_ne!(count, 0, "a write took nothing");
         written += count;
     }

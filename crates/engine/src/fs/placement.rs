@@ -235,13 +235,13 @@ const IDLE_PASSES_YIELDING: u32 = 100;
 const IDLE_PAUSE: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
-mod tests {
+pub(in crate::fs) mod tests {
     use super::*;
     use crate::fs::NewInode;
     use crate::pool::{Machine, MemberKind};
     use crate::{Block, CpuId, MemoryError, Starved};
 
-    struct NoBytes;
+    pub(in crate::fs) struct NoBytes;
 
     impl Memory for NoBytes {
         fn load(&self, _from: Block, _offset: usize, _to: &mut [u8]) -> std::result::Result<(), MemoryError> {
@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    struct NoTime;
+    pub(in crate::fs) struct NoTime;
 
     impl Clock for NoTime {
         fn now_ns(&self) -> i64 {

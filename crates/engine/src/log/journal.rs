@@ -584,6 +584,11 @@ impl Journal {
         (!self.short.load(Ordering::Relaxed) && 2 * all <= self.segment_bytes()).then_some(room)
     }
 
+    /// Whether so much is promised that `bytes` bytes more are [not promised at once](Self::promise_at_once).
+    pub(crate) fn has_promised_much(&self, bytes: u64) -> bool {
+        2 * (self.promised.load(Ordering::Relaxed) + bytes) > self.segment_bytes()
+    }
+
     /// Promises room for groups of `bytes` bytes with this effect; `None` when the pool has too little for them and all that is promised.
     pub(crate) fn promise<M: Memory>(&self, pool: &Pool<M>, effect: Effect, bytes: u64) -> Option<Room<'_>> {
         self.promise_at_once(bytes)

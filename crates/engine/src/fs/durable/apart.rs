@@ -1,6 +1,6 @@
 //! Fsync in two parts, and whether an operation may wait for a device: for a server whose threads have others to serve.
 
-use super::{BLOCK, Settling, to_limit, unpack};
+use super::{BLOCK, RECORDS_BYTES_MAX, Settling, to_limit, unpack};
 use crate::fs::{Fs, Inode, Result};
 use crate::log::Room;
 use crate::{Clock, Memory};
@@ -76,8 +76,59 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.written_log().is_some_and(|journal| {
             journal.is_too_long()
                 || journal.is_short()
+                || journal.has_promised_much(RECORDS_BYTES_MAX)
                 || journal.naming.is_locked_exclusive()
                 || adds && self.pool.uncommitted_blocks() < NEARLY_FULL_BLOCKS
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fs::placement::tests::{NoBytes, NoTime};
+    use crate::fs::{Fs, NewInode};
+    use crate::log::{LogOptions, MemberRecord, PoolName};
+    use crate::pool::{Machine, MemberKind};
+    use crate::{BLOCK_BYTES, MemberId, NodeId};
+
+    #[test]
+    fn a_change_may_wait_while_much_is_promised() {
+        const SEGMENT_BLOCKS: u32 = 64;
+        let node = NodeId(0);
+        let machine = Machine {
+            cpu_nodes: vec![node],
+            nodes: vec![node],
+            latency: vec![vec![10]],
+            files_max: 10,
+        };
+        let root = NewInode {
+            mode: 0o040_755,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+        };
+        let options = LogOptions {
+            uuid: 1,
+            name: PoolName::default(),
+            nonce: 1,
+            witness: 1,
+            history: 1,
+            segment_blocks: SEGMENT_BLOCKS,
+            metadata_bytes_max: u64::MAX,
+            slack_bytes: 1 << 20,
+        };
+        let member = MemberRecord {
+            id: MemberId(0),
+            kind: MemberKind::File,
+            blocks: 4096,
+        };
+        let fs = Fs::format(&machine, NoBytes, NoTime, root, options, &[(member, node)]).expect("it has room");
+        assert!(!fs.may_wait(false));
+        let journal = fs.journal.as_deref().expect("a durable pool has a log");
+        let much = journal.count(u64::from(SEGMENT_BLOCKS) * BLOCK_BYTES as u64);
+        assert!(fs.may_wait(false), "it would take segments, or wait for them");
+        drop(much);
+        assert!(!fs.may_wait(false));
     }
 }

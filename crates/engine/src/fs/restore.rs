@@ -16,7 +16,7 @@ use crate::log::{
     Unreadable, claimed_behind, first_superblock, repair_superblocks, revoke, scan,
 };
 use crate::memory::by_member;
-use crate::pool::Machine;
+use crate::pool::{Machine, MemberKind};
 use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError, NodeId};
 use homenode_shared::{Asker, BlockMap, RUN_BLOCKS, Taker};
 use parking_lot::Mutex;
@@ -410,6 +410,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             places.push((place, bytes.len()));
         }
         by_member(&mut places).try_for_each(|places| fs.pool.memory().persist_each(places))?;
+        // A killed process may have left groups in the processor's caches. Those behind them are acknowledged from here on.
+        for (first, blocks) in snapshot.iter().chain(&tail.segments) {
+            if fs.pool.kind(first.member()) == Some(MemberKind::Pmem) {
+                fs.pool.memory().persist(*first, 0, *blocks as usize * BLOCK_BYTES)?;
+            }
+        }
         let journal = Journal::new(options, superblock, snapshot, tail);
         journal.fill_spare(&fs.pool);
         fs.journal = Some(Box::new(journal));

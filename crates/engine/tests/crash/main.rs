@@ -18,7 +18,7 @@ use homenode_engine::fs::{Error, RenameMode};
 use sim::{DISK, Disk, Event, Kind};
 use std::ops::RangeInclusive;
 use tree::Tree;
-use workload::{FIRST_HISTORY, Operation, Range, Run, asking, history_from};
+use workload::{FIRST_HISTORY, Operation, Range, Run, asking, format_of, history_from, open};
 
 /// Every operation that the short sequences are made of.
 const OPERATIONS: &[Operation] = &[
@@ -694,6 +694,28 @@ fn an_opened_pool_flushes_its_disk_once_for_all_bytes_of_the_log() {
     let flushes = flushes(&memory);
     assert!((1..=12).contains(&flushes), "{flushes} flushes");
     assert!(tree == Tree::of(&fs, &fs.slots().claim().expect("the first slot is free")));
+}
+
+/// A killed process leaves stores in the processor's caches, which a later power cut loses.
+#[test]
+fn groups_of_a_killed_process_are_durable_before_others_follow() {
+    let (fs, memory) = format_of(Kind::Pmem, 4096, 64);
+    for nth in 0..500 {
+        let made = fs.create(&fs.root(), nth.to_string().as_bytes(), full::file());
+        made.expect("the pool has room");
+    }
+    let mut disk = Disk::new(Kind::Pmem, vec![0; memory.bytes().len()]);
+    memory.take_events().iter().for_each(|event| disk.play(event));
+    // Under another witness, as each is of a pool with disks.
+    let (fs, memory) = open(Kind::Pmem, memory.bytes(), 9).expect("the log is sound");
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let later = fs
+        .create(&fs.root(), b"later", full::file())
+        .expect("the pool has room");
+    fs.sync(&slot, &later).expect("the memory works");
+    memory.take_events().iter().for_each(|event| disk.play(event));
+    let (fs, _) = open(Kind::Pmem, disk.after_crash(|_, _| 0), 10).expect("the log is sound");
+    assert!(fs.lookup(&fs.root(), b"later").is_ok(), "a synced file is gone");
 }
 
 #[test]

@@ -150,7 +150,7 @@ pub struct Superblock {
     pub snapshot: Head,
     /// Where what follows the snapshot begins.
     pub tail: Head,
-    /// Sequence number of the log's last group when the pool was put away: a log that ends before it is damaged. 0 while the pool is in use.
+    /// Sequence number of a group that no crash takes away, the last one when the pool was put away: a log that ends before it is damaged.
     pub end: u64,
     /// Number of the pool's history: random, and another one from each opening and each repair on that gave up something that had been stored.
     pub history: u64,

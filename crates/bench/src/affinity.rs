@@ -25,6 +25,7 @@ use crate::interleave::Samples;
 use crate::interrupt;
 use crate::lab::Lab;
 use crate::report::{Row, Table};
+use crate::required;
 use crate::run::{Run, progress};
 use job::{Done, Policy, Shares};
 use std::path::PathBuf;
@@ -189,6 +190,13 @@ impl Bench<'_> {
                     its.filter_map(|done| value(&done.shares)).collect::<Samples>()
                 };
                 let off = of(Policy::Off);
+                let found = of(Policy::Local).runs();
+                if found < self.rounds as usize {
+                    required::skip(format_args!(
+                        "{connections}c{end}: {found} of {} rounds have shares",
+                        self.rounds
+                    ));
+                }
                 for policy in self.policies.clone() {
                     let peers = [(Policy::Off.name(), &off)];
                     let peers = if policy == Policy::Off { &[] } else { &peers[..] };

@@ -25,7 +25,7 @@ pub(crate) struct Common {
     /// Number of measured rounds.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Exit with 1 if a case that ran missed a required number.
+    /// Exit with 1 if a case missed a required number or could not run, or no number is required.
     #[arg(long)]
     pub(crate) check: bool,
 }

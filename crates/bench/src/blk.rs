@@ -21,6 +21,7 @@ use crate::arguments::Arguments;
 use crate::error::Error;
 use crate::output::Output;
 use crate::report::{Row, Table};
+use crate::required;
 use crate::run::Run;
 use crate::{cpus, interrupt};
 use contestants::{CASES, Case, Peer};
@@ -65,7 +66,7 @@ pub(crate) fn run(arguments: &BlkArguments) -> Result<(), Error> {
             continue;
         }
         if case.cores > cpus.len() {
-            println!("SKIPPED: {}: this machine has fewer cores", case.name());
+            required::skip(format_args!("{}: this machine has fewer cores", case.name()));
             continue;
         }
         measure(&mut run, case, &cpus)?;

@@ -95,6 +95,9 @@ pub(crate) fn run(arguments: &CacheArguments) -> Result<(), Error> {
         space::rows(&mut run)?;
     }
     on_disks(&mut run, arguments, &is_wanted)?;
+    if run.report.rows.is_empty() && required::skipped() == 0 {
+        return Err(run.no_case());
+    }
     run.end()
 }
 
@@ -103,7 +106,7 @@ fn on_disks(run: &mut Run<'_>, arguments: &CacheArguments, is_wanted: &dyn Fn(Pa
         return Ok(());
     }
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: cases on disks: only root may make them");
+        required::skip("cases on disks: only root may make them");
         return Ok(());
     }
     let sizes = if run.common.smoke { Sizes::SMOKE } else { Sizes::FULL };

@@ -48,6 +48,14 @@ pub(crate) enum Error {
         /// Required numbers that were checked.
         checked: usize,
     },
+    /// `--check` of a run that left out parts, or in which nothing is required.
+    #[error("--check: {skipped} parts were skipped, {checked} required numbers were checked")]
+    NotJudged {
+        /// Parts that were skipped.
+        skipped: usize,
+        /// Required numbers that were checked.
+        checked: usize,
+    },
     /// A contestant that this machine does not give.
     #[error("no {contestant} contestant: {reason}")]
     Unavailable {

@@ -22,6 +22,7 @@ use crate::pass::{self, Blocks};
 use crate::populated;
 use crate::private_tmpfs::Pages;
 use crate::report::{Row, Table};
+use crate::required;
 use crate::run::Run;
 use crate::shuffle::permutation;
 use contestant::Contestant;
@@ -48,10 +49,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     if cannot_share && check {
         return Err(Error::RealTime);
     } else if cannot_share {
-        println!(
-            "SKIPPED: contended: threads of a real-time policy do not share CPUs, and {} readers would keep them; run it without chrt",
+        required::skip(format_args!(
+            "contended: threads of a real-time policy do not share CPUs, and {} readers would keep them; run it without chrt",
             contended.iter().map(|case| case.readers()).max().unwrap_or(0)
-        );
+        ));
     } else if !contended.is_empty() {
         let files = contended::Contended::prepare(run.common)?;
         for case in contended {
@@ -106,7 +107,7 @@ impl Bench {
             run.rounds
         );
         if cpus.len() < cpus::THREADS_MAX {
-            println!("SKIPPED: cases of two threads: this process may use only one CPU");
+            required::skip("cases of two threads: this process may use only one CPU");
         }
         let start = Instant::now();
         let pool = populated::pool(contestant::place_bytes(file_bytes), Some(cpus::node(cpus[0])))
@@ -122,7 +123,7 @@ impl Bench {
             match Contestant::tmpfs(pages, file_bytes) {
                 Ok(tmpfs) => contestants.push(tmpfs),
                 Err(error) if run.common.check => return Err(error),
-                Err(error) => println!("SKIPPED: a peer: {error}"),
+                Err(error) => required::skip(format_args!("a peer: {error}")),
             }
         }
         contestants.push(Contestant::memcpy(file_bytes)?);

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::mount::served::{Served, Variant};
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Report, Row, Table};
-use crate::required::{Bound, Finding};
+use crate::required::{self, Bound, Finding};
 use crate::run::Run;
 use crate::shuffle::permutation;
 use directory::Directory;
@@ -45,7 +45,7 @@ pub(crate) fn run(common: &Common) -> Result<(), Error> {
     let footprint = footprint::measure(footprint_files)?;
     // Everything that starts threads or processes comes before the pinning, which they would inherit.
     let mount = Served::start(Variant::Auto, MOUNT_BYTES, None)
-        .map_err(|error| println!("SKIPPED: a mount: {error}"))
+        .map_err(|error| required::skip(format_args!("a mount: {error}")))
         .ok();
     let mut contestants: Vec<Box<dyn Namespace>> = vec![Box::new(Library::new(files)?)];
     let has_tmpfs = match private_tmpfs::mount(Pages::Default, 1 << 30) {
@@ -55,7 +55,7 @@ pub(crate) fn run(common: &Common) -> Result<(), Error> {
         }
         Err(error) if common.check => return Err(error),
         Err(error) => {
-            println!("SKIPPED: a peer: {error}");
+            required::skip(format_args!("a peer: {error}"));
             false
         }
     };

@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::interleave::Samples;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Row, Table};
+use crate::required;
 use crate::run::Run;
 use crate::{cpus, interrupt};
 use contestant::Contestant;
@@ -63,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         if check {
             return Err(Error::NoMount(reason));
         }
-        println!("SKIPPED: nothing can be mounted: {reason}");
+        required::skip(format_args!("nothing can be mounted: {reason}"));
         return Ok(());
     }
     let mut bench = Bench::prepare(&run, &mut cases)?;
@@ -128,7 +129,7 @@ impl Bench {
             run.rounds
         );
         if cpus.len() < cpus::THREADS_MAX {
-            println!("SKIPPED: cases of two clients: this process may use only one CPU");
+            required::skip("cases of two clients: this process may use only one CPU");
             cases.retain(|case| case.clients <= cpus.len());
         }
         for variant in Variant::ALL {
@@ -149,7 +150,7 @@ impl Bench {
     }
 
     fn leave_out(&mut self, error: Error) {
-        println!("SKIPPED: {error}");
+        required::skip(&error);
         self.left_out.push(error);
     }
 

@@ -1,6 +1,7 @@
 //! Pools and memory that are populated: nobody waits for the kernel to find and clear pages while a bench measures.
 
 use crate::error::Error;
+use crate::required;
 use homenode::{NodeId, Pool, PoolOptions};
 use memmap2::{Advice, MmapMut};
 
@@ -22,8 +23,11 @@ pub(crate) fn memory(bytes: u64) -> Result<MmapMut, Error> {
     let mapped = MmapMut::map_anon(usize::try_from(bytes).expect("addresses have 64 bits"));
     let mut memory =
         mapped.map_err(|error| Error::system(format!("mapping {bytes} bytes of anonymous memory"), error))?;
-    // A kernel without huge pages refuses; its floor is then one of small pages.
-    let _ = memory.advise(Advice::HugePage);
+    // The floor is one of small pages then.
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    if memory.advise(Advice::HugePage).is_err() || enabled.contains("[never]") {
+        required::skip("huge pages of a bare memcpy: this kernel gives none");
+    }
     memory.fill(1);
     Ok(memory)
 }

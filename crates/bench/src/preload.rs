@@ -10,7 +10,7 @@ use crate::mount::served::{Served, Variant};
 use crate::place::Place;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{HOMENODE, Report, Row, Table, Tail, size_name};
-use crate::required::{Bound, Finding};
+use crate::required::{self, Bound, Finding};
 use crate::run::Run;
 use rustix::fd::{AsRawFd, OwnedFd};
 use serde_json::Value;
@@ -147,7 +147,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     };
     let served = match Served::start(Variant::Kernel, 4 * file_bytes as u64, None) {
         Err(error @ Error::Unavailable { .. }) if !run.common.check => {
-            println!("SKIPPED: {error}");
+            required::skip(&error);
             return Ok(());
         }
         served => served?,

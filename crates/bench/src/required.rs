@@ -3,6 +3,11 @@
 use crate::error::Error;
 use crate::report::Report;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Parts of this run that were skipped, and promises that were judged. Relaxed: two numbers.
+static SKIPPED: AtomicUsize = AtomicUsize::new(0);
+static CHECKED: AtomicUsize = AtomicUsize::new(0);
 
 /// A bound and on which side of it the found number has to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,6 +56,25 @@ impl Finding {
     }
 }
 
+/// Prints that a part cannot run here, for which `--check` fails.
+pub(crate) fn skip(what: impl fmt::Display) {
+    println!("SKIPPED: {what}");
+    SKIPPED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Returns how many parts were skipped.
+pub(crate) fn skipped() -> usize {
+    SKIPPED.load(Ordering::Relaxed)
+}
+
+/// Fails if a part was skipped, or nothing that is promised was judged.
+pub(crate) fn judged_all() -> Result<(), Error> {
+    match (skipped(), CHECKED.load(Ordering::Relaxed)) {
+        (0, 1..) => Ok(()),
+        (skipped, checked) => Err(Error::NotJudged { skipped, checked }),
+    }
+}
+
 /// Prints what each promise found; with `check`, fails if one was missed.
 pub(crate) fn judge(findings: &[Finding], check: bool) -> Result<(), Error> {
     println!("\nrequired");
@@ -62,6 +86,7 @@ pub(crate) fn judge(findings: &[Finding], check: bool) -> Result<(), Error> {
         println!("{what:<56} {:<9} {found:>9.2}  {verdict}", bound.to_string());
     }
     let checked = findings.len();
+    CHECKED.fetch_add(checked, Ordering::Relaxed);
     if check && missed > 0 {
         Err(Error::Missed { missed, checked })
     } else {

@@ -134,6 +134,10 @@ impl<'a> Run<'a> {
         if self.common.smoke {
             return Ok(());
         }
-        required::judge(&self.findings, self.common.check)
+        let judged = required::judge(&self.findings, self.common.check);
+        if self.common.check {
+            required::judged_all()?;
+        }
+        judged
     }
 }

@@ -5,6 +5,7 @@ use super::load::{NOOP_BYTES, Places};
 use crate::cpus;
 use crate::error::Error;
 use crate::report::Row;
+use crate::required;
 use crate::run::Run;
 use homenode::NodeId;
 use homenode::blk::{Core, Device, Limits, Null, NullQueue, Options, Request, StampClock, Time};
@@ -19,7 +20,7 @@ pub(super) fn rows(run: &mut Run<'_>, cpus: &[usize]) -> Result<(), Error> {
         return Ok(());
     }
     if cpus.len() < 2 {
-        println!("SKIPPED: crossing: this machine has one core");
+        required::skip("crossing: this machine has one core");
         return Ok(());
     }
     // Not contestants, but two rates of the same rounds.

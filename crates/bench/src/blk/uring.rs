@@ -10,6 +10,7 @@ use super::load::{Load, play, together};
 use crate::error::Error;
 use crate::place::Open;
 use crate::report::Row;
+use crate::required;
 use crate::run::Run;
 use homenode::blk::{Arena, Options, UringFile, UringOptions};
 use serde_json::Value;
@@ -72,7 +73,7 @@ pub(super) fn rows(run: &mut Run<'_>, cpus: &[usize], directory: &Path) -> Resul
         return Ok(());
     }
     if let Err(error) = Command::new("fio").arg("--version").output() {
-        println!("SKIPPED: uring: no fio to compare with: {error}");
+        required::skip(format_args!("uring: no fio to compare with: {error}"));
         return Ok(());
     }
     let failed = |error| Error::system(format!("making a file in {}", directory.display()), error);

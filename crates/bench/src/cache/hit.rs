@@ -6,6 +6,7 @@ use crate::cpus;
 use crate::error::Error;
 use crate::place::{Open, Place};
 use crate::report::Row;
+use crate::required;
 use crate::run::Run;
 use crate::shuffle::permutation;
 
@@ -62,7 +63,7 @@ pub(super) fn rows(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
         run.require_ratio(&case(1), names[2], least);
         run.require_time(&case(1), "volatile", "time of a pool of memory", VOLATILE_TIME);
         if cpus::choose()?.len() < 2 {
-            println!("SKIPPED: {}: there is one CPU", case(2));
+            required::skip(format_args!("{}: there is one CPU", case(2)));
             continue;
         }
         // One thread of the same rounds again, of each.

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::interleave::Samples;
 use crate::place::{Open, Place};
 use crate::report::Row;
-use crate::required::{Bound, Finding};
+use crate::required::{self, Bound, Finding};
 use crate::run::Run;
 use crate::shuffle::permutation;
 use fastrand::Rng;
@@ -143,7 +143,7 @@ fn by_rings(run: &mut Run<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Resu
     options.transport = Transport::Uring;
     let mount = match pool.mount_with(directory.path(), &options) {
         Err(homenode::Error::Mount(MountError::Rings(reason))) => {
-            println!("SKIPPED: {case}: {reason}");
+            required::skip(format_args!("{case}: {reason}"));
             return Ok(());
         }
         mount => mount.map_err(Error::library("mounting a pool"))?,

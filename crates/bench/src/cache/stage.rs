@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::place::Place;
 use crate::populated;
 use crate::private_tmpfs::{self, Pages};
+use crate::required;
 use homenode::{Pool, PoolOptions};
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -150,7 +151,7 @@ impl Stage {
         for kind in ["ext4", "xfs"] {
             let has_mkfs = Command::new(format!("mkfs.{kind}")).arg("-V").output().is_ok();
             if kind != "ext4" && !has_mkfs {
-                println!("SKIPPED: {kind}: there is no mkfs.{kind}");
+                required::skip(format_args!("{kind}: there is no mkfs.{kind}"));
                 continue;
             }
             let disk = Disk::new(root, kind, self.sizes.disk)?;

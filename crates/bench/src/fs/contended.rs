@@ -13,6 +13,7 @@ use crate::place::{Open, Place};
 use crate::populated;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{HOMENODE, Row, Tail};
+use crate::required;
 use crate::run::Run;
 use homenode::Allocate;
 use rustix::fd::AsRawFd;
@@ -127,7 +128,7 @@ impl Contended {
         match open_tmpfs(2 * file_bytes as u64) {
             Ok(file) => files.push((TMPFS, file)),
             Err(error) if common.check => return Err(error),
-            Err(error) => println!("SKIPPED: a peer: {error}"),
+            Err(error) => required::skip(format_args!("a peer: {error}")),
         }
         Ok(Self {
             time_max: Duration::from_millis(if common.smoke { 200 } else { 250 }),

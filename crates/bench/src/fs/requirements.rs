@@ -140,6 +140,8 @@ fn ratios(report: &Report) -> Vec<Finding> {
             .is_none_or(|(peer, memcpy)| peer / memcpy >= wanted);
         if memcpy_reaches || peer == "memcpy" {
             findings.extend(Finding::ratio(report, &name, peer, wanted));
+        } else {
+            println!("{name} against {peer}: {wanted} is waived, as memcpy does not reach it");
         }
     };
     for (size, wanted) in HUGE_RATIOS_MIN {

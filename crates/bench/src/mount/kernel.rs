@@ -13,6 +13,7 @@ use crate::pass::{order, together};
 use crate::place::whole;
 use crate::private_tmpfs::Pages;
 use crate::report::{HOMENODE, Row, Tail, size_name};
+use crate::required;
 use crate::run::Run;
 use homenode_linux::mapped::MappedFile;
 use memmap2::MmapMut;
@@ -170,7 +171,11 @@ pub(super) fn run(run: &mut Run<'_>, bytes: usize, cpus: &[usize]) -> Result<(),
     ];
     for case in CASES {
         let name = case.name();
-        if !run.wants(&name) || case.work == Work::OverTwo && cpus.len() < 2 {
+        if !run.wants(&name) {
+            continue;
+        }
+        if case.work == Work::OverTwo && cpus.len() < 2 {
+            required::skip(format_args!("{name}: this process may use only one CPU"));
             continue;
         }
         let pass = |subject: &Subject, each, seed| -> Result<_, Error> {

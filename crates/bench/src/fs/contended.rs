@@ -1,9 +1,9 @@
 //! Changing a file that many threads read: how long each change takes, on the library and on tmpfs.
 //!
 //! Readers, more of them than CPUs, read 8 bytes of one part of the file again and again. Meanwhile one thread punches a
-//! block of another part, or writes the file in order. Or nobody reads, and one or two threads write behind the file's
-//! end, each the next block. A round's value is the mean time of a change; the distribution is that of all changes of all
-//! rounds. No thread is pinned.
+//! block of another part, which it writes before each punch, or writes the file in order. Or nobody reads, and one or two
+//! threads write behind the file's end, each the next block. A round's value is the mean time of a change; the
+//! distribution is that of all changes of all rounds. No thread is pinned.
 
 use crate::arguments::Common;
 use crate::cpus;
@@ -192,6 +192,8 @@ impl Contended {
     fn punch(&self, file: &Open) -> Result<Vec<u64>, Error> {
         let (start, mut all_ns) = (Instant::now(), Vec::new());
         while start.elapsed() < self.time_max {
+            // Not into the hole of the last one.
+            file.write(&[1; 4096], 0)?;
             all_ns.push(timed(|| punch_first_block(file))?);
         }
         Ok(all_ns)

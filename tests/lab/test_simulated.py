@@ -25,10 +25,12 @@ class Simulated(SceneTest):
         words = [self.binary, "simulate", "trace", file, "--machine", f"node:{nodes} core:{cpus} pu:1"]
         done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
-        simulated = float(re.search(r"Homenode +([0-9.]+) %", done.stdout)[1])
-        print(f"{nodes} nodes: local {lab:.1f} % by the guest's kernel, {simulated:.1f} % simulated")
+        simulated, tmpfs = (float(re.search(rf"{name} +([0-9.]+) %", done.stdout)[1]) for name in ("Homenode", "tmpfs"))
+        print(f"{nodes} nodes: local {lab:.1f} % by the guest's kernel, {simulated:.1f} % simulated; tmpfs {tmpfs:.1f} %")
         # Else nothing is shown: all local or all remote is easily met.
         self.assertTrue(20 < lab < 80, lab)
+        # Nor if the rules of tmpfs gave the same share.
+        self.assertGreater(abs(tmpfs - simulated), 2 * POINTS, done.stdout)
         self.assertLessEqual(abs(lab - simulated), POINTS, facts["told"] + done.stdout)
 
     def local_percent(self, facts: dict) -> float:

@@ -17,16 +17,17 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How a pool is mounted and served.
+/// How a pool is mounted and served: as by `homenode up`, but with all memory populated ahead, and without the mover, the sampler and
+/// the control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
-    /// Rings, everything else as `homenode up` has it.
+    /// Rings, everything else by default.
     Uring,
-    /// The device, everything else as `homenode up` has it.
+    /// The device, everything else by default.
     Classic,
     /// Rings, and files of the kernel hold the bytes. Not among [`Variant::ALL`]: it has cases of its own.
     Kernel,
-    /// Everything as `homenode up` has it. Not among [`Variant::ALL`] either: only names are measured on it.
+    /// Everything by default. Not among [`Variant::ALL`] either: only names are measured on it.
     Auto,
     /// Rings, and the kernel takes set-uid bits and capabilities from written files, for which it has to ask each time.
     NoKillPrivileges,

@@ -10,7 +10,7 @@ use crate::failure::chain;
 use crate::mountinfo::{Device, locate, shown};
 use crate::waiting;
 use homenode::{Claim, Export, LastingExport, Pool, Volume};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -20,9 +20,9 @@ use std::path::Path;
 const BY_OPTION: &str = "`--force`";
 const BY_COMMAND: &str = "`homenode volume detach --force`";
 
-/// All of a server's. The table is whole between any two lines that could panic.
+/// All of a server's. The table is whole between any two lines that could panic. The second tells that one has been detached.
 #[derive(Debug, Default)]
-pub(crate) struct Exports(Mutex<Table>);
+pub(crate) struct Exports(Mutex<Table>, Condvar);
 
 #[derive(Debug, Default)]
 struct Table {
@@ -40,6 +40,7 @@ struct Leaving<'a>(&'a Exports);
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         self.0.0.lock().leaving -= 1;
+        self.0.1.notify_all();
     }
 }
 
@@ -219,6 +220,11 @@ impl Exports {
             tracing::info!("detaching volume {} from {}", export.name(), export.device().display());
             end(export);
         }
+        // Those that a command is detaching write to the pool still.
+        let mut table = self.0.lock();
+        while table.leaving > 0 {
+            self.1.wait(&mut table);
+        }
     }
 
     /// The table without the devices that others have stopped, or that have failed.
@@ -321,4 +327,24 @@ fn claim(export: &Export, forced: &str) -> Result<Option<Claim>, Refusal> {
             ))
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn the_end_of_all_devices_waits_for_those_that_are_being_detached() {
+        let exports = Exports::default();
+        exports.0.lock().leaving = 1;
+        thread::scope(|scope| {
+            let ending = scope.spawn(|| exports.detach_all());
+            thread::sleep(Duration::from_millis(200));
+            assert!(!ending.is_finished(), "a device writes still");
+            drop(Leaving(&exports));
+        });
+        assert!(exports.0.lock().is_over);
+    }
 }

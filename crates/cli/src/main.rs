@@ -26,6 +26,7 @@ mod doctor;
 mod down;
 mod failure;
 mod file;
+mod flush_disk;
 mod fsck;
 mod generate;
 mod groups;
@@ -97,6 +98,8 @@ enum Verb {
     Generate(generate::GenerateArgs),
     #[command(hide = true)]
     AskMount(directory::AskArgs),
+    #[command(hide = true)]
+    FlushDisk(flush_disk::Args),
 }
 
 /// Show the memory and disks that this machine offers to pools.
@@ -132,8 +135,10 @@ fn main() -> ExitCode {
         return run::run(args);
     }
     logging::start(has_own_terminal(&verb));
-    if let Verb::Fsck(args) = &verb {
-        return fsck::run(args);
+    match &verb {
+        Verb::Fsck(args) => return fsck::run(args),
+        Verb::FlushDisk(args) => return flush_disk::run(args),
+        _ => {}
     }
     match run(&verb) {
         Ok(()) => ExitCode::SUCCESS,
@@ -168,7 +173,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::Blk(command) => blk::run(command),
         Verb::Simulate(args) => simulate::run(args),
         Verb::Demo(args) => demo::run(args),
-        Verb::Run(_) | Verb::Fsck(_) => unreachable!("run and fsck return before this match"),
+        Verb::Run(_) | Verb::Fsck(_) | Verb::FlushDisk(_) => unreachable!("they return before this match"),
         Verb::Member(MemberCommand::List(args)) => member_list::run(args),
         Verb::Generate(args) => generate::run(args, Cli::command()),
         Verb::AskMount(args) => directory::ask(args),

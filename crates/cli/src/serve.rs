@@ -7,6 +7,7 @@
 use crate::control::{self, server::Socket};
 use crate::directory;
 use crate::failure::{Cannot, Failure, Result, fail};
+use crate::flush_disk;
 use crate::handler::{Exports, Note, PoolHandler};
 use crate::mount_helper;
 use crate::mountinfo::{Device, mounts, shown};
@@ -115,6 +116,7 @@ impl Serving {
             ..PoolOptions::default()
         };
         clear_dead_devices(notice);
+        homenode_linux::ublk::flush_by("/proc/self/exe", flush_disk::VERB);
         let note = Note::new(args.pool());
         let pool = match &members {
             Some(members) => {

@@ -27,7 +27,7 @@ pub use error::Error;
 pub use lasting::{Lasting, lasting_devices};
 pub use leftover::clear_leftovers;
 pub use record::Origin;
-pub use server::{Server, Setup, claim};
+pub use server::{Server, Setup, claim, flush_by, flush_disk};
 
 use crate::cpu::present_cpus;
 use crate::driver::Arena;

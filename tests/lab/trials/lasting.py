@@ -315,6 +315,26 @@ class Ends(Lasting):
             self.up()
             self.done("volume", "remove", POOL / "disk")
 
+    def test_killed_while_it_flushes_a_device(self):
+        disk = self.disk("disk")
+        queue = f"ublk{disk.name.removeprefix('ublkb')}q"
+        threads = [task.name for task in Path(f"/proc/{self.pid}/task").iterdir() if name_of(task).startswith(queue)]
+        words = ["strace", *(word for thread in threads for word in ("-p", thread)), "-o", "/dev/null"]
+        words += ["-e", "trace=io_uring_enter", "-e", "inject=io_uring_enter:delay_enter=1000000"]
+        with disk.open("r+b", buffering=0) as user:
+            user.write(b"x" * (24 * MIB))
+            slow = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(slow.wait)
+            self.addCleanup(slow.kill)
+            time.sleep(1)
+            os.kill(self.pid, signal.SIGTERM)
+            time.sleep(1)
+            self.assertTrue(Path(f"/proc/{self.pid}").exists(), "it flushes")
+            killed(self.pid)
+            self.assertIn(f"took up {disk}", self.up())
+            os.fsync(user.fileno())
+        self.done("volume", "detach", POOL / "disk")
+
     def test_a_pool_that_cannot_be_opened_says_who_waits(self):
         disk = self.disk("disk")
         reader = self.waiting_reader(disk)

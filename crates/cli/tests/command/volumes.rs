@@ -263,3 +263,17 @@ fn each_mistake_with_devices_has_its_message() {
     assert_eq!(list(&pool)[0]["attached"], false);
     down(&pool);
 }
+
+#[test]
+fn the_child_that_flushes_a_disk_exits_with_the_errno() {
+    let scratch = Scratch::new("flush");
+    let disk = scratch.path().join("disk");
+    fs::write(&disk, "bytes").unwrap();
+    let flush = |disk: &Path| homenode(["flush-disk"]).arg(disk).output().unwrap();
+    assert!(flush(&disk).status.success());
+    // It has ended meanwhile.
+    assert!(flush(&scratch.path().join("gone")).status.success());
+    let refused = flush(&disk.join("below"));
+    assert_eq!(refused.status.code(), Some(20), "{}", describe(&refused));
+    assert!(describe(&refused).contains("cannot flush"), "{}", describe(&refused));
+}

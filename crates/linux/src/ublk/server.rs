@@ -16,14 +16,21 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Time that the kernel, or the manager of /dev, gets to make the device's files.
 const FILE_TIMEOUT: Duration = Duration::from_secs(5);
 const FILE_PAUSE: Duration = Duration::from_millis(10);
+/// Time between two looks whether a disk is flushed.
+const FLUSH_PAUSE: Duration = Duration::from_millis(10);
+
+/// A program, and its first argument: see [`flush_by`].
+static FLUSHER: OnceLock<(&str, &str)> = OnceLock::new();
 
 /// Parts that a device is served with.
 #[derive(Debug)]
@@ -238,10 +245,13 @@ impl Server {
 
     fn end(&mut self) -> Result<(), Error> {
         self.is_over = true;
-        let (flushed, stopped) = match self.has_ended() {
-            true => (Ok(()), Ok(())),
-            false if self.is_lasting => (self.flush(), self.control.stop(self.device)),
-            false => (Ok(()), self.control.stop(self.device)),
+        let flushed = match self.is_lasting && !self.has_ended() {
+            true => self.flush(),
+            false => Ok(()),
+        };
+        let stopped = match self.has_ended() {
+            true => Ok(()),
+            false => self.control.stop(self.device),
         };
         self.bell.ring();
         let joined = self.join();
@@ -259,22 +269,23 @@ impl Server {
     }
 
     /// Has the kernel write what it keeps of the disk, and of a filesystem on it. Of other disks it does that when they are stopped; what it
-    /// writes to a lasting one fails then.
+    /// writes to a lasting one fails then. A queue that ends meanwhile tells its error itself.
     fn flush(&self) -> Result<(), Error> {
-        /// `BLKFLSBUF` of linux/fs.h.
-        const FLUSH_BUFFERS: libc::Ioctl = 0x1261;
-        let failed = failed("write what the kernel keeps of", self.device);
-        let disk = match File::open(&self.disk) {
-            Ok(disk) => disk,
-            // It has ended, or has no name here.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENXIO | libc::ENODEV)) => {
-                return Ok(());
-            }
-            Err(error) => return Err(failed(error)),
+        let child = FLUSHER.get().and_then(|(program, verb)| {
+            let mut command = Command::new(program);
+            command
+                .arg(verb)
+                .arg(&self.disk)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null());
+            // Signals to this process's group are not for it.
+            command.process_group(0).spawn().ok()
+        });
+        let flushed = match child {
+            Some(child) => wait_until(child, || self.has_ended()),
+            None => flush_disk(&self.disk),
         };
-        // SAFETY: takes a number and no memory.
-        unsafe { libc::ioctl(disk.as_raw_fd(), FLUSH_BUFFERS, 0) };
-        disk.sync_all().map_err(failed)
+        flushed.map_err(failed("write what the kernel keeps of", self.device))
     }
 
     fn join(&mut self) -> Result<(), Error> {
@@ -336,6 +347,48 @@ impl<Q: DriverQueue> Shared<Q> {
     }
 }
 
+/// Lets `program`, with `verb` and a disk's path as arguments, call [`flush_disk`] where a lasting device ends. A thread of this process that
+/// waits for the kernel to write waits for other threads of this process: killed then, the process would keep all of its files open for ever.
+/// Where no such program can be started, this process flushes by itself. Only the first call counts.
+pub fn flush_by(program: &'static str, verb: &'static str) {
+    let _ = FLUSHER.set((program, verb));
+}
+
+/// Has the kernel write what it keeps of a disk, if that is there, and of a filesystem on it.
+///
+/// # Errors
+/// The errno of a write, or of opening the disk.
+pub fn flush_disk(disk: &Path) -> io::Result<()> {
+    /// `BLKFLSBUF` of linux/fs.h.
+    const FLUSH_BUFFERS: libc::Ioctl = 0x1261;
+    let disk = match File::open(disk) {
+        Ok(disk) => disk,
+        // It has ended, or has no name here.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENXIO | libc::ENODEV)) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    // SAFETY: takes a number and no memory.
+    unsafe { libc::ioctl(disk.as_raw_fd(), FLUSH_BUFFERS, 0) };
+    disk.sync_all()
+}
+
+/// Waits until a program ends, or `is_over`: the program is left to itself then. Its exit code is an errno.
+fn wait_until(mut child: Child, is_over: impl Fn() -> bool) -> io::Result<()> {
+    while !is_over() {
+        if let Some(status) = child.try_wait()? {
+            return match status.code() {
+                Some(0) => Ok(()),
+                Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+                None => Err(io::Error::other(format!("the program that does it ended: {status}"))),
+            };
+        }
+        thread::sleep(FLUSH_PAUSE);
+    }
+    // It may wait for the end of the device.
+    let reap = move || drop(child.wait());
+    thread::Builder::new().name("flusher".to_owned()).spawn(reap).map(drop)
+}
+
 /// Opens a disk for this use alone: as long as the file is there nobody mounts it. `None` when somebody has it so, by a
 /// mount for example. Whoever has merely opened it is not in the way. Waits for no server.
 ///
@@ -391,5 +444,29 @@ mod tests {
         let second = begin();
         assert!(!first.is_of(DEVICE, 7) && second.is_of(DEVICE, 7));
         assert!(!first.is_last());
+    }
+
+    #[test]
+    fn a_flush_by_a_program_ends_with_the_program_or_with_the_device() {
+        let run = |script: &str, is_over: bool| {
+            let child = Command::new("sh").args(["-c", script]).spawn();
+            wait_until(child.unwrap(), || is_over)
+        };
+        run("exit 0", false).unwrap();
+        let failed = run("exit 5", false).unwrap_err();
+        assert_eq!(failed.raw_os_error(), Some(libc::EIO));
+        let killed = run("kill -KILL $$", false).unwrap_err();
+        assert!(killed.to_string().contains("signal: 9"), "{killed}");
+        let start = Instant::now();
+        run("sleep 3", true).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(2), "it was waited for");
+    }
+
+    #[test]
+    fn a_disk_that_is_gone_needs_no_flush() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        flush_disk(file.path()).unwrap();
+        flush_disk(Path::new("/dev/ublkb4294967295")).unwrap();
+        assert!(flush_disk(Path::new("/dev/null/disk")).is_err());
     }
 }

@@ -74,6 +74,8 @@ pub struct Added {
     origin: Option<Origin>,
     /// For a device that had a server before: whether it can have another one when this process fails.
     taken_up: Option<bool>,
+    /// Held until this is dropped: nobody ends the device while it is taken up.
+    turn: Option<File>,
 }
 
 impl Added {
@@ -137,6 +139,7 @@ impl Added {
             queue_cpus: Vec::new(),
             origin,
             taken_up,
+            turn: None,
         };
         let cpus_of = |queue| added.control().queue_cpus(info.device, queue);
         added.queue_cpus = (0..usize::from(info.queues)).map(cpus_of).collect::<Result<_, _>>()?;

@@ -2,7 +2,8 @@
 //!
 //! The driver keeps the disk and everything that its users have open, and gives the next server what the one before had under way once
 //! more; a volume's requests may be carried out twice. Whose a device is tells its record. Invariants: only the process that has the
-//! volume's pool open takes a device up, while that has all that was written to the device; a device is ended here only while no server has it.
+//! volume's pool open takes a device up, while that has all that was written to the device; a device is ended here only while no server has it, nor
+//! is about to.
 
 use super::abi::{DeviceInfo, F_QUIESCE, LASTING, STATE_DEAD, STATE_LIVE, STATE_QUIESCED};
 use super::control::{Control, failed};
@@ -12,8 +13,9 @@ use super::record::{self, Origin};
 use super::server::Tenure;
 use super::{Added, disk_path, file_path, mark, server};
 use crate::process::goes_on;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +23,8 @@ use std::time::{Duration, Instant};
 /// Time that the kernel gets to let go of a server that was killed: it waits for the server's rings, and frees its memory.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 const END_PAUSE: Duration = Duration::from_millis(20);
+/// Locked to share while devices are taken up, and alone while one is ended: the driver says of a device that is being taken up that it waits.
+const TURNS: &str = "/run/homenode/ublk.lock";
 
 /// A lasting device, of this process or any other.
 #[derive(Debug)]
@@ -103,6 +107,7 @@ impl Lasting {
     /// [`Error`]: its users go on waiting then; but where the driver is older than Linux 6.16, the device may have to end.
     pub fn take_up(&self, origin: Origin) -> Result<Added, Error> {
         let control = Control::open()?;
+        let turn = turn(Path::new(TURNS), false).map_err(failed("let a new server have", self.device))?;
         let can_repeat = control.features().is_ok_and(|all| all & F_QUIESCE != 0);
         let start = Instant::now();
         while let Err(error) = self.prepare(&control, can_repeat) {
@@ -118,7 +123,9 @@ impl Lasting {
         match opened {
             Ok((info, file)) => {
                 let tenure = Tenure::begin(info.mark, || Ok(info.device))?;
-                Added::of(control, (info, tenure), file, Some(origin), Some(can_repeat))
+                let mut added = Added::of(control, (info, tenure), file, Some(origin), Some(can_repeat))?;
+                added.turn = turn;
+                Ok(added)
             }
             Err(error) => {
                 if !can_repeat {
@@ -150,6 +157,7 @@ impl Lasting {
     /// [`Error::Served`], or [`Error`] of the driver.
     pub fn end(&self) -> Result<(), Error> {
         let control = Control::open()?;
+        let _turn = turn(Path::new(TURNS), true).map_err(failed("end", self.device))?;
         let info = match control.info(self.device) {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
             info => info.map_err(failed("describe", self.device))?,
@@ -171,9 +179,50 @@ impl Lasting {
     }
 }
 
+/// Waits for the lock in a file, and has it until the file is dropped. `None` where this process has no such file.
+fn turn(path: &Path, is_alone: bool) -> io::Result<Option<File>> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let Ok(file) = options.open(path) else {
+        return Ok(None);
+    };
+    let start = Instant::now();
+    loop {
+        let taken = match is_alone {
+            true => file.try_lock(),
+            false => file.try_lock_shared(),
+        };
+        match taken {
+            Ok(()) => return Ok(Some(file)),
+            Err(TryLockError::WouldBlock) if start.elapsed() < END_TIMEOUT => thread::sleep(END_PAUSE),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_device_is_ended_while_one_is_taken_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let taking_up = turn(&path, false).unwrap().expect("the directory is there");
+        let other = turn(&path, false).unwrap();
+        thread::scope(|scope| {
+            let ending = scope.spawn(|| turn(&path, true));
+            drop(other);
+            thread::sleep(10 * END_PAUSE);
+            assert!(!ending.is_finished(), "one is taken up still");
+            drop(taking_up);
+            let ending = ending.join().expect("the thread does not panic").unwrap();
+            let file = File::open(&path).unwrap();
+            assert!(file.try_lock_shared().is_err() && ending.is_some());
+        });
+        let nowhere = directory.path().join("missing/lock");
+        assert!(turn(&nowhere, true).unwrap().is_none(), "nobody has noted a device");
+    }
 
     #[test]
     fn only_the_waiting_device_itself_is_ended() {

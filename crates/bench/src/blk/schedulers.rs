@@ -1,4 +1,5 @@
-//! Time of a request under each scheduler: no-op device, one core, plug 32, 128 under way. All requests go through the scheduler.
+//! Time of a request under each scheduler: no-op device, one core, plug 32, 128 under way. Under `deadline` and `fair` all requests go
+//! through the scheduler; `none` has nothing to decide, and the core gives them to the driver past it.
 
 use super::contestants::device;
 use super::divisor;

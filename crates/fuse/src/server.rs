@@ -36,7 +36,7 @@ const NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 pub struct Server {
     place: Place,
     device: u64,
-    /// Kept open by the threads.
+    /// Kept open by the threads, and by [`State::device`].
     connection: Weak<Device>,
     chosen: Chosen,
     data: ChosenData,
@@ -56,6 +56,16 @@ struct State {
     threads: usize,
     /// Error of the first thread that ended in one.
     error: Option<Error>,
+    /// Open as long as the server is there, so that backing files can be given back after the threads have ended: the kernel keeps them while
+    /// anybody holds anything of the mount. `None` once a thread has failed, as the connection is to end with the threads then.
+    device: Option<Arc<Device>>,
+}
+
+impl State {
+    fn fail(&mut self, source: io::Error) {
+        self.device = None;
+        self.error.get_or_insert(Error::Serve { source });
+    }
 }
 
 impl Server {
@@ -335,7 +345,7 @@ impl Drop for Ending {
         state.threads -= 1;
         if thread::panicking() {
             let source = io::Error::other("it panicked");
-            state.error.get_or_insert(Error::Serve { source });
+            state.fail(source);
         }
         drop(state);
         self.0.ended.notify_all();

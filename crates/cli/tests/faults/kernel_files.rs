@@ -2,8 +2,9 @@
 
 use super::machine::*;
 use crate::command::harness::*;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
@@ -53,6 +54,52 @@ fn unmount(directory: &Path) {
     wait_until("it is unmounted", || {
         Command::new("umount").arg(directory).status().unwrap().success()
     });
+}
+
+/// Holders of a mount keep the memory of their own files, and no other's.
+#[test]
+fn memory_of_files_goes_with_the_server_while_the_mount_is_held() {
+    on_each_transport("held", |_, dir, transport| {
+        for fault in ["a signal", "umount -f"] {
+            if !super::sync::kernel_can_hold_bytes(transport, &dir) {
+                return;
+            }
+            let pid = server_pid(&dir).unwrap();
+            let store = store_of(pid);
+            fs::write(dir.join("closed"), vec![1; 8 << 20]).unwrap();
+            let open = fs::File::create_new(dir.join("open")).unwrap();
+            open.write_all_at(b"content", 0).unwrap();
+            let mut holder = Command::new("sleep").arg("60").current_dir(&dir).spawn().unwrap();
+            assert!(used_bytes(&store) > 8 << 20);
+            match fault {
+                "a signal" => signal(pid, Signal::TERM),
+                // The kernel cuts the connection, and then finds the mount in use.
+                _ => drop(Command::new("umount").arg("-f").arg(&dir).output().unwrap()),
+            }
+            wait_for_end(pid);
+            let mut bytes = [0; 7];
+            open.read_exact_at(&mut bytes, 0).unwrap();
+            let used = used_bytes(&store);
+            holder.kill().unwrap();
+            holder.wait().unwrap();
+            assert_eq!(&bytes, b"content");
+            assert!((1..=2 << 20).contains(&used), "{transport}, {fault}: {used} bytes");
+        }
+    });
+}
+
+/// The server's private tmpfs, which this keeps, with all files that still have a name there.
+fn store_of(server: Pid) -> fs::File {
+    let files = fs::read_dir(format!("/proc/{}/fd", server.as_raw_nonzero())).unwrap();
+    let links = files.map(|entry| entry.unwrap().path());
+    // Detached: its root has no other name.
+    let mut roots = links.filter(|link| fs::read_link(link).is_ok_and(|target| target == Path::new("/")));
+    fs::File::open(roots.next().expect("the server keeps it open")).unwrap()
+}
+
+fn used_bytes(store: &fs::File) -> u64 {
+    let space = rustix::fs::fstatvfs(store).unwrap();
+    (space.f_blocks - space.f_bfree) * space.f_frsize
 }
 
 /// An overlay may lie on a mount. One on that overlay is the kernel's third layer, which it refuses; nothing is lost.

@@ -362,10 +362,15 @@ impl KernelFile {
         {
             done = next;
         }
-        self.file.discard();
-        drop(self.registration.lock().take());
+        self.give_up();
         // Last: until then its blocks are not free.
         pool.take_back_ahead(ino, self.ahead.lock().take().unwrap_or(0));
+    }
+
+    /// Gives up the file, and the kernel's number for it, though an inode has it: what has it open keeps it until it is closed.
+    fn give_up(&self) {
+        self.file.discard();
+        drop(self.registration.lock().take());
     }
 
     /// Gives writers room ahead of the file, which has no name: once for all its blocks when it is not open.
@@ -451,6 +456,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             };
         }
         self.attr(inode)
+    }
+
+    /// Gives up all backing files, whose memory else stays while anybody holds anything of a mount.
+    pub(super) fn give_up_files(&self) {
+        if self.pool.store().is_some() {
+            self.table.for_each(|inode| {
+                inode.kernel_file().inspect(|file| file.give_up());
+            });
+        }
     }
 
     /// Bytes of all backing files on each node, ascending by node. Asks `goes_on` before each inode and stops when it says no, and takes

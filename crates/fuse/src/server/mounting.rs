@@ -95,6 +95,7 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
             threads,
         ));
         let running = Arc::new(Running::default());
+        running.lock().device = Some(Arc::clone(&device));
         let mut counters = Vec::new();
         let is_beside_rings = rings.is_some();
         if let Some(rings) = rings {
@@ -365,7 +366,7 @@ fn start(
     let run = move || {
         if let Err(source) = serve() {
             tracing::error!(error = %source, thread = number, "a server thread ends");
-            ending.0.lock().error.get_or_insert(Error::Serve { source });
+            ending.0.lock().fail(source);
         }
         drop(ending);
     };

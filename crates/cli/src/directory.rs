@@ -3,6 +3,7 @@
 use crate::control;
 use crate::control::client::{ConnectError, Connection};
 use crate::failure::{Result, fail};
+use crate::holders;
 use crate::mountinfo::{Located, MountEntry, absolute, locate, shown};
 use crate::pool::durable::RESERVED;
 use crate::pool::known;
@@ -103,6 +104,7 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
             return Ok(located);
         }
         let name = shown(&located.path);
+        let held = held_memory(&located);
         // Nobody can use it any more, and who still has files open there must not keep it.
         match rustix::mount::unmount(&located.path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) | Err(Errno::INVAL) => {}
@@ -126,13 +128,27 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
             Err(_) => String::new(),
         };
         notice(&format!(
-            "cleared a dead mount on {name}: its server had been killed; {}{log}",
+            "cleared a dead mount on {name}: its server had been killed; {}{held}{log}",
             fate(&located.mount)
         ));
     }
     fail!(
         "more than {DEAD_MOUNTS_MAX} dead mounts on {}: unmount them with `umount -l`",
         shown(directory)
+    )
+}
+
+/// Says who keeps memory of a pool of memory whose server was killed: any holder keeps that of all files of the kernel.
+fn held_memory(located: &Located) -> String {
+    let source = &located.mount.source;
+    let is_of_memory = source.to_str().is_some_and(|name| RESERVED.contains(&name));
+    let holders = if is_of_memory { holders::of(located) } else { Vec::new() };
+    if holders.is_empty() {
+        return String::new();
+    }
+    format!(
+        "; end {}: until then the memory of all its files may stay in use",
+        holders.join(", ")
     )
 }
 

@@ -132,6 +132,25 @@ fn up_clears_a_dead_mount() {
 }
 
 #[test]
+fn up_names_holders_of_a_dead_mount() {
+    need_mounts!();
+    let scratch = Scratch::new("dead-held");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    let mut holder = Command::new("sleep").arg("60").current_dir(&dir).spawn().unwrap();
+    let pid = server_pid(&dir).unwrap();
+    signal(pid, Signal::KILL);
+    wait_for_end(pid);
+    let output = homenode(["up", SIZE]).arg(&dir).output().unwrap();
+    let named = format!("end sleep ({}): until then", holder.id());
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    let said = describe(&output);
+    assert!(output.status.success() && said.contains(&named), "{said}");
+    down(&dir);
+}
+
+#[test]
 fn down_clears_a_dead_mount() {
     need_mounts!();
     let scratch = Scratch::new("dead-down");

@@ -68,7 +68,8 @@ int homenode_allocate(int fd, int mode, int64_t offset, int64_t bytes);
 // `bytes` has room for `count` numbers.
 ssize_t homenode_map(int fd, uint64_t *bytes, size_t count);
 
-// Closes the file, as close(2). Threads that copy meanwhile go on to their copies' end.
+// Closes the file, as close(2). Threads that copy meanwhile go on to their copies' end. One whose copy cannot end, as the file is being cut, makes a
+// system call, on the file that has the number then.
 int homenode_close(int fd);
 
 #ifdef __cplusplus

@@ -131,7 +131,8 @@ pub unsafe extern "C" fn homenode_map(fd: c_int, bytes: *mut u64, count: size_t)
     found.map_or(-1, |()| ssize_t::try_from(last).unwrap_or(ssize_t::MAX))
 }
 
-/// Closes the file, as close(2). Threads that copy meanwhile go on to their copies' end.
+/// Closes the file, as close(2). Threads that copy meanwhile go on to their copies' end. One whose copy cannot end, as the file is being cut, makes a
+/// system call, on the file that has the number then.
 #[unsafe(no_mangle)]
 pub extern "C" fn homenode_close(fd: c_int) -> c_int {
     replaced(fd, fd, || real!(close(fd => c_int) -> c_int))

@@ -234,6 +234,14 @@ fn threads_after_many_others_copy_as_the_first_did() {
     );
 }
 
+#[test]
+fn writes_beside_dup2_go_to_one_file() {
+    let Some(mounted) = Mounted::new() else { return };
+    let mut client = Program::start("replacing", &mounted.path("file"), true);
+    assert_eq!(client.answer(), "done");
+    assert!(client.end().0 > 500, "writes are copies");
+}
+
 /// The kernel goes on appending, and so do all calls of the program.
 #[test]
 fn files_that_lose_o_append_go_on_appending() {

@@ -18,6 +18,7 @@ pub unsafe fn read(fd: c_int, range: Option<Range>, to: &impl Buffers, system: i
         count(Outcome::Other);
         return system();
     };
+    let closes = files::closes(fd);
     let before = match threads::enter(descriptor) {
         // SAFETY: the caller's.
         Some(inside) => match unsafe { inside.mapped().read(range, to) } {
@@ -25,6 +26,7 @@ pub unsafe fn read(fd: c_int, range: Option<Range>, to: &impl Buffers, system: i
                 count(Outcome::Fast);
                 return range.done();
             }
+            Err(before) if has_ended(&before, fd, closes) => return range.done(),
             Err(before) => Some(before),
         },
         None => None,
@@ -43,6 +45,7 @@ pub unsafe fn write(fd: c_int, range: Option<Range>, from: &impl Buffers, system
         count(Outcome::Other);
         return system();
     };
+    let closes = files::closes(fd);
     let before = match threads::enter(descriptor) {
         // SAFETY: the caller's.
         Some(inside) => match unsafe { inside.mapped().write(range, from) } {
@@ -50,6 +53,7 @@ pub unsafe fn write(fd: c_int, range: Option<Range>, from: &impl Buffers, system
                 count(Outcome::Fast);
                 return range.done();
             }
+            Err(before) if has_ended(&before, fd, closes) => return range.done(),
             // A cut that came before the stamp may have left a file that ends with it: the system call writes all bytes then.
             Err(before) if before.is_copied && stamp(fd, &inside, range) && inside.mapped().is_uncut(&before) => {
                 return after(descriptor, fd, range, Some(before), range.done(), Mapped::after_write);
@@ -59,6 +63,17 @@ pub unsafe fn write(fd: c_int, range: Option<Range>, from: &impl Buffers, system
         None => None,
     };
     after(descriptor, fd, range, before, system(), Mapped::after_write)
+}
+
+/// Returns true if all bytes were copied and the descriptor was closed or replaced meanwhile: its number may be another file's, so no system call can make the copy good. The last close of
+/// a file is a cut to its clients, though no byte of it goes.
+#[cold]
+fn has_ended(before: &Before, fd: c_int, closes: u32) -> bool {
+    let has_ended = before.has_all && files::closes(fd) != closes;
+    if has_ended {
+        count(Outcome::Fast);
+    }
+    has_ended
 }
 
 /// Has the kernel stamp a file that was copied to, by a write of one byte of the file in its own place. A write of the caller's bytes would be one more, after what others

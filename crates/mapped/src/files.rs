@@ -9,7 +9,7 @@ use crate::faults::{self, Quiet};
 use crate::mapped::Mapped;
 use crate::{pages, statistics, threads};
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 
 /// Descriptors that can have a mapping: those below.
 const DESCRIPTORS: usize = 1 << 16;
@@ -26,6 +26,8 @@ const STATES: usize = 4096;
 pub(crate) struct Descriptor(AtomicUsize);
 
 static ALL: [Descriptor; DESCRIPTORS] = [const { Descriptor(AtomicUsize::new(0)) }; DESCRIPTORS];
+/// Number of times that each descriptor was closed or replaced.
+static CLOSES: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
 /// True while anything may be mapped.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 /// True where descriptors are learned by their use. Others are learned by [`learn_now`] only.
@@ -127,6 +129,14 @@ pub fn is_on() -> bool {
 pub(crate) fn is_mapped(fd: c_int) -> bool {
     let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
     descriptor.is_some_and(|descriptor| descriptor.mapped().is_some())
+}
+
+/// Returns the number of times that a descriptor was closed or replaced. Asked before its mapping is: a mapping is of a file that it had at that time, or later.
+#[inline]
+pub(crate) fn closes(fd: c_int) -> u32 {
+    let closes = usize::try_from(fd).ok().and_then(|fd| CLOSES.get(fd));
+    // Acquire: before the look at the descriptor's state.
+    closes.map_or(0, |closes| closes.load(Ordering::Acquire))
 }
 
 /// Returns true if a descriptor is known to be none of a pool, and counts a call on it.
@@ -241,6 +251,14 @@ pub fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
     };
     let all = used();
     all.iter().for_each(|descriptor| descriptor.set(CLOSING));
+    // A child of vfork(2) closes descriptors of its own.
+    if statistics::is_own_process() {
+        let closes = CLOSES.iter().skip(usize::try_from(first).unwrap_or(0)).take(all.len());
+        // Between the two: who sees the new count finds no mapping of the file, and who finds the file cut sees the new count.
+        closes.for_each(|closes| {
+            closes.fetch_add(1, Ordering::SeqCst);
+        });
+    }
     let result = close();
     let _errno = KeptErrno::new();
     all.iter().for_each(|descriptor| {

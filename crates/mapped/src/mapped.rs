@@ -187,6 +187,8 @@ pub(crate) struct Before {
     tick: u64,
     /// All bytes were copied and none went; only a time is to be stamped.
     pub(crate) is_copied: bool,
+    /// All bytes were copied, whatever went meanwhile.
+    pub(crate) has_all: bool,
 }
 
 impl Mapped {
@@ -328,6 +330,7 @@ impl Mapped {
             seen: self.line().look(),
             tick: tick(),
             is_copied: false,
+            has_all: false,
         };
         let seen = before
             .seen
@@ -349,10 +352,11 @@ impl Mapped {
             return Err(before);
         }
         // SAFETY: the range is mapped as long as the caller is inside; the buffers are the caller's.
-        if unsafe { to.copy(at, false) } && self.line().is_read_since(seen) {
+        let has_all = unsafe { to.copy(at, false) };
+        if has_all && self.line().is_read_since(seen) {
             Ok(())
         } else {
-            Err(before)
+            Err(Before { has_all, ..before })
         }
     }
 
@@ -372,12 +376,13 @@ impl Mapped {
             return Err(before);
         }
         // SAFETY: the range is mapped as long as the caller is inside; the buffers are the caller's.
-        let is_copied = unsafe { from.copy(at, is_large) };
-        if is_copied && self.line().is_written_since(seen) {
+        let has_all = unsafe { from.copy(at, is_large) };
+        if has_all && self.line().is_written_since(seen) {
             return Ok(());
         }
         Err(Before {
-            is_copied: is_copied && self.line().is_read_since(seen),
+            is_copied: has_all && self.line().is_read_since(seen),
+            has_all,
             ..before
         })
     }

@@ -24,6 +24,7 @@ fn program() {
         "crowd" => crowd(&path),
         "successors" => successors(&path),
         "appending" => appending(&path),
+        "replacing" => replacing(&path),
         "reasons" => reasons(&path),
         "users" => users(&path),
         "namespaces" => namespaces(&path),
@@ -705,6 +706,41 @@ fn successors(path: &Path) {
                 assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
             }
         });
+    }
+    say("done");
+}
+
+/// A descriptor becomes another file's while a thread writes to it: each write goes to one of the two.
+fn replacing(path: &Path) {
+    const ROUNDS: u64 = 60;
+    const BYTES: usize = 32 << 20;
+    let (old, new) = (path.with_extension("old"), path.with_extension("new"));
+    let written = vec![b'x'; BYTES];
+    for round in 0..ROUNDS {
+        std::fs::write(&old, vec![b'o'; BYTES]).unwrap();
+        std::fs::write(&new, b"").unwrap();
+        let file = open(&old);
+        let fd = file.as_raw_fd();
+        let other = open(&new);
+        (0..50).for_each(|_| assert_eq!(pwrite(fd, b"o", 0), Ok(1)));
+        let begins = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begins.wait();
+                assert_eq!(pwrite(fd, b"o", 0), Ok(1));
+                assert_eq!(pwrite(fd, &written, 0), Ok(BYTES));
+            });
+            begins.wait();
+            std::thread::sleep(std::time::Duration::from_micros(round * 50));
+            // SAFETY: takes numbers.
+            assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
+        });
+        let is_in_old = std::fs::read(&old).unwrap().ends_with(b"x");
+        let is_in_new = std::fs::read(&new).unwrap().contains(&b'x');
+        assert!(
+            is_in_old != is_in_new,
+            "round {round}: in the old file {is_in_old}, in the new one {is_in_new}"
+        );
     }
     say("done");
 }

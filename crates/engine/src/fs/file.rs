@@ -364,7 +364,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Result<ControlFlow<u64, u64>> {
         match inode.bytes_for(Operation::Seek)? {
             Bytes::Blocks(file) => self.seek_blocks(asking, inode, file, offset, whence),
-            Bytes::Kernel(file) => Ok(ControlFlow::Break(file.seek(offset, whence)?)),
+            Bytes::Kernel(file) => file.seek_step(offset, whence),
         }
     }
 

@@ -3,7 +3,8 @@
 use super::{MEMBER_BLOCKS, forgets, remove};
 use crate::support::{BLOCK, Caller, assert_empty, kernel_filesystem, new_file};
 use homenode_engine::backing::BackingStore;
-use homenode_engine::fs::{Access, fallocate_mode as mode};
+use homenode_engine::fs::{Access, Whence, fallocate_mode as mode};
+use std::ops::ControlFlow;
 
 #[test]
 fn truncate_works_in_steps() {
@@ -107,6 +108,26 @@ fn a_short_range_of_a_large_file_is_punched_in_one_step() {
         assert_eq!((done, store.used_blocks()), (Ok(None), used - (blocks - 1)));
         store.write_unasked(0, 0, &vec![1; bytes as usize], 0).unwrap();
     }
+}
+
+#[test]
+fn holes_are_sought_in_steps() {
+    const GIB: u64 = 1 << 30;
+    let (fs, _, store) = kernel_filesystem(1, 2 * GIB / BLOCK + 100);
+    let (caller, inode) = (Caller::on_node(&fs, 0), new_file(&fs, "file"));
+    let asking = caller.asking();
+    // So little room is left that it is allocated.
+    fs.fallocate(&asking, &inode, 0, 0, 2 * GIB + 90 * BLOCK).unwrap();
+    assert_eq!(store.used_blocks(), 2 * GIB / BLOCK + 90);
+    let step = |at| fs.seek_step(&asking, &inode, at, Whence::Hole).unwrap();
+    assert_eq!(step(0), ControlFlow::Continue(GIB));
+    assert_eq!(step(GIB + 5), ControlFlow::Continue(2 * GIB), "whole blocks");
+    assert_eq!(step(2 * GIB), ControlFlow::Break(2 * GIB));
+    let punch = mode::PUNCH_HOLE | mode::KEEP_SIZE;
+    fs.fallocate(&asking, &inode, punch, 100 * BLOCK, BLOCK).unwrap();
+    assert_eq!(step(0), ControlFlow::Break(0), "there is a hole");
+    assert_eq!(step(100 * BLOCK + 1), ControlFlow::Break(100 * BLOCK + 1));
+    assert_eq!(step(101 * BLOCK), ControlFlow::Continue(101 * BLOCK + GIB));
 }
 
 #[test]

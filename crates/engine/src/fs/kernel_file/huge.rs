@@ -19,7 +19,7 @@ pub(super) const HUGE_BYTES: u64 = 2 << 20;
 /// Bytes of one step: a few milliseconds.
 const STEP_BYTES: u64 = 4 * HUGE_BYTES;
 /// Time without a write after which a file rests.
-const REST_NS: i64 = 1_000_000_000;
+const REST_NS: u64 = 1_000_000_000;
 /// Files that one look asks for their size.
 const LOOK_MAX: usize = 2048;
 
@@ -111,7 +111,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 Found::Waits
             };
         }
-        if self.now_ns().saturating_sub(status.mtime_ns) < REST_NS {
+        // A time that utimensat(2) has set may lie far ahead.
+        if self.now_ns().abs_diff(status.mtime_ns) < REST_NS {
             return Found::Waits;
         }
         // Holes may be longer than all memory.

@@ -131,6 +131,19 @@ fn holes_are_sought_in_steps() {
 }
 
 #[test]
+fn a_file_that_was_changed_in_a_time_to_come_rests() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    fs.open(&inode, Access::Write).unwrap();
+    forgets(&fs, &inode);
+    let now = fs.attr(&inode).ctime_ns;
+    store.write_unasked(0, 0, &[1; 4 << 20], now + 1_000_000).unwrap();
+    assert!(!fs.collapse_rested(), "by a clock that is somewhat ahead");
+    store.write_unasked(0, 0, &[1; 4 << 20], i64::MAX).unwrap();
+    assert!(fs.collapse_rested());
+}
+
+#[test]
 fn a_grown_idle_file_moves_to_huge_pages_step_by_step() {
     const MIB: u64 = 1 << 20;
     let (fs, clock, store) = kernel_filesystem(1, MEMBER_BLOCKS);

@@ -235,6 +235,24 @@ fn threads_after_many_others_copy_as_the_first_did() {
 }
 
 #[test]
+fn attached_files_keep_their_holes_after_mlockall() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, [b'a'; 4096]).unwrap();
+    File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(64 << 20)
+        .unwrap();
+    let mut program = Program::start("locked", &path, false);
+    match &*program.answer() {
+        "done" => assert_eq!(fs::metadata(&path).unwrap().blocks(), 8),
+        _ => eprintln!("SKIPPED: memory must not be locked here"),
+    }
+}
+
+#[test]
 fn writes_beside_dup2_go_to_one_file() {
     let Some(mounted) = Mounted::new() else { return };
     let mut client = Program::start("replacing", &mounted.path("file"), true);

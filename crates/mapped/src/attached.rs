@@ -14,6 +14,8 @@ use std::os::unix::fs::FileExt;
 ///
 /// Any number of threads may use it at once, and other processes the same file. It has to be open for reading, and without O_APPEND, O_DIRECT and O_SYNC, for copies.
 ///
+/// mlockall(2) with MCL_CURRENT fills the holes of files that are attached by then.
+///
 /// The first one of a process sets an action for SIGBUS, which calls the one that was there before; an action that is set later has to keep it.
 #[derive(Debug)]
 pub struct Attached(ManuallyDrop<File>);

@@ -653,8 +653,12 @@ fn map(fd: c_int, start: u64, length: usize, protection: c_int) -> Option<*mut c
     let before = (within + HUGE_BYTES - reserved.addr() % HUGE_BYTES) % HUGE_BYTES;
     let base = reserved.wrapping_byte_add(before);
     let (at, flags) = (i64::try_from(start).ok()?, libc::MAP_SHARED | libc::MAP_FIXED);
+    // In two steps: after mlockall(MCL_FUTURE) the kernel makes all of an accessible mapping present at once, and so fills the file's holes.
     // SAFETY: it takes the place of a part of what was reserved.
-    if unsafe { libc::mmap(base, length, protection, flags, fd, at) } == libc::MAP_FAILED {
+    let is_mapped = unsafe { libc::mmap(base, length, libc::PROT_NONE, flags, fd, at) } != libc::MAP_FAILED
+        // SAFETY: the mapping from above.
+        && unsafe { libc::mprotect(base, length, protection) } == 0;
+    if !is_mapped {
         // SAFETY: what was reserved.
         unsafe { libc::munmap(reserved, reserved_bytes) };
         return None;

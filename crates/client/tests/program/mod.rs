@@ -5,6 +5,7 @@ use crate::support::{FILE, PART};
 use std::ffi::{CStr, CString, c_int, c_long};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -25,6 +26,7 @@ fn program() {
         "successors" => successors(&path),
         "appending" => appending(&path),
         "replacing" => replacing(&path),
+        "locked" => locked(&path),
         "reasons" => reasons(&path),
         "users" => users(&path),
         "namespaces" => namespaces(&path),
@@ -707,6 +709,21 @@ fn successors(path: &Path) {
             }
         });
     }
+    say("done");
+}
+
+/// A file is attached once all that is mapped is to be kept in memory.
+fn locked(path: &Path) {
+    // SAFETY: takes a number.
+    if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
+        return say("no");
+    }
+    let file = homenode::File::attach(path).unwrap();
+    let mut bytes = [0; 100];
+    for _ in 0..50 {
+        file.read_exact_at(&mut bytes, 0).unwrap();
+    }
+    assert_eq!(bytes, [b'a'; 100]);
     say("done");
 }
 

@@ -401,7 +401,13 @@ pub trait Disks: Memory {
     /// [`MemoryError`] when not all of them were written; each may be old or new then.
     fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError>;
 
-    /// Carries out writes of one member, and notes which were: in any order, or at the same time.
+    /// Most writes of `member` that [`Disks::write_each`] carries out, all at the same time.
+    fn writes_at_a_time(&self, member: MemberId) -> usize {
+        let _ = member;
+        1
+    }
+
+    /// Carries out writes of one member, of [`Disks::BLOCKS_MAX`] frames in all at most, and notes which were written whole.
     fn write_each(&self, writes: &mut [FrameWrite<'_>]) {
         for write in writes {
             write.is_written = self.write(write.first, write.frames).is_ok();

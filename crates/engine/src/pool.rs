@@ -71,7 +71,7 @@ pub enum PoolError {
     Io(MemberId),
     /// Blocks of files on it cannot be read, so many; and the number of the first file that has some.
     #[error(
-        "{1} blocks of files on {0} cannot be read, all others were moved: it stays in service until the files that have them are removed, the first is number {2} (find -inum {2})"
+        "{1} blocks of files on {0} cannot be read, all others were moved: it stays in service until the files that have them are removed, the first is number {2} (`find -inum {2}`, or it is a volume)"
     )]
     Unread(MemberId, u64, u64),
     /// Nothing of any file is left on it, and yet blocks of it are taken.

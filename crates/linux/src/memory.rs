@@ -574,6 +574,10 @@ impl Disks for NodeMemory {
         written.map_err(|_| MemoryError)
     }
 
+    fn writes_at_a_time(&self, member: MemberId) -> usize {
+        self.disk(member).map_or(1, |disk| disk.writes_at_a_time())
+    }
+
     fn write_each(&self, writes: &mut [FrameWrite<'_>]) {
         if let Some(write) = writes.first()
             && let Ok(disk) = self.disk(write.first.member())

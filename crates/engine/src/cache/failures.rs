@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// Most failures that are told apart.
-const KEPT: usize = 64;
+pub(super) const KEPT: usize = 256;
 
 /// The last requests that failed; of those of the same blocks, the last one.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 //!
 //! Write-back takes nothing from the heap: memory may be short because frames are dirty.
 
-use super::failures::Failures;
+use super::failures::{Failures, KEPT as FAILURES_KEPT};
 use super::{Cache, Cached, Disk};
 use crate::log::planted::{Planted, is_planted};
 use crate::{BLOCK_BYTES, Block, Disks, FrameWrite, MemoryError};
@@ -22,7 +22,7 @@ const DIRTY_SHARE_MAX: (u64, u64) = (3, 4);
 const OWED_PARTS: u64 = 64;
 /// Most blocks that a thread writes at the same time.
 const BATCH_BLOCKS: usize = 256;
-/// Most runs of them, a request each.
+/// Most runs of a batch, a request each.
 const RUNS_MAX: usize = 32;
 /// Threads that write a little to one disk at a time: others do not wait for one that is slow.
 const SAVERS_MAX: usize = 4;
@@ -76,7 +76,7 @@ impl Default for Saving {
     fn default() -> Self {
         let writes = Writes {
             begun: 0,
-            under_way: Vec::with_capacity(SAVERS_MAX * RUNS_MAX * 2),
+            under_way: Vec::with_capacity(FAILURES_KEPT),
             batches: 0,
             failures: Failures::default(),
         };
@@ -212,7 +212,7 @@ impl<M: Disks> Cached<M> {
 
     /// Writes what is dirty of some ranges at the same time, as far as that succeeds at once and nobody else writes it: a sync of them has less to do.
     pub(super) fn save_together(&self, (cache, disk): (&Cache, &Disk), ranges: impl Iterator<Item = Range<u64>>) {
-        let mut batch = Batch::new(cache, disk);
+        let mut batch = self.batch((cache, disk));
         for mut range in ranges {
             while let Some(behind) = batch.take(range.clone()) {
                 if batch.count == 0 {
@@ -221,12 +221,24 @@ impl<M: Disks> Cached<M> {
                 if self.write_batch(&mut batch).is_err() {
                     return;
                 }
-                batch = Batch::new(cache, disk);
+                // Before the next one begins, which has a single run else.
+                drop(batch);
+                batch = self.batch((cache, disk));
                 range.start = behind;
             }
         }
         // A sync that follows hears of the failure of what it needs.
         let _ = self.write_batch(&mut batch);
+    }
+
+    /// A batch of many runs, if there is no other one and the disk writes several at the same time: else of one, so that nobody waits for blocks that are not being
+    /// written.
+    fn batch<'a>(&self, (cache, disk): (&'a Cache, &'a Disk)) -> Batch<'a> {
+        let mut writes = disk.saving.writes.lock();
+        let most = if writes.batches == 0 { RUNS_MAX } else { 1 };
+        writes.batches += 1;
+        drop(writes);
+        Batch::new(cache, disk, most.min(self.below.writes_at_a_time(disk.member)))
     }
 
     /// Makes all writes durable that have ended.
@@ -250,7 +262,7 @@ impl<M: Disks> Cached<M> {
 
     /// Writes dirty blocks of a range, the first ones.
     fn save_batch(&self, (cache, disk): (&Cache, &Disk), range: Range<u64>) -> Saved {
-        let mut batch = Batch::new(cache, disk);
+        let mut batch = self.batch((cache, disk));
         let behind = batch.take(range.clone()).unwrap_or(range.end);
         let result = self.write_batch(&mut batch);
         Saved {
@@ -262,6 +274,12 @@ impl<M: Disks> Cached<M> {
 
     fn write_batch(&self, batch: &mut Batch<'_>) -> Result<(), MemoryError> {
         const { assert!(M::BLOCKS_MAX >= BATCH_BLOCKS, "a run is one request") };
+        const {
+            assert!(
+                FAILURES_KEPT >= 4 * RUNS_MAX,
+                "a batch that fails takes no other failures away"
+            )
+        };
         let Batch { cache, disk, .. } = *batch;
         if batch.count == 0 {
             return Ok(());
@@ -351,6 +369,8 @@ struct Batch<'a> {
     most: usize,
     runs: [Run; RUNS_MAX],
     run_count: usize,
+    /// Most runs.
+    runs_max: usize,
 }
 
 /// Blocks that lie one behind the other.
@@ -376,9 +396,8 @@ impl Run {
 }
 
 impl<'a> Batch<'a> {
-    fn new(cache: &'a Cache, disk: &'a Disk) -> Self {
+    fn new(cache: &'a Cache, disk: &'a Disk, runs_max: usize) -> Self {
         let most = disk.saving.batch_blocks.load(Ordering::Relaxed) as usize;
-        disk.saving.writes.lock().batches += 1;
         Self {
             cache,
             disk,
@@ -388,6 +407,7 @@ impl<'a> Batch<'a> {
             most: most.min(BATCH_BLOCKS),
             runs: [Run::default(); RUNS_MAX],
             run_count: 0,
+            runs_max,
         }
     }
 
@@ -396,7 +416,7 @@ impl<'a> Batch<'a> {
         let Self { cache, disk, .. } = *self;
         let mut at = range.start;
         while let Some(first) = disk.index.next_dirty(at, range.end) {
-            if self.count == self.most || self.run_count == RUNS_MAX {
+            if self.count == self.most || self.run_count == self.runs_max {
                 return Some(first);
             }
             let most = first..range.end.min(first + (self.most - self.count) as u64);

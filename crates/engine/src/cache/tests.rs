@@ -276,6 +276,10 @@ impl Disks for TestDisk {
         Ok(())
     }
 
+    fn writes_at_a_time(&self, _: MemberId) -> usize {
+        32
+    }
+
     fn write_each(&self, writes: &mut [FrameWrite<'_>]) {
         self.0.together.lock().push(writes.len());
         for write in writes {

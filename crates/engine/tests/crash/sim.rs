@@ -327,6 +327,10 @@ impl Disks for SimMemory {
         Ok(())
     }
 
+    fn writes_at_a_time(&self, _: MemberId) -> usize {
+        32
+    }
+
     fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
         let is_log = frames.iter().all(|frame| frame.index() < self.0.kind.log_frames());
         let fails_often = !is_log && fastrand::u8(..) < self.0.state.lock().failing;

@@ -10,9 +10,6 @@ use io_uring::types::Fd;
 use std::io;
 use std::os::fd::RawFd;
 
-/// Entries of the ring.
-const DEPTH: u16 = 32;
-
 /// A ring for writes.
 #[derive(Debug)]
 pub(crate) struct Writes {
@@ -21,8 +18,11 @@ pub(crate) struct Writes {
 }
 
 impl Writes {
+    /// Most writes at the same time.
+    pub(crate) const DEPTH: u16 = 32;
+
     pub(crate) fn new() -> Result<Self, RingError> {
-        let ring = Some(Ring::shared(DEPTH)?);
+        let ring = Some(Ring::shared(Self::DEPTH)?);
         Ok(Self { ring })
     }
 
@@ -71,4 +71,83 @@ fn end(ring: &mut Ring, mut ended: impl FnMut(usize, Option<usize>)) -> io::Resu
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, OpenOptions};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    const PIECE: usize = 4096;
+
+    fn piece(bytes: &mut [u8]) -> libc::iovec {
+        libc::iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        }
+    }
+
+    #[test]
+    fn each_write_is_told_once_with_its_bytes() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut writes = match Writes::new() {
+            Ok(writes) => writes,
+            Err(error) => return eprintln!("SKIPPED: this system makes no ring: {error}"),
+        };
+        let descriptor = file.as_file().as_raw_fd();
+        for round in 1..4_u8 {
+            let mut bytes: Vec<Vec<u8>> = (0..64).map(|nth| vec![round * 64 + nth; PIECE]).collect();
+            let pieces: Vec<libc::iovec> = bytes.iter_mut().map(|bytes| piece(bytes)).collect();
+            // In the reverse order of the file, two pieces each.
+            let lists = pieces
+                .chunks(2)
+                .zip(0_u64..)
+                .map(|(list, nth)| ((31 - nth) * 2 * PIECE as u64, list));
+            let mut told = Vec::new();
+            // SAFETY: the pieces are those of vectors that live on.
+            unsafe { writes.all(descriptor, lists, |nth, bytes| told.push((nth, bytes))) };
+            told.sort_unstable();
+            let all: Vec<_> = (0..32).map(|nth| (nth, Some(2 * PIECE))).collect();
+            assert_eq!(told, all);
+            let on_disk = fs::read(file.path()).unwrap();
+            for (nth, pair) in bytes.chunks(2).rev().enumerate() {
+                assert_eq!(on_disk[nth * 2 * PIECE..][..2 * PIECE], pair.concat(), "pair {nth}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_write_that_fails_is_told_and_the_others_are_made() {
+        let Ok(mut writes) = Writes::new() else { return };
+        let full = OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_CLOEXEC)
+            .open("/dev/full")
+            .unwrap();
+        let mut bytes = vec![1; PIECE];
+        let pieces = [piece(&mut bytes)];
+        let mut told = Vec::new();
+        let lists = [(0, &pieces[..]), (0, &pieces[..])];
+        // SAFETY: the piece is that of a vector that lives on.
+        unsafe {
+            writes.all(full.as_raw_fd(), lists.into_iter(), |nth, bytes| {
+                told.push((nth, bytes))
+            })
+        };
+        told.sort_unstable();
+        assert_eq!(told, [(0, None), (1, None)]);
+        // The ring goes on.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let lists = [(0, &pieces[..])];
+        let mut told = Vec::new();
+        // SAFETY: as above.
+        unsafe {
+            writes.all(file.as_file().as_raw_fd(), lists.into_iter(), |nth, bytes| {
+                told.push((nth, bytes))
+            })
+        };
+        assert_eq!(told, [(0, Some(PIECE))]);
+    }
 }

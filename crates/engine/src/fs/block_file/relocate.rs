@@ -111,6 +111,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 match (copied, &mut unread) {
                     (Ok(()), _) => {}
                     (Err(_), Some(_)) if blocks > 1 => return Ok(Change::Split),
+                    // The block that it was to go to is bad.
+                    (Err(error), Some(_)) if self.pool.memory().load(block, 0, &mut [0; BLOCK_BYTES]).is_ok() => {
+                        return Err(error.into());
+                    }
                     (Err(_), Some(unread)) => {
                         **unread += 1;
                         return Ok(Change::Keep);

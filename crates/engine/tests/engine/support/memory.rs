@@ -389,6 +389,10 @@ impl Disks for TestMemory {
         if is_read { Ok(()) } else { Err(MemoryError) }
     }
 
+    fn writes_at_a_time(&self, _: MemberId) -> usize {
+        32
+    }
+
     fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
         self.access()?;
         let disk = self.storage(first.member());

@@ -114,7 +114,8 @@ fn check_against_model(path: &Path) {
                 let longest = random.usize(1..=256);
                 let mut runs: Vec<FrameWrite<'_>> = runs(first, &named, longest).collect();
                 random.shuffle(&mut runs);
-                memory.write_each(&mut runs);
+                let together = runs.chunks_mut(memory.writes_at_a_time(DISK));
+                together.for_each(|runs| memory.write_each(runs));
                 assert!(runs.iter().all(|run| run.is_written));
             }
         } else {

@@ -102,7 +102,7 @@ fn keeper_threads_run_on_their_slices_nodes() {
     // CAP_SYS_RESOURCE.
     let may_be_flusher = capabilities() >> 24 & 1 == 1;
     if !may_be_flusher {
-        eprintln!("SKIPPED: whether keepers are flushers: only a process with CAP_SYS_RESOURCE may make them such");
+        support::skip("whether keepers are flushers: only a process with CAP_SYS_RESOURCE may make them such");
     }
     for (slice, node) in nodes.iter().enumerate() {
         let list = fs::read_to_string(format!("/sys/devices/system/node/node{}/cpulist", node.0)).unwrap();
@@ -266,7 +266,7 @@ fn a_disk_whose_index_finds_no_memory_is_refused_before_it_is_written() {
     };
     match Pool::create_on(std::slice::from_ref(&huge), &cached()) {
         Err(error) if error.to_string().contains("direct") => {
-            eprintln!("SKIPPED: this kernel's tmpfs takes no direct requests");
+            support::skip("this kernel's tmpfs takes no direct requests");
             return;
         }
         made => refused(made.unwrap_err()),

@@ -1,6 +1,8 @@
 //! Members on a disk that loses what it is given, and the witness that all is there still. Only root may make such a disk.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
+mod support;
+
 use homenode::{OpenOptions, Pool, PoolOptions};
 use homenode_engine::MemberId;
 use homenode_linux::memory::{MemberFile, witness};
@@ -27,7 +29,7 @@ fn run(command: &mut Command) {
 impl Disk {
     fn new(name: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: only root may mount");
+            support::skip("only root may mount");
             return None;
         }
         let disk = Self(std::env::temp_dir().join(format!("homenode-{name}-{}", std::process::id())));

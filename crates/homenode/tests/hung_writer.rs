@@ -1,6 +1,8 @@
 //! A mount whose user writes from memory that never comes.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
+mod support;
+
 use homenode::{Data, MountOptions, NodeId, Pool, PoolOptions, Size};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -68,16 +70,17 @@ fn state(name: &str) -> Option<char> {
 /// The writer holds the kernel's lock of its file, for which the keeper of the promise waits.
 #[test]
 fn a_mount_is_taken_down_while_a_keeper_waits_for_a_writer() {
+    if !support::can_mount() {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     let options = PoolOptions::new().size_per_node(Size::Bytes(256 << 20)).node(NodeId(0));
     let pool = Pool::create(&options).unwrap();
     let mut with_files = MountOptions::default();
     with_files.data = Data::Auto;
-    let Ok(mount) = pool.mount_with(dir.path(), &with_files) else {
-        return eprintln!("SKIPPED: mounting needs root and /dev/fuse");
-    };
+    let mount = pool.mount_with(dir.path(), &with_files).unwrap();
     if mount.data().data != Data::Kernel {
-        return eprintln!("SKIPPED: files are not the kernel's: {}", mount.data().reason);
+        return support::skip(format_args!("files are not the kernel's: {}", mount.data().reason));
     }
     let writer = Command::new("python3")
         .args(["-B", "-c", WRITER])
@@ -85,7 +88,7 @@ fn a_mount_is_taken_down_while_a_keeper_waits_for_a_writer() {
         .stdout(Stdio::piped())
         .spawn();
     let Ok(writer) = writer else {
-        return eprintln!("SKIPPED: there is no python3");
+        return support::skip("there is no python3");
     };
     let mut writer = Writer(writer);
     let mut line = String::new();
@@ -93,7 +96,7 @@ fn a_mount_is_taken_down_while_a_keeper_waits_for_a_writer() {
         .read_line(&mut line)
         .unwrap();
     if line != "up\n" {
-        return eprintln!("SKIPPED: no userfaultfd");
+        return support::skip("no userfaultfd");
     }
     assert!(waits_until(|| writer.is_hung()), "the writer waits for nothing");
     fs::write(dir.path().join("greedy"), vec![1; 64 << 20]).unwrap();

@@ -133,7 +133,7 @@ impl Reached {
         let chosen = mount.as_ref().map(|mount| mount.transport().transport);
         let is_new = way != Some(Transport::Auto) || chosen != Some(Transport::Classic);
         if !is_new {
-            eprintln!("SKIPPED: a mount by rings: they are not there");
+            support::skip("a mount by rings: they are not there");
         }
         is_new.then_some(Self { mount, pool })
     }

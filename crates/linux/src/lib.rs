@@ -18,3 +18,11 @@ pub mod steer;
 pub mod tmpfs;
 pub mod topology;
 pub mod ublk;
+
+/// Prints that a test is skipped, past the test harness's capture, which holds what macros print.
+#[cfg(test)]
+pub(crate) fn skip(why: impl std::fmt::Display) {
+    use std::io::Write as _;
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why} ({test})");
+}

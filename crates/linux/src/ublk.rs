@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_missing_driver_has_one_message() {
         if std::path::Path::new(CONTROL_PATH).exists() {
-            println!("SKIPPED: this kernel has the driver");
+            crate::skip("this kernel has the driver");
             return;
         }
         let error = Added::new().unwrap_err();

@@ -25,7 +25,7 @@ fn a_pool_is_mounted_on_an_automount() {
     let options = CString::new(options).unwrap();
     match rustix::mount::mount("automount", &dir, "autofs", MountFlags::empty(), &*options) {
         Ok(()) => {}
-        Err(rustix::io::Errno::NODEV) => return eprintln!("SKIPPED: this kernel has no autofs"),
+        Err(rustix::io::Errno::NODEV) => return skipped("this kernel has no autofs"),
         Err(error) => panic!("{error}"),
     }
     let mut command = homenode(["up", SIZE]);

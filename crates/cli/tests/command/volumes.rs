@@ -215,7 +215,7 @@ fn a_stopped_or_killed_server_is_reported() {
 fn without_the_kernels_driver_a_volume_is_not_attached() {
     need_mounts!();
     if Path::new("/dev/ublk-control").exists() {
-        println!("SKIPPED: this kernel has the driver; tests/lab/test_ublk.py attaches with it");
+        skipped("this kernel has the driver; tests/lab/test_ublk.py attaches with it");
         return;
     }
     let scratch = Scratch::new("driver");

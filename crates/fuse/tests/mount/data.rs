@@ -43,7 +43,7 @@ fn long_maps_leave_a_reader_for_others() {
     (options.transport, options.data) = (Transport::Classic, Data::Auto);
     let Some(mounted) = Mounted::with(&options) else { return };
     if !mounted.is_kernel() {
-        eprintln!("SKIPPED: only files of the kernel have long maps");
+        crate::support::skip("only files of the kernel have long maps");
         return;
     }
     let path = mounted.path("sparse");

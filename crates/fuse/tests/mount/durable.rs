@@ -30,7 +30,7 @@ fn by_both(test: impl Fn(&Mounted)) {
             return;
         };
         if mounted.server.transport().transport != transport {
-            eprintln!("SKIPPED: no rings here: {}", mounted.server.transport().reason);
+            crate::support::skip(format_args!("no rings here: {}", mounted.server.transport().reason));
             continue;
         }
         test(&mounted);

@@ -188,7 +188,7 @@ fn a_panic_costs_one_request() {
 fn ring_threads_do_not_preempt_callers_with_kernel_data() {
     // SAFETY: takes a number; 0 names the calling thread.
     if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
-        eprintln!("SKIPPED: this policy is kept");
+        crate::support::skip("this policy is kept");
         return;
     }
     let Some(mounted) = Mounted::new() else { return };

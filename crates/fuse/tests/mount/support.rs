@@ -334,7 +334,7 @@ pub(crate) fn options() -> Options {
     options
 }
 
-/// Whether nothing can be mounted here; says so past the test harness's capture, which a macro does not.
+/// Whether nothing can be mounted here; says so.
 pub(crate) fn skipped() -> bool {
     let reason = if !rustix::process::geteuid().is_root() {
         "mounting needs root"
@@ -343,9 +343,14 @@ pub(crate) fn skipped() -> bool {
     } else {
         return false;
     };
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    let _ = writeln!(io::stderr(), "SKIPPED: {reason} ({test})");
+    skip(reason);
     true
+}
+
+/// Prints that a test is skipped, past the test harness's capture, which holds what macros print.
+pub(crate) fn skip(why: impl std::fmt::Display) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(io::stderr(), "SKIPPED: {why} ({test})");
 }
 
 /// Waits up to ten seconds for what the kernel does on its own time.

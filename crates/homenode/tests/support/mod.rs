@@ -45,11 +45,18 @@ impl Drop for Files {
     }
 }
 
+/// Prints that a test is skipped, past the test harness's capture, which holds what macros print.
+pub(crate) fn skip(why: impl std::fmt::Display) {
+    use std::io::Write as _;
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why} ({test})");
+}
+
 /// Says what is missing where pools cannot be mounted.
 pub(crate) fn can_mount() -> bool {
     let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
     if !can {
-        eprintln!("SKIPPED: only root may mount, and /dev/fuse is needed");
+        skip("only root may mount, and /dev/fuse is needed");
     }
     can
 }

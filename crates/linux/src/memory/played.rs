@@ -1,6 +1,6 @@
 //! Disks for tests, played by files on a tmpfs of their own (loop(4)). Only root may make them.
 
-use super::tests::skip;
+use crate::skip;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -31,7 +31,7 @@ impl Played {
     /// [`Played::new`] of one that not every kernel can play.
     pub(super) fn try_new(bytes: u64, room: &str, options: &[&str]) -> Option<Self> {
         let made = Self::made(bytes, room, options)?;
-        made.inspect_err(|told| skip(&format!("this kernel plays no such disk: {told}")))
+        made.inspect_err(|told| skip(format_args!("this kernel plays no such disk: {told}")))
             .ok()
     }
 

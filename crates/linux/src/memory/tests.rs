@@ -1,9 +1,10 @@
 //! Members on the machine's own nodes. What needs privilege or huge pages says SKIPPED where they lack.
 
 use super::*;
+use crate::skip;
 use homenode_shared::MountLine;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
@@ -27,18 +28,12 @@ fn bytes_from(seed: usize, count: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Says that a test is skipped, past the test harness's capture, which a macro does not.
-pub(super) fn skip(reason: &str) {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    let _ = writeln!(io::stderr(), "SKIPPED: {reason} ({test})");
-}
-
 /// The private tmpfs, as far as this process may have one.
 fn is_private_tmpfs(memory: &NodeMemory, id: MemberId) -> bool {
     match memory.backing(id).unwrap() {
         Backing::HugeTmpfs { .. } => true,
         other => {
-            skip(&format!("needs a private tmpfs of huge pages, got {other}"));
+            skip(format_args!("needs a private tmpfs of huge pages, got {other}"));
             false
         }
     }
@@ -287,7 +282,7 @@ fn members_use_huge_pages() {
 fn the_private_tmpfs_is_not_in_the_mount_table() {
     let tmpfs = match backing::tmpfs(None, 2 * MIB) {
         Ok(tmpfs) => tmpfs,
-        Err(error) => return skip(&format!("no private tmpfs here: {error}")),
+        Err(error) => return skip(format_args!("no private tmpfs here: {error}")),
     };
     // By its device: other tests mount and unmount meanwhile.
     let device = rustix::fs::fstat(&tmpfs.file).unwrap().st_dev;

@@ -12,7 +12,7 @@ fn reads_and_writes_of_one_tmpfs_are_counted_by_file_and_thread() {
         // EPERM: some kernels let nobody hook into functions.
         && (refusal().is_some() || why.contains("(os error 1)"))
     {
-        eprintln!("SKIPPED: {why}");
+        crate::skip(format_args!("{why}"));
         return;
     }
     let mut reach = begun.unwrap();

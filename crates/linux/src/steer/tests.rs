@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 fn file() -> Option<File> {
     let file = tempfile::tempfile_in("/dev/shm").ok();
     if file.is_none() {
-        eprintln!("SKIPPED: no file can be made on /dev/shm");
+        crate::skip("no file can be made on /dev/shm");
     }
     file
 }
@@ -51,7 +51,7 @@ fn a_map_counts_pages_with_data_and_fills_no_hole() {
 fn a_map_counts_pages_that_were_allocated_and_never_written() {
     let Some(file) = file() else { return };
     if cached_pages(file.as_fd(), 0, 1).is_err() {
-        return eprintln!("SKIPPED: cachestat(2) is Linux 6.5 and newer");
+        return crate::skip("cachestat(2) is Linux 6.5 and newer");
     }
     file.set_len(3 << 40).unwrap();
     let allocate = |at, bytes| rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, at, bytes).unwrap();
@@ -113,7 +113,7 @@ fn at_most_1_gib_is_counted_at_once_behind_a_hole_of_512_gib() {
 #[test]
 fn a_file_whose_name_is_no_text_has_a_map() {
     let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
-        eprintln!("SKIPPED: no file can be made on /dev/shm");
+        crate::skip("no file can be made on /dev/shm");
         return;
     };
     let path = directory.path().join(OsStr::from_bytes(b"caf\xe9"));

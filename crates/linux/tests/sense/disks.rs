@@ -30,7 +30,7 @@ fn on_disk(topology: &Topology) -> Option<(tempfile::TempDir, String)> {
     });
     let name = disk.map(|disk| disk.name.clone());
     if name.is_none() {
-        eprintln!("SKIPPED: {mount:?} is on no disk");
+        crate::skip(format_args!("{mount:?} is on no disk"));
     }
     Some((directory, name?))
 }

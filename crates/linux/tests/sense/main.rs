@@ -24,6 +24,13 @@ pub(crate) type Work = Box<dyn FnOnce() + Send>;
 /// Lock that lets one test run at a time: each test looks at all of this process.
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// Prints that a test is skipped, past the test harness's capture, which holds what macros print.
+pub(crate) fn skip(why: impl std::fmt::Display) {
+    use std::io::Write as _;
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why} ({test})");
+}
+
 /// A sensor, unless this machine lets no programs be loaded.
 pub(crate) fn sensor() -> Option<(MutexGuard<'static, ()>, Sensor, Topology)> {
     let alone = ALONE.lock();
@@ -34,7 +41,7 @@ pub(crate) fn sensor() -> Option<(MutexGuard<'static, ()>, Sensor, Topology)> {
     if let Some(reason) = reasons.next() {
         // Not the words of a kernel that was offered programs and refused them.
         assert!(reason.why.starts_with("BPF programs count them"), "{reason}");
-        eprintln!("SKIPPED: {reason}");
+        crate::skip(format_args!("{reason}"));
         return None;
     }
     Some((alone, sensor, topology))

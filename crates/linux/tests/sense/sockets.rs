@@ -71,7 +71,7 @@ fn socket_bytes_are_counted_by_processing_cpu() {
     if has_v6() {
         families.push(ADDRESSES_V6);
     } else {
-        eprintln!("SKIPPED: IPv6: this kernel does not have it");
+        crate::skip("IPv6: this kernel does not have it");
     }
     for (index, cpu) in online.into_iter().cycle().take(2 * families.len()).enumerate() {
         let [_, address] = families[index / 2];
@@ -240,7 +240,7 @@ fn local_traffic_is_not_network_traffic() {
     let nothing = || -> Work { Box::new(|| {}) };
     for address in ["127.0.0.1", "::1"] {
         if TcpListener::bind((address, 0)).is_err() {
-            eprintln!("SKIPPED: {address}: this machine does not have it");
+            crate::skip(format_args!("{address}: this machine does not have it"));
             continue;
         }
         let sensed = stream(&mut sensor, &topology, address, [nothing(), nothing()]);

@@ -51,7 +51,7 @@ fn a_server_in_a_memory_group_at_its_limit_writes_back_and_serves() {
     need_mounts!();
     let pools = Pools::new("squeezed");
     if rustix::fs::statfs(pools.0.path()).unwrap().f_type == 0x0102_1994 {
-        eprintln!("SKIPPED: others fill page cache of a disk, and the temporary directory is a tmpfs");
+        skipped("others fill page cache of a disk, and the temporary directory is a tmpfs");
         return;
     }
     let Some(group) = ControlGroup::of_memory() else { return };

@@ -229,7 +229,7 @@ mod tests {
     fn the_chosen_read_method_is_close_to_the_fastest() {
         let (_, used) = super::super::plan();
         if (0..5).any(|_| Choice::find().ahead != used) {
-            println!("SKIPPED: the machine is too busy to tell");
+            crate::skip("the machine is too busy to tell");
             return;
         }
         let ways = crate::copy::methods();
@@ -247,7 +247,7 @@ mod tests {
                 good
             });
             if trials.is_empty() {
-                println!("SKIPPED: {bytes} bytes: no time for enough turns");
+                crate::skip(format_args!("{bytes} bytes: no time for enough turns"));
                 continue;
             }
             let names: Vec<&str> = ways.iter().map(|way| way.name).collect();
@@ -266,7 +266,9 @@ mod tests {
         };
         let quiet = found[0];
         if !found.iter().all(clear) {
-            println!("SKIPPED: nothing to measure on this processor, no time for it, or both ways alike: {quiet}");
+            crate::skip(format_args!(
+                "nothing to measure on this processor, no time for it, or both ways alike: {quiet}"
+            ));
             return;
         }
         let done = std::sync::atomic::AtomicBool::new(false);

@@ -10,7 +10,7 @@ use std::time::Duration;
 fn store() -> Option<TmpfsStore> {
     let store = TmpfsStore::new(8 << 20, 4, false);
     if let Err(error) = &store {
-        eprintln!("SKIPPED: no private tmpfs: {error}");
+        crate::skip(format_args!("no private tmpfs: {error}"));
     }
     store.ok()
 }
@@ -205,7 +205,7 @@ fn a_grown_file_gets_huge_pages_except_in_its_holes() {
     };
     // Beside others that write to some tmpfs a hole gets its page back now and then, before anybody has touched it: seen on Linux 6.18.
     let (_store, file) = match (0..4).find_map(|_| grown().transpose()).expect("holes are not filled") {
-        Err(Error::NotSupported) => return eprintln!("SKIPPED: there are no huge pages for files in memory"),
+        Err(Error::NotSupported) => return crate::skip("there are no huge pages for files in memory"),
         file => file.unwrap(),
     };
     let mut data = vec![0; 4096];
@@ -233,7 +233,7 @@ impl Absent {
         // SAFETY: takes a number.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
         let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
-            eprintln!("SKIPPED: no userfaultfd: {}", io::Error::last_os_error());
+            crate::skip(format_args!("no userfaultfd: {}", io::Error::last_os_error()));
             return None;
         };
         // SAFETY: a new descriptor that nobody else has.

@@ -65,7 +65,7 @@ fn a_thread_that_writes_is_seen() {
     assert!(snapshot.online.contains(&thread.cpu));
     let written: u64 = thread.disk.iter().map(|disk| disk.bytes).sum();
     if written == 0 {
-        eprintln!("SKIPPED: bytes of a disk: the build's directory is in memory");
+        crate::skip("bytes of a disk: the build's directory is in memory");
     } else {
         assert!(written >= 65_536, "{thread:?}");
     }
@@ -80,7 +80,7 @@ fn a_thread_that_writes_is_seen() {
 #[test]
 fn first_period_begins_when_programs_are_loaded() {
     if let Some(why) = bpf::programs::refusal() {
-        eprintln!("SKIPPED: {why}");
+        crate::skip(format_args!("{why}"));
         return;
     }
     let topology = topology::read(&topology::Source::Live).unwrap();
@@ -195,7 +195,7 @@ fn sensing_a_thousand_threads_stays_cheap() {
             let mean = cost / PERIODS;
             println!("{THREADS} threads, {active} active: {mean:?} a period, which shows {seen} threads");
             match reason {
-                Some(reason) => eprintln!("SKIPPED: the bound: {reason}"),
+                Some(reason) => crate::skip(format_args!("the bound: {reason}")),
                 None => assert!(mean < BOUND && seen >= active, "{mean:?}, {seen} threads"),
             }
         });

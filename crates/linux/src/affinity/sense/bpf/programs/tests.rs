@@ -25,7 +25,7 @@ fn programs_load_with_sufficient_rights() {
 #[test]
 fn first_programs_of_each_part_load() {
     if let Some(why) = refusal() {
-        eprintln!("SKIPPED: {why}");
+        crate::skip(format_args!("{why}"));
         return;
     }
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
@@ -49,14 +49,14 @@ fn first_programs_of_each_part_load() {
         } else if part == Part::Sockets {
             Programs::load(part, constant)
         } else {
-            eprintln!("SKIPPED: {part:?}: this kernel has no such functions");
+            crate::skip(format_args!("{part:?}: this kernel has no such functions"));
             continue;
         };
         match loaded {
             Ok(_) => (),
             // Some kernels let nobody hook into functions. The verifier's refusals are EACCES and EINVAL.
             Err(why) if matches!(part, Part::Mount | Part::Tmpfs) && why.contains("(os error 1)") => {
-                eprintln!("SKIPPED: {part:?}: {why}");
+                crate::skip(format_args!("{part:?}: {why}"));
             }
             Err(why) => panic!("{part:?}: {why}"),
         }
@@ -66,7 +66,7 @@ fn first_programs_of_each_part_load() {
 /// Unless this machine lets none be loaded.
 fn disks(programs: &[&str]) -> Option<Programs> {
     if let Some(why) = refusal() {
-        eprintln!("SKIPPED: {why}");
+        crate::skip(format_args!("{why}"));
         return None;
     }
     Some(Programs::attach(Part::Disks, programs, Part::Disks.constant(&Tree::new(Path::new("/")))).unwrap())
@@ -78,7 +78,7 @@ fn directory() -> Option<tempfile::TempDir> {
     let executable = std::env::current_exe().unwrap();
     let directory = tempfile::tempdir_in(executable.parent().unwrap()).unwrap();
     if IN_MEMORY.contains(&rustix::fs::statfs(directory.path()).unwrap().f_type) {
-        eprintln!("SKIPPED: the build's directory is in memory");
+        crate::skip("the build's directory is in memory");
         return None;
     }
     Some(directory)

@@ -145,6 +145,9 @@ fn report(nodes: &[NodeId], watch: &Watch, tree: &Tree) -> String {
     let (files, placed) = tree.counts();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{files} files, {placed} with a policy; {}", parts.join("; "));
+    if !tree.is_counted() {
+        let _ = writeln!(text, "the files are still being counted: there are more bytes");
+    }
     if tree.is_cut() {
         let _ = writeln!(
             text,

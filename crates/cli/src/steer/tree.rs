@@ -7,13 +7,14 @@ use homenode_linux::{memory, steer};
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fgetxattr, fstat, fstatvfs, open, openat2, statat,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Most files and directories that a scan looks at.
 pub(super) const FILES_MAX: usize = 1_000_000;
@@ -21,6 +22,8 @@ pub(super) const FILES_MAX: usize = 1_000_000;
 const NAME_BYTES_MAX: usize = 256 << 20;
 /// Most directories below each other.
 const DEPTH_MAX: usize = 64;
+/// Time that a scan counts bytes for: one user's files do not keep policies of the others waiting.
+const COUNT_TIME: Duration = Duration::from_millis(100);
 const POLICY_XATTR: &str = "user.homenode.policy";
 
 /// Files below a directory, as the last scan found them.
@@ -29,10 +32,20 @@ pub(super) struct Tree {
     name: PathBuf,
     root: OwnedFd,
     device: u64,
-    files: HashMap<u64, File>,
-    by_node: BTreeMap<NodeId, u64>,
+    files: BTreeMap<u64, File>,
+    /// Bytes of all files, once they were counted.
+    by_node: Option<BTreeMap<NodeId, u64>>,
+    counting: Counting,
     is_cut: bool,
     name_bytes: usize,
+}
+
+/// A count of all files' bytes that several scans bring forward: one file alone may take minutes.
+#[derive(Debug, Default)]
+struct Counting {
+    /// Number of the file that comes next, and the byte in it.
+    next: (u64, u64),
+    by_node: BTreeMap<NodeId, u64>,
 }
 
 #[derive(Debug)]
@@ -64,8 +77,9 @@ impl Tree {
             name,
             root,
             device,
-            files: HashMap::new(),
-            by_node: BTreeMap::new(),
+            files: BTreeMap::new(),
+            by_node: None,
+            counting: Counting::default(),
             is_cut: false,
             name_bytes: 0,
         })
@@ -76,10 +90,34 @@ impl Tree {
         self.device
     }
 
-    /// Looks at all files anew, and tells the kernel policies that changed; until `is_over`.
+    /// Looks at all files anew, and tells the kernel policies that changed; then counts some of their bytes. Until `is_over`.
     pub(super) fn scan(&mut self, is_over: &AtomicBool) {
+        self.look(is_over);
+        let start = Instant::now();
+        while !is_over.load(Ordering::Relaxed) && self.count_part() && start.elapsed() < COUNT_TIME {}
+    }
+
+    /// Counts a part of a file; false when all files are counted.
+    fn count_part(&mut self) -> bool {
+        let (number, from) = self.counting.next;
+        let Some(number) = self.files.range(number..).next().map(|(number, _)| *number) else {
+            let counted = std::mem::take(&mut self.counting);
+            self.by_node = Some(counted.by_node);
+            return false;
+        };
+        let from = if number == self.counting.next.0 { from } else { 0 };
+        let next = self.open_known(number).and_then(|file| {
+            let end = fstat(&file).map_or(0, |status| u64::try_from(status.st_size).unwrap_or(0));
+            let is_within = from < end;
+            let map_part = || steer::map_part(file.as_fd(), from, &mut self.counting.by_node).unwrap_or_default();
+            is_within.then(map_part).flatten().filter(|next| *next < end)
+        });
+        self.counting.next = next.map_or((number + 1, 0), |next| (number, next));
+        true
+    }
+
+    fn look(&mut self, is_over: &AtomicBool) {
         let before = std::mem::take(&mut self.files);
-        self.by_node.clear();
         (self.is_cut, self.name_bytes) = (false, 0);
         let mut looked = 0;
         let mut directories = vec![(PathBuf::from("."), None, 0)];
@@ -111,7 +149,7 @@ impl Tree {
                     FileType::Directory if depth < DEPTH_MAX => directories.push((below, policy, depth + 1)),
                     FileType::RegularFile => {
                         let placed = before.get(&found.st_ino).and_then(|file| file.placed);
-                        self.look_at(found.st_ino, below, policy, placed, is_over);
+                        self.look_at(found.st_ino, below, policy, placed);
                     }
                     _ => {}
                 }
@@ -119,14 +157,7 @@ impl Tree {
         }
     }
 
-    fn look_at(
-        &mut self,
-        number: u64,
-        path: PathBuf,
-        inherited: Option<Placement>,
-        placed: Option<Placement>,
-        is_over: &AtomicBool,
-    ) {
+    fn look_at(&mut self, number: u64, path: PathBuf, inherited: Option<Placement>, placed: Option<Placement>) {
         // A second name of a file.
         if self.files.contains_key(&number) {
             return;
@@ -139,12 +170,6 @@ impl Tree {
                 Ok(()) => now = wanted,
                 Err(error) => tracing::debug!("cannot place {}: {error}", shown(&path)),
             }
-        }
-        // A sparse file may take minutes.
-        let end = fstat(&file).map_or(0, |status| u64::try_from(status.st_size).unwrap_or(0));
-        let mut next = Some(0);
-        while let Some(from) = next.filter(|from| *from < end && !is_over.load(Ordering::Relaxed)) {
-            next = steer::map_part(file.as_fd(), from, &mut self.by_node).unwrap_or_default();
         }
         self.files.insert(number, File { path, placed: now });
     }
@@ -168,9 +193,20 @@ impl Tree {
         .ok()
     }
 
-    /// Bytes of all files on each node.
+    /// Opens a file that the last scan found; `None` if its name is another file's now.
+    fn open_known(&self, file: u64) -> Option<OwnedFd> {
+        let opened = self.open(&self.files.get(&file)?.path)?;
+        (fstat(&opened).ok()?.st_ino == file).then_some(opened)
+    }
+
+    /// Bytes of all files on each node, or of those that were counted so far.
     pub(super) fn by_node(&self) -> &BTreeMap<NodeId, u64> {
-        &self.by_node
+        self.by_node.as_ref().unwrap_or(&self.counting.by_node)
+    }
+
+    /// Whether all files were counted once.
+    pub(super) fn is_counted(&self) -> bool {
+        self.by_node.is_some()
     }
 
     /// Files, and those of them with a policy.
@@ -201,13 +237,12 @@ impl Files for Tree {
     fn map(&self, file: u64) -> Option<Vec<(NodeId, u64)>> {
         let known = self.files.get(&file)?;
         let is_local = known.placed.unwrap_or_default() == Placement::Local;
-        let file = self.open(&known.path).filter(|_| is_local)?;
+        let file = self.open_known(file).filter(|_| is_local)?;
         steer::map(file.as_fd()).ok()
     }
 
     fn move_to(&self, file: u64, node: NodeId) -> Result<u64, String> {
-        let known = self.files.get(&file);
-        let file = known.and_then(|known| self.open(&known.path)).ok_or("it is gone")?;
+        let file = self.open_known(file).ok_or("it is gone")?;
         steer::move_pages(file.as_fd(), None, node, &mut |_, _| {}).map_err(|error| error.to_string())
     }
 
@@ -221,4 +256,58 @@ fn policy_of(file: BorrowedFd<'_>) -> Option<Placement> {
     let mut value = [0; 64];
     let bytes = fgetxattr(file, POLICY_XATTR, &mut value[..]).ok()?;
     std::str::from_utf8(&value[..bytes]).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    fn tree_of(directory: &Path) -> Tree {
+        Tree::new(directory.into(), fs::File::open(directory).unwrap().into()).unwrap()
+    }
+
+    #[test]
+    fn file_that_takes_the_name_of_another_is_not_taken_for_it() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let [one, other] = ["one", "other"].map(|name| directory.path().join(name));
+        fs::write(&one, "content").unwrap();
+        fs::write(&other, "content").unwrap();
+        let number = fs::metadata(&one).unwrap().ino();
+        let mut tree = tree_of(directory.path());
+        tree.scan(&AtomicBool::new(false));
+        let Some(node) = tree.map(number).and_then(|map| Some(map.first()?.0)) else {
+            return eprintln!("SKIPPED: this kernel does not tell where a file lies");
+        };
+        assert_eq!(tree.move_to(number, node), Ok(0), "it is there");
+        fs::rename(&other, &one).unwrap();
+        assert_eq!(tree.map(number), None);
+        assert!(tree.move_to(number, node).is_err());
+    }
+
+    #[test]
+    fn count_of_a_file_of_many_parts_goes_on_with_the_next_scan() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let sparse = fs::File::create(directory.path().join("sparse")).unwrap();
+        for nth in 0..10 {
+            sparse.write_all_at(b"content", nth << 30).unwrap();
+        }
+        let bytes = sparse.metadata().unwrap().blocks() * 512;
+        let mut tree = tree_of(directory.path());
+        tree.look(&AtomicBool::new(false));
+        assert_eq!(tree.counts().0, 1);
+        let mut parts = 0;
+        while tree.count_part() {
+            assert!(!tree.is_counted());
+            parts += 1;
+        }
+        if tree.by_node().is_empty() {
+            return eprintln!("SKIPPED: this kernel does not tell where a file lies");
+        }
+        assert!(parts > 1 && tree.is_counted());
+        assert_eq!(tree.by_node().values().sum::<u64>(), bytes);
+        tree.scan(&AtomicBool::new(false));
+        assert_eq!(tree.by_node().values().sum::<u64>(), bytes);
+    }
 }

@@ -56,7 +56,7 @@ fn unmount(directory: &Path) {
     });
 }
 
-/// Holders of a mount keep the memory of their own files, and no other's.
+/// Holders of a mount keep the memory of files that were open, and no other's.
 #[test]
 fn memory_of_files_goes_with_the_server_while_the_mount_is_held() {
     on_each_transport("held", |_, dir, transport| {

@@ -381,7 +381,7 @@ impl KernelFile {
         pool.take_back_ahead(ino, self.ahead.lock().take().unwrap_or(0));
     }
 
-    /// Gives up the file, and the kernel's number for it, though an inode has it: what has it open keeps it until it is closed.
+    /// Gives up the file, and the kernel's number for it, though an inode has it.
     fn give_up(&self) {
         self.file.discard();
         drop(self.registration.lock().take());
@@ -472,11 +472,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.attr(inode)
     }
 
-    /// Gives up all backing files, whose memory else stays while anybody holds anything of a mount.
+    /// Gives up all backing files, whose memory else stays while anybody holds anything of a mount. That of files which are open still does.
     pub(super) fn give_up_files(&self) {
         if self.pool.store().is_some() {
             self.table.for_each(|inode| {
-                inode.kernel_file().inspect(|file| file.give_up());
+                match inode.kernel_file() {
+                    Some(file) if self.opens(inode).all == 0 => file.give_up(),
+                    // The kernel may be about to look up the number that an answer has told it.
+                    Some(file) => file.file.discard(),
+                    None => {}
+                }
             });
         }
     }

@@ -203,7 +203,8 @@ impl KernelFile {
     /// window is allocated, it counts as data, written or not.
     pub(super) fn seek_step(&self, offset: u64, whence: Whence) -> Result<ControlFlow<u64, u64>> {
         let block = offset / BLOCK_BYTES as u64;
-        let end = (block + SEEK_BLOCKS) * BLOCK_BYTES as u64;
+        // Any offset may be asked for.
+        let end = (block + SEEK_BLOCKS).saturating_mul(BLOCK_BYTES as u64);
         // The kernel visits all data up to the next hole; holes it passes at once.
         let is_data = whence == Whence::Hole
             && end < self.file.status()?.size

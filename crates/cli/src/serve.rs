@@ -295,6 +295,8 @@ impl Serving {
             tracing::error!("{failure}");
         }
         let result = result.and(put_away);
+        // This process ends: holders of the mount keep the memory of their own files alone.
+        pool.give_up_files();
         if result.is_ok() {
             tracing::info!("{} is down", shown(&directory));
             // The log of a server that ended well tells nothing. Another one may have the number by now, and its log.

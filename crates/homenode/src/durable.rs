@@ -251,8 +251,7 @@ impl Pool {
     }
 
     /// Makes all of a durable pool durable, and notes that it was put away: what is damaged of its log later is told then. Nothing may use the
-    /// pool afterwards. A volatile pool gives up its files of the kernel, whose memory else stays while anybody holds anything of a mount, unless
-    /// they are open; one that is only read has nothing to do.
+    /// pool afterwards. A volatile pool, or one that is only read, has nothing to do.
     ///
     /// # Errors
     /// When a member cannot be written, or could not before: what was not synced may be lost.

@@ -259,6 +259,12 @@ impl Pool {
         }
     }
 
+    /// Gives up files of the kernel, whose memory else stays while anybody holds anything of a mount. Call it when the pool ends: files lose their
+    /// bytes, at once when nobody has them open, else when they are closed.
+    pub fn give_up_files(&self) {
+        self.inner.fs.give_up_files();
+    }
+
     /// Waits until every member has as much populated ahead as [`PoolOptions::populate_ahead`] says: for those who
     /// measure, and for those who want the whole pool in memory before they begin. While others write as fast as memory is
     /// populated, that is not reached; members can be added and taken out again only afterwards.

@@ -260,6 +260,7 @@ fn down_does_not_wait_for_another_mount_namespace() {
     let dir = scratch.dir("pool");
     up(&dir);
     let pid = server_pid(&dir).unwrap();
+    fs::write(dir.join("file"), "content").unwrap();
     let elsewhere = Elsewhere::new();
     let (holder, kill) = (
         format!("({})", elsewhere.0.id()),
@@ -270,6 +271,8 @@ fn down_does_not_wait_for_another_mount_namespace() {
         &[dir.to_str().unwrap(), "another mount namespace", &holder, &kill],
     );
     assert_nothing_mounted(scratch.path());
+    let there = format!("/proc/{}/root{}/file", elsewhere.0.id(), dir.display());
+    assert_eq!(fs::read_to_string(there).unwrap(), "content");
     signal(pid, Signal::TERM);
     wait_for_end(pid);
 }
@@ -281,12 +284,14 @@ fn down_does_not_wait_for_a_bind_mount() {
     let (dir, other) = (scratch.dir("pool"), scratch.dir("other"));
     up(&dir);
     let pid = server_pid(&dir).unwrap();
+    fs::write(dir.join("file"), "content").unwrap();
     rustix::mount::mount_bind(&dir, &other).unwrap();
     let remedy = format!("`umount {}`", other.display());
     let instead = format!("`homenode down {}`", dir.display());
     refused(homenode(["down"]).arg(&other), &["bind mount of", &remedy, &instead]);
     assert_eq!(mounts_below(scratch.path()).len(), 2, "both mounts are still there");
     refused(homenode(["down"]).arg(&dir), &[dir.to_str().unwrap(), &remedy]);
+    assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "content");
     rustix::mount::unmount(&other, rustix::mount::UnmountFlags::empty()).unwrap();
     wait_for_end(pid);
     assert_nothing_mounted(scratch.path());

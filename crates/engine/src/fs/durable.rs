@@ -331,12 +331,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Makes everything durable, and notes where the log ends: so a log that was damaged since is told from one that a crash cut short. Nothing
-    /// may use the pool afterwards. Without a log, or in a pool that is only read, it only gives up files of the kernel.
+    /// may use the pool afterwards. Without a log, or in a pool that is only read, it does nothing.
     ///
     /// # Errors
     /// The errors of [`Fs::sync`]; the pool is as after a crash then.
     pub fn put_away(&self, slot: &Slot) -> Result<()> {
-        self.give_up_files();
         let Some(journal) = self.written_log() else {
             return Ok(());
         };

@@ -473,8 +473,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.attr(inode)
     }
 
-    /// Gives up all backing files, whose memory else stays while anybody holds anything of a mount. That of files which are open still does.
-    pub(super) fn give_up_files(&self) {
+    /// Gives up all backing files, whose memory else stays while anybody holds anything of a mount. Files lose their bytes: at
+    /// once when nobody has them open, else when the last holder of the mount has gone.
+    pub fn give_up_files(&self) {
         if self.pool.store().is_some() {
             self.table.for_each(|inode| {
                 match inode.kernel_file() {

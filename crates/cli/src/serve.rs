@@ -36,8 +36,8 @@ use std::time::Duration;
 
 /// Longest wait for commands' requests under way when the server ends.
 const LAST_REQUESTS_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time that requests get to end after the mount was taken away from under its users.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time that requests get to end after the mount was taken away from under its users, and volumes that are being detached.
+pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long memory that was freed may stay in the heap.
 const HEAP_PERIOD: Duration = Duration::from_secs(5);

@@ -8,6 +8,7 @@ use crate::control::protocol::{Outcome, Refusal};
 use crate::device_use::{self, Usage};
 use crate::failure::chain;
 use crate::mountinfo::{Device, locate, shown};
+use crate::serve::END_TIMEOUT;
 use crate::waiting;
 use homenode::{Claim, Export, LastingExport, Pool, Volume};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Instant;
 
 /// How it is detached under its users: by the command that was refused, and by another one.
 const BY_OPTION: &str = "`--force`";
@@ -30,8 +32,8 @@ struct Table {
     exports: BTreeMap<Box<str>, Export>,
     /// Exports that are being detached.
     leaving: usize,
-    /// The server ends: no more of them.
-    is_over: bool,
+    /// Set when the server ends, so no more of them come: until then it waits for those that are being detached.
+    ends: Option<Instant>,
 }
 
 /// An export is being detached.
@@ -151,7 +153,7 @@ impl Exports {
     /// Adds a device, or ends it when the server ends.
     fn add(&self, name: &str, export: Export) -> bool {
         let mut table = self.0.lock();
-        if table.is_over {
+        if table.ends.is_some() {
             drop(table);
             end(export);
             return false;
@@ -209,12 +211,13 @@ impl Exports {
         Ok(claims.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 
-    /// Ends all of them, also under their users, and lets no more come.
+    /// Ends all of them, also under their users, and lets no more come. One that a command is detaching may never end, as when a disk hangs: it is
+    /// waited for a while.
     pub(crate) fn detach_all(&self) {
-        let exports = {
+        let (exports, ends) = {
             let mut table = self.0.lock();
-            table.is_over = true;
-            std::mem::take(&mut table.exports)
+            let ends = *table.ends.get_or_insert_with(|| Instant::now() + END_TIMEOUT);
+            (std::mem::take(&mut table.exports), ends)
         };
         for export in exports.into_values() {
             tracing::info!("detaching volume {} from {}", export.name(), export.device().display());
@@ -222,8 +225,10 @@ impl Exports {
         }
         // Those that a command is detaching write to the pool still.
         let mut table = self.0.lock();
-        while table.leaving > 0 {
-            self.1.wait(&mut table);
+        let is_leaving = |table: &mut Table| table.leaving > 0;
+        self.1.wait_while_until(&mut table, is_leaving, ends);
+        if table.leaving > 0 {
+            tracing::warn!("volumes are still being detached: {}", table.leaving);
         }
     }
 
@@ -332,6 +337,7 @@ fn claim(export: &Export, forced: &str) -> Result<Option<Claim>, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Arc, mpsc};
     use std::thread;
     use std::time::Duration;
 
@@ -345,6 +351,20 @@ mod tests {
             assert!(!ending.is_finished(), "a device writes still");
             drop(Leaving(&exports));
         });
-        assert!(exports.0.lock().is_over);
+        assert!(exports.0.lock().ends.is_some());
+    }
+
+    #[test]
+    fn a_device_that_is_never_detached_does_not_keep_the_server_from_ending() {
+        let exports = Arc::new(Exports::default());
+        exports.0.lock().leaving = 1;
+        let (ended, end) = mpsc::channel();
+        thread::spawn(move || {
+            exports.detach_all();
+            exports.detach_all();
+            ended.send(())
+        });
+        let ended = end.recv_timeout(END_TIMEOUT + END_TIMEOUT / 2);
+        ended.expect("both calls together wait as long as one");
     }
 }

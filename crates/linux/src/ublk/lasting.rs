@@ -23,8 +23,9 @@ use std::time::{Duration, Instant};
 /// Time that the kernel gets to let go of a server that was killed: it waits for the server's rings, and frees its memory.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 const END_PAUSE: Duration = Duration::from_millis(20);
-/// Locked to share while devices are taken up, and alone while one is ended: the driver says of a device that is being taken up that it waits.
-const TURNS: &str = "/run/homenode/ublk.lock";
+/// Directory of a file for each device, locked to share while the device is taken up, and alone while it is ended: the driver says of a device
+/// that is being taken up that it waits.
+const TURNS: &str = "/run/homenode";
 
 /// A lasting device, of this process or any other.
 #[derive(Debug)]
@@ -107,7 +108,7 @@ impl Lasting {
     /// [`Error`]: its users go on waiting then; but where the driver is older than Linux 6.16, the device may have to end.
     pub fn take_up(&self, origin: Origin) -> Result<Added, Error> {
         let control = Control::open()?;
-        let turn = turn(Path::new(TURNS), false).map_err(failed("let a new server have", self.device))?;
+        let turn = turn(Path::new(TURNS), self.device, false).map_err(failed("let a new server have", self.device))?;
         let can_repeat = control.features().is_ok_and(|all| all & F_QUIESCE != 0);
         let start = Instant::now();
         while let Err(error) = self.prepare(&control, can_repeat) {
@@ -157,7 +158,7 @@ impl Lasting {
     /// [`Error::Served`], or [`Error`] of the driver.
     pub fn end(&self) -> Result<(), Error> {
         let control = Control::open()?;
-        let _turn = turn(Path::new(TURNS), true).map_err(failed("end", self.device))?;
+        let _turn = turn(Path::new(TURNS), self.device, true).map_err(failed("end", self.device))?;
         let info = match control.info(self.device) {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
             info => info.map_err(failed("describe", self.device))?,
@@ -179,11 +180,12 @@ impl Lasting {
     }
 }
 
-/// Waits for the lock in a file, and has it until the file is dropped. `None` where this process has no such file.
-fn turn(path: &Path, is_alone: bool) -> io::Result<Option<File>> {
+/// Waits for a device's lock in a directory, and has it until the file is dropped. `None` where this process has no such file.
+fn turn(directory: &Path, device: u32, is_alone: bool) -> io::Result<Option<File>> {
+    let path = directory.join(format!("ublk.{device}.lock"));
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(0o600);
-    let Ok(file) = options.open(path) else {
+    let Ok(file) = options.open(&path) else {
         return Ok(None);
     };
     let start = Instant::now();
@@ -195,7 +197,7 @@ fn turn(path: &Path, is_alone: bool) -> io::Result<Option<File>> {
         match taken {
             Ok(()) => return Ok(Some(file)),
             Err(TryLockError::WouldBlock) if start.elapsed() < END_TIMEOUT => thread::sleep(END_PAUSE),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(io::Error::other(format!("cannot lock {}: {error}", path.display()))),
         }
     }
 }
@@ -205,23 +207,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_device_is_ended_while_one_is_taken_up() {
+    fn no_device_is_ended_while_it_is_taken_up() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("lock");
-        let taking_up = turn(&path, false).unwrap().expect("the directory is there");
-        let other = turn(&path, false).unwrap();
+        let path = directory.path();
+        let taking_up = turn(path, 3, false).unwrap().expect("the directory is there");
+        let again = turn(path, 3, false).unwrap();
+        assert!(turn(path, 4, true).unwrap().is_some(), "another device");
         thread::scope(|scope| {
-            let ending = scope.spawn(|| turn(&path, true));
-            drop(other);
+            let ending = scope.spawn(|| turn(path, 3, true));
+            drop(again);
             thread::sleep(10 * END_PAUSE);
-            assert!(!ending.is_finished(), "one is taken up still");
+            assert!(!ending.is_finished(), "it is taken up still");
             drop(taking_up);
             let ending = ending.join().expect("the thread does not panic").unwrap();
-            let file = File::open(&path).unwrap();
+            let file = File::open(path.join("ublk.3.lock")).unwrap();
             assert!(file.try_lock_shared().is_err() && ending.is_some());
         });
-        let nowhere = directory.path().join("missing/lock");
-        assert!(turn(&nowhere, true).unwrap().is_none(), "nobody has noted a device");
+        assert!(
+            turn(&path.join("missing"), 3, true).unwrap().is_none(),
+            "nobody has noted a device"
+        );
     }
 
     #[test]

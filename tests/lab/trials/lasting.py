@@ -581,5 +581,5 @@ class Copied(Lasting):
             copy.unlink()
 
 
-suite = unittest.defaultTestLoader.loadTestsFromTestCase(globals()[WORDS[0]])
+suite = unittest.defaultTestLoader.loadTestsFromName(WORDS[0], sys.modules[__name__])
 sys.exit(not unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful())

@@ -57,7 +57,13 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
         None => {}
     }
     // Of a server that was killed.
-    let waiting = waiting::of_directory(&args.directory);
+    let mut waiting = waiting::of_directory(&args.directory);
+    if !waiting.is_empty()
+        && let Some(files) = files_of_mounted(&args.directory)
+    {
+        // Another pool, or a copy, is mounted where their pool was.
+        waiting.retain(|device| !device.is_beside(&files));
+    }
     waiting::end(&waiting, false)?;
     let mut cleared = false;
     let located = clear_dead(&args.directory, "`homenode status` lists the mounts", &mut |notice| {
@@ -87,6 +93,18 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
         Err(ConnectError::Dead) => unless_gone(unmount(&located, args.lazy), &located),
         Err(ConnectError::Other(error)) => Err(cannot_talk(&name, &error, To::Change)),
     }
+}
+
+/// Members' files of the pool whose server answers at a directory.
+fn files_of_mounted(directory: &Path) -> Option<Vec<PathBuf>> {
+    let located = locate(directory).ok()?;
+    if !located.mount.is_homenode() || !located.is_mount_point() {
+        return None;
+    }
+    let report = Connection::open(located.mount.device).ok()?.status().ok()?;
+    let is_file = |member: &&MemberStatus| member.kind != MemberKind::Dram;
+    let members = report.pool.members.iter().filter(is_file);
+    Some(members.map(|member| PathBuf::from(&member.backing)).collect())
 }
 
 fn ask_server(mut connection: Connection, located: &Located, args: &DownArgs) -> Result<()> {

@@ -545,6 +545,7 @@ class Copied(Lasting):
         self.done("volume", "resize", "--force", COPY / "disk", "--size", "8M")
         self.assertIsNone(reader.poll(), "it waits still")
         self.done("down", COPY)
+        self.done("pool", "export", "--force", "data")
         self.done("pool", "import", MEMBERS)
         self.assertIn(f"took up {disk}", self.up())
         reader.communicate(timeout=GO_ON_S)

@@ -119,7 +119,7 @@ impl Exports {
                 continue;
             }
             let (device, shown_name) = (waiting.device().display(), name.escape_debug());
-            if waiting.is_of_original(pool) {
+            if waiting.is_beside(&pool.files()) {
                 notice(&format!(
                     "left {device} of volume {shown_name} alone: this pool is a copy, and the device waits for the original, whose members are all there: {BY_COMMAND} ends it"
                 ));
@@ -284,7 +284,7 @@ fn make_trace(path: &Path, pool_device: Device) -> Result<File, Refusal> {
 /// The device of a volume that a killed server left, if there is one.
 fn waiting_of(pool: &Pool, name: &str) -> Option<LastingExport> {
     let devices = waiting::of_pool(pool.uuid()?);
-    let is_its = |device: &LastingExport| device.volume() == Some(name) && !device.is_of_original(pool);
+    let is_its = |device: &LastingExport| device.volume() == Some(name) && !device.is_beside(&pool.files());
     devices.into_iter().find(is_its)
 }
 

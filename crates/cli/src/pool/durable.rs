@@ -710,12 +710,14 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
         }
         complain!("homenode: {failure}");
     }
+    let members = known::members_of(&args.name).unwrap_or_default();
     if let Some(uuid) = known::uuid_of(&args.name) {
-        // Of a server that was killed.
-        waiting::end(&waiting::of_pool(uuid), args.force)?;
+        // Of a server that was killed. A copy leaves those of the original.
+        let mut waiting = waiting::of_pool(uuid);
+        waiting.retain(|device| !device.is_beside(&members));
+        waiting::end(&waiting, args.force)?;
     }
     drop(opened);
-    let members = known::members_of(&args.name).unwrap_or_default();
     known::forget(&args.name)?;
     if let Some(lost) = members.iter().find(|member| !member.exists()) {
         return crate::print_line(&format!(

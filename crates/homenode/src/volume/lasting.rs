@@ -6,7 +6,7 @@ use crate::{Error, Pool};
 use homenode_linux::ublk::{self, Added, Lasting, Origin};
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A block device that outlives its server, of this process or any other.
@@ -55,10 +55,10 @@ impl LastingExport {
         self.0.origin().is_some_and(|origin| Some(origin.history) == history)
     }
 
-    /// Whether `pool` is a copy of the device's pool, whose members are all there still: a server of theirs can take the device up.
+    /// Whether a pool of `files` is another one than the device's, whose members are all there still: a server of theirs can take the device up.
     #[must_use]
-    pub fn is_of_original(&self, pool: &Pool) -> bool {
-        self.0.origin().is_some_and(|origin| origin.is_beside(&pool.files()))
+    pub fn is_beside(&self, files: &[PathBuf]) -> bool {
+        self.0.origin().is_some_and(|origin| origin.is_beside(files))
     }
 
     /// Directory where the pool was mounted.

@@ -391,7 +391,9 @@ class Ends(Lasting):
         for _ in range(8):
             words = ["timeout", "--signal=KILL", str(random.uniform(0.3, 1.5)), inside.BINARY, "up", "--foreground", "data", POOL]
             subprocess.run([*map(str, words)], capture_output=True, check=False)
-        if f"took up {disk}" in self.up():
+        told = self.up()
+        print(told)
+        if f"took up {disk}" in told:
             reader.communicate(timeout=GO_ON_S)
             self.assertEqual(reader.returncode, 0)
             return

@@ -58,10 +58,14 @@ impl PoolHandler {
             not_mounted: error.errno() == Errno::INVAL.raw_os_error(),
             ..refusal(&error)
         })?;
-        self.exports.detach_all();
+        let are_detached = self.exports.detach_all();
         drop(claims);
         // The command that asks sees the end of the server, and not what came of it.
-        let synced = if lazy { Ok(()) } else { self.pool.put_away() };
+        let synced = if lazy || !are_detached {
+            Ok(())
+        } else {
+            self.pool.put_away()
+        };
         synced.map_err(|error| Refusal {
             unmounted: true,
             ..Refusal::new(told(&error))

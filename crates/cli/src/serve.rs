@@ -267,7 +267,7 @@ impl Serving {
             }
         };
         // Their users get errors. Before the mount: a volume's filesystem may be mounted inside it.
-        exports.0.detach_all();
+        let are_detached = exports.0.detach_all();
         let result = match event {
             Event::Signal(signal) => {
                 tracing::info!("signal {signal}: taking {} down", shown(&directory));
@@ -284,7 +284,7 @@ impl Serving {
             tracing::warn!("{error}");
         }
         // Nobody writes any more, or the pool stays as after a crash.
-        let put_away = if result.is_ok() || mount.0.ends_within(END_TIMEOUT) {
+        let put_away = if are_detached && (result.is_ok() || mount.0.ends_within(END_TIMEOUT)) {
             pool.put_away().map_err(Failure::from)
         } else {
             Err(Failure::new(

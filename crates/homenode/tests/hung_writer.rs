@@ -104,6 +104,7 @@ fn a_mount_is_taken_down_while_a_keeper_waits_for_a_writer() {
     let (done, is_down) = mpsc::channel();
     let ending = thread::spawn(move || {
         drop(mount);
+        pool.give_up_files();
         done.send(()).unwrap();
     });
     let in_time = is_down.recv_timeout(Duration::from_secs(10));

@@ -213,7 +213,7 @@ impl Exports {
 
     /// Ends all of them, also under their users, and lets no more come. One that a command is detaching may never end, as when a disk hangs: it is
     /// waited for a while.
-    pub(crate) fn detach_all(&self) {
+    pub(crate) fn detach_all(&self) -> bool {
         let (exports, ends) = {
             let mut table = self.0.lock();
             let ends = *table.ends.get_or_insert_with(|| Instant::now() + END_TIMEOUT);
@@ -230,6 +230,7 @@ impl Exports {
         if table.leaving > 0 {
             tracing::warn!("volumes are still being detached: {}", table.leaving);
         }
+        table.leaving == 0
     }
 
     /// The table without the devices that others have stopped, or that have failed.
@@ -360,8 +361,8 @@ mod tests {
         exports.0.lock().leaving = 1;
         let (ended, end) = mpsc::channel();
         thread::spawn(move || {
-            exports.detach_all();
-            exports.detach_all();
+            assert!(!exports.detach_all());
+            assert!(!exports.detach_all());
             ended.send(())
         });
         let ended = end.recv_timeout(END_TIMEOUT + END_TIMEOUT / 2);

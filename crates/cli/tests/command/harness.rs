@@ -214,6 +214,7 @@ pub(crate) struct Stopped(Pid);
 impl Stopped {
     pub(crate) fn new(pid: Pid) -> Self {
         signal(pid, Signal::STOP);
+        let stopped = Self(pid);
         // A thread that has not come to it yet may answer a request.
         let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
         let is_stopped = |task: io::Result<fs::DirEntry>| {
@@ -221,7 +222,7 @@ impl Stopped {
             stat.is_ok_and(|stat| stat.contains(") T "))
         };
         wait_until("the server stops", || fs::read_dir(&tasks).unwrap().all(is_stopped));
-        Self(pid)
+        stopped
     }
 }
 

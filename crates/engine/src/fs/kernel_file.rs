@@ -473,17 +473,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.attr(inode)
     }
 
-    /// Gives up all backing files, whose memory else stays while anybody holds anything of a mount. Files lose their bytes: at
-    /// once when nobody has them open, else when the last holder of the mount has gone.
+    /// Gives up the backing files that nobody has open, whose memory else stays while anybody holds anything of a mount. Open ones go with the last holder: a
+    /// write to one may hold the kernel's lock of it for ever.
     pub fn give_up_files(&self) {
         if self.pool.store().is_some() {
             self.table.for_each(|inode| {
-                match inode.kernel_file() {
-                    Some(file) if self.opens(inode).all == 0 => file.give_up(),
-                    // The kernel may be about to look up the number that an answer has told it.
-                    Some(file) => file.file.discard(),
-                    None => {}
-                }
+                let file = inode.kernel_file().filter(|_| self.opens(inode).all == 0);
+                file.inspect(|file| file.give_up());
             });
         }
     }

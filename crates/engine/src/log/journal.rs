@@ -881,7 +881,8 @@ impl Journal {
 
     /// Whether there are more bytes of empty segments than were too few for the last snapshot that was begun.
     pub(crate) fn may_fit(&self) -> bool {
-        bytes_of(&self.spare.lock()) > self.too_few.load(Ordering::Relaxed)
+        let too_few = self.too_few.load(Ordering::Relaxed);
+        too_few == 0 || bytes_of(&self.spare.lock()) > too_few
     }
 
     /// Changes the superblocks, one copy after the other.

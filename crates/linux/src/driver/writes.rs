@@ -27,7 +27,8 @@ impl Writes {
     }
 
     /// Carries out writes, each a list of pieces that go to the bytes of `file` from an offset on. Calls `ended` with the number of each that has ended
-    /// and the bytes that it wrote; not with those that the kernel did not take.
+    /// and the bytes that it wrote; not with those that the kernel did not take. Returns
+    /// false when the kernel serves the ring no more.
     ///
     /// # Safety
     /// The memory that the lists name is mapped.
@@ -36,8 +37,8 @@ impl Writes {
         file: RawFd,
         lists: impl Iterator<Item = (u64, &'a [libc::iovec])>,
         ended: impl FnMut(usize, Option<usize>),
-    ) {
-        let Some(ring) = &mut self.ring else { return };
+    ) -> bool {
+        let Some(ring) = &mut self.ring else { return false };
         for ((offset, pieces), number) in lists.zip(0..) {
             let count = u32::try_from(pieces.len()).expect("at most IOV_MAX");
             let entry = opcode::Writev::new(Fd(file), pieces.as_ptr(), count).offset(offset);
@@ -47,6 +48,7 @@ impl Writes {
         if end(ring, ended).is_err() {
             self.close();
         }
+        self.ring.is_some()
     }
 
     fn close(&mut self) {

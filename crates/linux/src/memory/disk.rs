@@ -38,6 +38,8 @@ pub(super) struct DiskMember {
     begun: Mutex<Begun>,
     /// `None` where the kernel makes no ring.
     together: OnceLock<Option<Mutex<Writes>>>,
+    /// The kernel serves that ring no more.
+    has_closed_ring: AtomicBool,
     /// Requests that failed.
     errors: AtomicU64,
     /// It is a file that somebody has cut off.
@@ -51,6 +53,7 @@ impl DiskMember {
             flushes: Flushes::default(),
             begun: Mutex::new(Begun::Unmade),
             together: OnceLock::new(),
+            has_closed_ring: AtomicBool::new(false),
             errors: AtomicU64::new(0),
             was_cut: AtomicBool::new(false),
         }
@@ -169,7 +172,9 @@ impl DiskMember {
 
     fn ring(&self) -> Option<&Mutex<Writes>> {
         let make = || Some(Mutex::new(Writes::new().ok()?));
-        self.together.get_or_init(make).as_ref()
+        // Relaxed: who sees it late has a batch fail, and tries again.
+        let ring = self.together.get_or_init(make).as_ref();
+        ring.filter(|_| !self.has_closed_ring.load(Ordering::Relaxed))
     }
 
     /// Carries out writes, of which there are no more frames in all than of one; notes which were written whole.
@@ -208,7 +213,8 @@ impl DiskMember {
         });
         let mut written = [0; FRAMES_MAX];
         // SAFETY: the pieces lie in ranges that the table answered for, as in `Frames::transfer`.
-        unsafe { ring.all(self.descriptor(), lists, |nth, bytes| written[nth] = bytes.unwrap_or(0)) };
+        let is_served = unsafe { ring.all(self.descriptor(), lists, |nth, bytes| written[nth] = bytes.unwrap_or(0)) };
+        self.has_closed_ring.fetch_or(!is_served, Ordering::Relaxed);
         for (write, bytes) in writes.iter_mut().zip(written) {
             write.is_written = bytes == write.frames.len() * BLOCK_BYTES;
         }

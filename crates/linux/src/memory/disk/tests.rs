@@ -251,6 +251,24 @@ fn a_full_disk_fails_each_write_and_keeps_its_data() {
 }
 
 #[test]
+fn scattered_blocks_are_written_one_by_one_when_the_ring_is_closed() {
+    let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);
+    let memory = memory(&path);
+    memory
+        .disk(DISK)
+        .unwrap()
+        .has_closed_ring
+        .store(true, Ordering::Relaxed);
+    assert_eq!(memory.writes_at_a_time(DISK), 1);
+    let frames: Vec<Block> = (0..8).map(frame).collect();
+    let mut writes: Vec<FrameWrite<'_>> = runs(100, &frames, 2).collect();
+    memory.write_each(&mut writes);
+    assert!(writes.iter().all(|write| write.is_written));
+    memory.read(block(100), &[frame(100)]).unwrap();
+    assert_eq!(seed(&memory, 100), Some(0));
+}
+
+#[test]
 fn a_failed_flush_fails_all_later_flushes() {
     let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);
     // It takes writes, and knows no fdatasync(2).

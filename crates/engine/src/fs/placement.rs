@@ -269,22 +269,27 @@ pub(in crate::fs) mod tests {
         }
     }
 
-    /// A filesystem without members on a machine of this node alone.
-    fn filesystem(node: NodeId) -> Fs<NoBytes, NoTime> {
-        let machine = Machine {
+    /// A machine of this node alone.
+    pub(in crate::fs) fn machine(node: NodeId) -> Machine {
+        Machine {
             cpu_nodes: vec![node],
             nodes: vec![node],
             latency: vec![vec![10]],
             files_max: 10,
-        };
-        let root = NewInode {
-            mode: 0o755,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-        };
-        Fs::new(&machine, NoBytes, NoTime, root)
+        }
+    }
+
+    pub(in crate::fs) const ROOT: NewInode = NewInode {
+        mode: 0o755,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+    };
+
+    /// A filesystem without members on such a machine.
+    fn filesystem(node: NodeId) -> Fs<NoBytes, NoTime> {
+        Fs::new(&machine(node), NoBytes, NoTime, ROOT)
     }
 
     #[test]

@@ -169,3 +169,16 @@ fn an_unreadable_member_is_not_drained() {
     assert_eq!(fs.drain(member, &mut |_, _| {}), Ok((RUN + 5) * BLOCK));
     fs.check_invariants();
 }
+
+/// A drain advises to remove files whose blocks cannot be read, and those only.
+#[test]
+fn a_drain_to_a_bad_member_blames_no_file() {
+    let (fs, _) = filesystem(2, 4 * RUN);
+    let caller = Caller::on_node(&fs, 0);
+    let inode = new_file(&fs, "file");
+    prepare(&fs, &caller, &inode);
+    let member = MemberId(0);
+    fs.pool().memory().below().fail_stores(MemberId(1));
+    assert_eq!(fs.drain(member, &mut |_, _| {}), Err(PoolError::Io(member)));
+    fs.check_invariants();
+}

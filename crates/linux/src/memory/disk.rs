@@ -183,11 +183,10 @@ impl DiskMember {
     /// When some are not within the member, or there are too many frames.
     pub(super) fn write_each(&self, table: &Table, writes: &mut [FrameWrite<'_>]) {
         if let ([_, _, ..], Some(ring)) = (&*writes, self.ring()) {
-            let written = self
-                .check_whole()
-                .map(|()| self.write_together(&mut ring.lock(), table, writes));
+            if self.check_whole().is_ok() {
+                self.write_together(&mut ring.lock(), table, writes);
+            }
             let failed = writes.iter().filter(|write| !write.is_written).count();
-            let _ = written;
             // Relaxed: a figure.
             self.errors.fetch_add(failed as u64, Ordering::Relaxed);
             return;

@@ -7,6 +7,7 @@ use serde::de::{self, Expected, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 #[derive(Debug, Default, Deserialize)]
@@ -16,10 +17,10 @@ pub(super) struct File {
     period_s: Option<Period>,
     metrics: Option<Address>,
     irqbalance: Option<Irqbalance>,
-    dwell_periods: Option<Whole<0, 100_000>>,
-    hysteresis_percent: Option<Whole<0, 100>>,
+    dwell_periods: Option<Whole<u32, 0, 100_000>>,
+    hysteresis_percent: Option<Whole<u32, 0, 100>>,
     rate_bytes_per_s_min: Option<Bytes>,
-    busy_percent_max: Option<Whole<1, 100>>,
+    busy_percent_max: Option<Whole<u32, 1, 100>>,
     migration_price_bytes_per_s: Option<Bytes>,
     move_files: Option<bool>,
     devices: BTreeMap<String, Named>,
@@ -106,52 +107,31 @@ impl<'de> Deserialize<'de> for Period {
 
 /// A whole number in a range.
 #[derive(Clone, Copy, Debug)]
-struct Whole<const LEAST: u32, const MOST: u32>(u32);
+struct Whole<T, const LEAST: i64, const MOST: i64>(T);
 
-impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Whole<LEAST, MOST> {
+impl<'de, T: TryFrom<i64>, const LEAST: i64, const MOST: i64> Deserialize<'de> for Whole<T, LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Number<const LEAST: u32, const MOST: u32>;
-        impl<const LEAST: u32, const MOST: u32> Visitor<'_> for Number<LEAST, MOST> {
-            type Value = Whole<LEAST, MOST>;
+        struct Number<T, const LEAST: i64, const MOST: i64>(PhantomData<T>);
+        impl<T: TryFrom<i64>, const LEAST: i64, const MOST: i64> Visitor<'_> for Number<T, LEAST, MOST> {
+            type Value = Whole<T, LEAST, MOST>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "a whole number from {LEAST} to {MOST}")
             }
 
             fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
-                let fits = u32::try_from(number)
-                    .ok()
-                    .filter(|number| (LEAST..=MOST).contains(number));
-                fits.map(Whole)
+                let fits = Some(number).filter(|number| (LEAST..=MOST).contains(number));
+                fits.and_then(|number| number.try_into().ok())
+                    .map(Whole)
                     .ok_or_else(|| E::invalid_value(Unexpected::Signed(number), &self))
             }
         }
-        deserializer.deserialize_any(Number::<LEAST, MOST>)
+        deserializer.deserialize_any(Number::<T, LEAST, MOST>(PhantomData))
     }
 }
 
 /// Bytes a second.
-#[derive(Debug)]
-struct Bytes(u64);
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Number;
-        impl Visitor<'_> for Number {
-            type Value = Bytes;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a whole number from 0 to {}", i64::MAX)
-            }
-
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Bytes, E> {
-                let wrong = |_| E::invalid_value(Unexpected::Signed(number), &self);
-                u64::try_from(number).map(Bytes).map_err(wrong)
-            }
-        }
-        deserializer.deserialize_any(Number)
-    }
-}
+type Bytes = Whole<u64, 0, { i64::MAX }>;
 
 #[derive(Debug)]
 struct Named(Policy);

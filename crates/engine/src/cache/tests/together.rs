@@ -91,6 +91,30 @@ fn a_sync_waits_for_blocks_that_another_one_writes() {
     assert_eq!(written(&disk, &stretches).len(), 3);
 }
 
+/// Nobody waits for blocks that a batch holds and is not writing yet.
+#[test]
+fn a_disk_has_one_batch_of_many_runs_at_a_time() {
+    let (cached, disk, stretches) = cached(40);
+    let (begin, begun) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    disk.0.at_write.lock().0 = Some(Box::new(move || {
+        begin.send(()).expect("the test waits for it");
+        ended.recv().expect("the test tells it");
+        Ok(())
+    }));
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| cached.persist_each(&stretches[..20]));
+        begun.recv().expect("it writes");
+        cached.persist_each(&stretches[20..]).expect("the disk is sound");
+        end.send(()).expect("it waits");
+        first.join().expect("it does not panic").expect("the disk is sound");
+    });
+    let mut together = disk.0.together.lock().clone();
+    assert_eq!(together.remove(0), 20);
+    assert_eq!(together, [1; 20]);
+    assert_eq!(written(&disk, &stretches).len(), 40);
+}
+
 #[test]
 fn a_sync_of_a_disk_that_takes_nothing_tries_twice() {
     let (cached, disk, stretches) = cached(40);

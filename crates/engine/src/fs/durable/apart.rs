@@ -87,29 +87,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
 #[cfg(test)]
 mod tests {
-    use crate::fs::placement::tests::{NoBytes, NoTime};
-    use crate::fs::{Fs, NewInode};
+    use crate::fs::Fs;
+    use crate::fs::placement::tests::{NoBytes, NoTime, ROOT, machine};
     use crate::log::{LogOptions, MemberRecord, PoolName};
-    use crate::pool::{Machine, MemberKind};
+    use crate::pool::MemberKind;
     use crate::{BLOCK_BYTES, MemberId, NodeId};
 
     #[test]
     fn a_change_may_wait_while_much_is_promised() {
         const SEGMENT_BLOCKS: u32 = 64;
         let node = NodeId(0);
-        let machine = Machine {
-            cpu_nodes: vec![node],
-            nodes: vec![node],
-            latency: vec![vec![10]],
-            files_max: 10,
-        };
-        let root = NewInode {
-            mode: 0o040_755,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-        };
         let options = LogOptions {
             uuid: 1,
             name: PoolName::default(),
@@ -125,7 +112,7 @@ mod tests {
             kind: MemberKind::File,
             blocks: 4096,
         };
-        let fs = Fs::format(&machine, NoBytes, NoTime, root, options, &[(member, node)]).expect("it has room");
+        let fs = Fs::format(&machine(node), NoBytes, NoTime, ROOT, options, &[(member, node)]).expect("it has room");
         assert!(!fs.may_wait(false));
         let journal = fs.journal.as_deref().expect("a durable pool has a log");
         let much = journal.count(u64::from(SEGMENT_BLOCKS) * BLOCK_BYTES as u64);

@@ -47,6 +47,8 @@ pub(crate) struct TestMemory {
     /// Whether a failing access panics, else it says so.
     panics: AtomicBool,
     faults: AtomicU64,
+    /// Number of the member that takes no stores, and one more; 0 for none.
+    unstorable: AtomicU64,
 }
 
 /// How requests of a disk fail.
@@ -199,6 +201,11 @@ impl TestMemory {
         self.until_fault.store(count, Ordering::Relaxed);
     }
 
+    /// Stores to a member fail from now on.
+    pub(crate) fn fail_stores(&self, member: MemberId) {
+        self.unstorable.store(u64::from(member.0) + 1, Ordering::Relaxed);
+    }
+
     /// Accesses that failed so far.
     pub(crate) fn faults(&self) -> u64 {
         self.faults.load(Ordering::Relaxed)
@@ -322,6 +329,9 @@ impl Memory for TestMemory {
 
     fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         self.access()?;
+        if self.unstorable.load(Ordering::Relaxed) == u64::from(to.member().0) + 1 {
+            return Err(MemoryError);
+        }
         self.for_each_word(to, offset, from.len(), |word, part, done| {
             put(word, part.clone(), &from[done..done + part.len()]);
         });

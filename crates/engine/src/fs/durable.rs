@@ -313,12 +313,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         journal.fill_spare(&self.pool);
         // In a full pool segments are missing for long: a snapshot is written when it gives some back.
         if journal.is_long() || journal.is_short() && journal.may_be_shorter(self.now_ns()) {
-            self.write_snapshot(journal, slot)?;
+            self.shorten_log(journal, slot)?;
         }
         Ok(())
     }
 
-    /// Writes a new snapshot in the place of the log so far, as before a pool is put away. Without a log it does nothing.
+    /// Writes a new snapshot in the place of the log so far, as before a pool is put away. Without a log, or room for one, it does nothing.
     ///
     /// # Errors
     /// The errors of [`Fs::sync`].
@@ -327,7 +327,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Ok(());
         };
         let _one_at_a_time = journal.settling.lock();
-        self.write_snapshot(journal, slot)
+        self.shorten_log(journal, slot)
     }
 
     /// Makes everything durable, and notes where the log ends: so a log that was damaged since is told from one that a crash cut short. Nothing
@@ -409,7 +409,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 room = find();
             }
             if room.is_none() && journal.may_be_shorter(self.now_ns()) {
-                self.write_snapshot(journal, &slot)?;
+                self.shorten_log(journal, &slot)?;
                 room = find();
             }
             if room.is_some() || !journal.has_quarantined() {

@@ -6,7 +6,7 @@
 use super::block_file::{BlockFile, Merged};
 use super::durable::times;
 use super::inode::Body;
-use super::{Fs, Ino, Inode, Result};
+use super::{Error, Fs, Ino, Inode, Result};
 use crate::log::planted::{Planted, is_planted};
 use crate::log::{Change, Journal, Record};
 use crate::{Clock, Memory, MemoryError};
@@ -14,9 +14,28 @@ use homenode_shared::Slot;
 use std::sync::atomic::Ordering;
 
 impl<M: Memory, C: Clock> Fs<M, C> {
+    /// [`Fs::write_snapshot`] where there is room for one.
+    pub(super) fn shorten_log(&self, journal: &Journal, slot: &Slot) -> Result<()> {
+        match self.write_snapshot(journal, slot) {
+            Err(Error::NoSpace) => Ok(()),
+            written => written,
+        }
+    }
+
     /// Writes a snapshot, and gives the old log's blocks back. With the settling lock held.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] while there is no room for one, and the errors of [`Fs::sync_all`].
     pub(super) fn write_snapshot(&self, journal: &Journal, slot: &Slot) -> Result<()> {
-        let (mut snapshot, tail) = journal.begin_snapshot(&self.pool)?;
+        if !journal.may_fit() {
+            return Err(Error::NoSpace);
+        }
+        // Any other failure to append to it ends the log.
+        let why = |MemoryError| match journal.has_failed() {
+            true => Error::Io,
+            false => Error::NoSpace,
+        };
+        let (mut snapshot, tail) = journal.begin_snapshot(&self.pool).map_err(why)?;
         let mut failed = None;
         let mut append = |records: &mut dyn Iterator<Item = Record<'_>>| {
             if failed.is_none() {
@@ -35,10 +54,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let written = match failed {
             None if is_planted(Planted::EarlySnapshot) => Ok(()),
             None => self.settle_all(journal, slot),
-            Some(MemoryError) => Err(MemoryError.into()),
+            Some(error) => Err(why(error)),
         };
         if let Err(error) = written {
             journal.drop_snapshot(snapshot);
+            if error == Error::NoSpace {
+                journal.note_too_few();
+            }
             return Err(error);
         }
         journal.publish_snapshot(&self.pool, snapshot, tail)?;

@@ -1,8 +1,9 @@
 //! Writing the log: appending groups, making them durable, and the blocks that wait until they may be used again.
 //!
-//! Space for the log. One empty segment is kept for each in use, so that a snapshot fits in a full pool. An operation reserves space for all
-//! that it may append before it takes a lock ([`Room`]), so appending never fails for want of space. If all reservations fill `w` segments,
-//! 2 `w` more stay empty. Beyond those, freeing or splitting ([`Effect::Frees`], [`Effect::Splits`]) needs 1, adding ([`Effect::Adds`]) needs 5.
+//! Space for the log. One empty segment is kept for each in use, and one more for each behind the last snapshot, so that the next snapshot fits in a
+//! full pool. An operation reserves space for all that it may append before it takes a lock ([`Room`]), so appending never fails for want of space.
+//! If all reservations fill `w` segments, 2 `w` more stay empty. Beyond those, freeing or splitting ([`Effect::Frees`], [`Effect::Splits`]) needs 1,
+//! adding ([`Effect::Adds`]) needs 5.
 //! Derivation: docs/decisions/014-log.md, Room.
 //!
 //! Locks: the writer's is taken below those of all objects, and above the pool's and that of the empty segments.
@@ -23,7 +24,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
-/// Empty segments beyond one for each in use, as long as there is room: what adds something, and half a segment of promises with it.
+/// Empty segments beyond those that a snapshot needs, as long as there is room: what adds something, and half a segment of promises with it.
 const SPARE_SEGMENTS: usize = 7;
 /// Time after which a full pool has another snapshot written, though the log is short.
 const SNAPSHOT_PERIOD_NS: i64 = 30_000_000_000;
@@ -40,7 +41,7 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
-    /// Empty segments that are kept beyond one for each in use, and those that are promised.
+    /// Empty segments that are kept beyond those that a snapshot needs, and those that are promised.
     const fn least_segments(self) -> usize {
         match self {
             Self::Adds => 5,
@@ -153,12 +154,16 @@ pub(crate) struct Journal {
     snapshot_ns: AtomicI64,
     /// Sequence number of the log's end when the last snapshot was put in place.
     snapshot_end: AtomicU64,
+    /// Empty segments that were too few for a snapshot since the last one that was written.
+    too_few: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct Writer {
     group: Vec<u8>,
     segments: Vec<Segment>,
+    /// How many of the first segments are the snapshot's.
+    of_snapshot: usize,
     at: usize,
     sequence: u64,
     nonce: u64,
@@ -211,9 +216,11 @@ impl Journal {
             snapshot_bytes: AtomicU64::new(bytes_of(&segments[..snapshot_segments])),
             snapshot_ns: AtomicI64::new(0),
             snapshot_end: AtomicU64::new(0),
+            too_few: AtomicUsize::new(0),
             writer: Mutex::new(Writer {
                 group: Vec::new(),
                 segments,
+                of_snapshot: snapshot_segments,
                 at: tail.at,
                 sequence: tail.sequence,
                 nonce: superblock.tail.nonce,
@@ -531,7 +538,7 @@ impl Journal {
         self.fill(pool, SPARE_SEGMENTS)
     }
 
-    /// Takes empty segments until there are `more` than are in use. With the lock for it.
+    /// Takes empty segments until there are `more` than a snapshot needs. With the lock for it.
     fn fill<M: Memory>(&self, pool: &Pool<M>, more: usize) -> bool {
         while !self.has_spare(more) {
             let Some(segment) = self.take_new(pool) else {
@@ -542,21 +549,30 @@ impl Journal {
         true
     }
 
-    /// Whether there are `more` empty segments than are in use.
+    /// Whether there are `more` empty segments than a snapshot needs.
     fn has_spare(&self, more: usize) -> bool {
         self.missing_spare(more) == 0
     }
 
-    /// Empty segments that are missing until there are `more` than are in use.
-    fn missing_spare(&self, more: usize) -> usize {
+    /// Bytes of empty segments that are missing until there are `more` than a snapshot needs.
+    fn missing_spare(&self, more: usize) -> u64 {
         // Both: a segment that comes into use is in neither, or in both, without.
         let writer = self.writer.lock();
         let spare = self.spare.lock();
-        let missing = |more: usize| (writer.segments.len() + more).saturating_sub(spare.len());
+        let missing = |more: usize| self.wanted_bytes(&writer, more).saturating_sub(bytes_of(&spare));
         if missing(SPARE_SEGMENTS) == 0 {
             self.short.store(false, Ordering::Relaxed);
         }
         missing(more)
+    }
+
+    /// Bytes of `more` empty segments than a snapshot needs. What lies behind the last snapshot takes up to half as much again in the next one, as that
+    /// tells a new inode's size and times: so much is kept twice, as the snapshot that follows is as long. The segment that is written to is among `more`.
+    fn wanted_bytes(&self, writer: &Writer, more: usize) -> u64 {
+        let (_, behind) = writer.segments[writer.of_snapshot..]
+            .split_last()
+            .expect("a segment follows the snapshot");
+        bytes_of(&writer.segments) + bytes_of(behind) + more as u64 * self.segment_bytes()
     }
 
     /// Promises room for groups of `bytes` bytes, unless there may be too little.
@@ -585,8 +601,8 @@ impl Journal {
         let room = self.count(bytes);
         let promised = self.spare_for(self.promised.load(Ordering::Relaxed));
         // Before any is taken: each is written then, and its room would be missing elsewhere meanwhile. Where something is to be freed, all help.
-        let missing = self.missing_spare(effect.least_segments() + promised) as u64;
-        if effect != Effect::Frees && !pool.can_commit(missing * u64::from(self.options.segment_blocks)) {
+        let missing = self.missing_spare(effect.least_segments() + promised);
+        if effect != Effect::Frees && !pool.can_commit(missing / BLOCK_BYTES as u64) {
             return None;
         }
         let before = self.spare.lock().len();
@@ -601,9 +617,10 @@ impl Journal {
     /// Gives empty segments back but for so many, and those that there should be. With the lock for taking them.
     fn give_back<M: Memory>(&self, pool: &Pool<M>, kept: usize) {
         let excess = {
-            let wanted = self.writer.lock().segments.len() + SPARE_SEGMENTS;
+            let wanted = self.wanted_bytes(&self.writer.lock(), SPARE_SEGMENTS);
             let mut spare = self.spare.lock();
-            let kept = kept.max(wanted).min(spare.len());
+            let excess = fitting(spare.iter().rev(), bytes_of(&spare).saturating_sub(wanted));
+            let kept = kept.max(spare.len() - excess).min(spare.len());
             spare.split_off(kept)
         };
         excess
@@ -786,11 +803,13 @@ impl Journal {
         self.bytes.store(bytes_of(&writer.segments), Ordering::Relaxed);
         self.snapshot_bytes.store(bytes_of(&new.segments), Ordering::Relaxed);
         self.snapshot_end.store(writer.sequence, Ordering::Relaxed);
-        let wanted = writer.segments.len() + SPARE_SEGMENTS;
+        self.too_few.store(0, Ordering::Relaxed);
+        writer.of_snapshot = new.segments.len();
+        let wanted = self.wanted_bytes(&writer, SPARE_SEGMENTS);
         drop(writer);
         let mut spare = self.spare.lock();
         spare.extend(old);
-        let excess = spare.len().saturating_sub(wanted);
+        let excess = fitting(spare.iter(), bytes_of(&spare).saturating_sub(wanted));
         let excess: Vec<Segment> = spare.drain(..excess).collect();
         drop(spare);
         excess
@@ -802,6 +821,17 @@ impl Journal {
     /// Gives a snapshot up.
     pub(crate) fn drop_snapshot(&self, snapshot: Snapshot) {
         self.spare.lock().extend(snapshot.writer.segments);
+    }
+
+    /// A snapshot found too few empty segments: another one needs more. It has cost the segment that was to follow it.
+    pub(crate) fn note_too_few(&self) {
+        self.too_few.store(self.spare.lock().len(), Ordering::Relaxed);
+    }
+
+    /// Whether there are more empty segments than were too few for the last snapshot that was begun.
+    pub(crate) fn may_fit(&self) -> bool {
+        let too_few = self.too_few.load(Ordering::Relaxed);
+        too_few == 0 || self.spare.lock().len() > too_few
     }
 
     /// Changes the superblocks, one copy after the other.
@@ -834,6 +864,15 @@ impl Journal {
 fn bytes_of(segments: &[Segment]) -> u64 {
     let blocks: u64 = segments.iter().map(|(_, blocks)| u64::from(*blocks)).sum();
     blocks * BLOCK_BYTES as u64
+}
+
+/// How many segments, from the first on, have no more than so many bytes together.
+fn fitting<'a>(segments: impl Iterator<Item = &'a Segment>, bytes: u64) -> usize {
+    let sums = segments.scan(0, |sum, segment| {
+        *sum += bytes_of(std::slice::from_ref(segment));
+        Some(*sum)
+    });
+    sums.take_while(|sum| *sum <= bytes).count()
 }
 
 /// A copy of the superblock was not made durable: one at the end of a member, or at its start.
@@ -924,6 +963,7 @@ impl Writer {
         Self {
             group: Vec::new(),
             segments: vec![(head.first, head.blocks)],
+            of_snapshot: 1,
             at: 0,
             sequence: 0,
             nonce: head.nonce,
@@ -1010,8 +1050,10 @@ impl Writer {
         self.store(journal, pool, time_ns, false)?;
         self.segments.push((first, blocks));
         self.at = 0;
-        let more = u64::from(blocks) * BLOCK_BYTES as u64;
-        journal.bytes.fetch_add(more, Ordering::Relaxed);
+        if !self.is_snapshot {
+            let more = u64::from(blocks) * BLOCK_BYTES as u64;
+            journal.bytes.fetch_add(more, Ordering::Relaxed);
+        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::sim::{DISK, Disk, Event, Kind};
 use crate::tree::Tree;
-use crate::workload::{Operation, Range, Run, SimFs, asking, format_of, open};
+use crate::workload::{Operation, Range, Run, SimFs, asking, format_of, format_slack, open, open_with};
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, KEEP_SIZE, PUNCH_HOLE};
 use homenode_engine::fs::{Error, NewInode, Placement, RenameMode, Volume, XattrMode};
 
@@ -350,5 +350,60 @@ fn an_operation_without_room_in_the_log_writes_no_segment() {
     let is_segment = |event: &&Event| matches!(event, Event::Store(_, bytes) if bytes.len() == segment_bytes);
     assert_eq!(memory.take_events().iter().filter(is_segment).count(), 0);
     assert_eq!(fs.statfs().free, free);
+    fs.check_invariants();
+}
+
+/// Files without bytes take more in a snapshot than in the log, where each is a group.
+#[test]
+fn a_pool_full_of_empty_files_finds_room_for_its_snapshot() {
+    const FILES: usize = 100_000;
+    let (fs, memory) = format_slack(Kind::File, 16_384, 64, 64 << 20);
+    memory.forget_events();
+    let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
+    let filler = fs.create(&root, b"f", file()).expect("the pool is empty");
+    for nth in 0..FILES {
+        fs.create(&root, nth.to_string().as_bytes(), file())
+            .expect("the pool has room");
+    }
+    while !is_full(&fs.append(&asking(&slot), &filler, &[1; 20_000], false)) {}
+    for _ in 0..10 {
+        fs.tend_log(&slot).expect("a full pool is tended");
+    }
+    for nth in 0..FILES {
+        fs.unlink(&root, nth.to_string().as_bytes())
+            .expect("removing works in a full pool");
+        if nth % 1000 == 0 {
+            fs.sync(&slot, &filler).expect("syncing works in a full pool");
+        }
+    }
+    let (again, _) = open(Kind::File, memory.bytes(), 9).expect("the log is sound");
+    again.check_invariants();
+}
+
+/// A full pool that is opened with segments larger than any gap.
+#[test]
+fn a_pool_without_place_for_a_segment_syncs_and_removes() {
+    let (fs, memory) = format_of(Kind::File, 16_384, 64);
+    let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
+    let filler = fs.create(&root, b"f", file()).expect("the pool is empty");
+    while !is_full(&fs.append(&asking(&slot), &filler, &[1; 20_000], false)) {}
+    fs.sync_all(&slot).expect("the disk works");
+    let (fs, memory) = open_with(Kind::File, memory.bytes(), (9, 1024), false).expect("the log is sound");
+    memory.forget_events();
+    let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
+    let filler = fs.lookup(&root, b"f").expect("it is durable");
+    fs.write(&asking(&slot), &filler, 5000, &[2; 9000], false)
+        .expect("an overwrite adds nothing");
+    fs.sync(&slot, &filler).expect("syncing works in a full pool");
+    assert!(
+        is_full(&fs.create(&root, b"new", file())),
+        "there is no room for its snapshot"
+    );
+    fs.tend_log(&slot).expect("a full pool is tended");
+    fs.unlink(&root, b"f").expect("removing works in a full pool");
+    drop(filler);
+    fs.sync_all(&slot).expect("the log goes on");
+    fs.tend_log(&slot).expect("the log goes on");
+    assert!(fs.create(&root, b"new", file()).is_ok(), "no space after removals");
     fs.check_invariants();
 }

@@ -20,6 +20,8 @@ use std::time::Duration;
 pub(crate) const BLOCKS: usize = 160;
 /// Blocks of a segment of the log.
 const SEGMENT_BLOCKS: u32 = 8;
+/// Bytes by which the log may be longer than twice its snapshot.
+const SLACK_BYTES: u64 = 1 << 17;
 /// Number of the history of a new pool.
 pub(crate) const FIRST_HISTORY: u64 = 7;
 
@@ -59,7 +61,7 @@ fn machine() -> Machine {
         cpu_nodes: vec![NodeId(0)],
         nodes: vec![NodeId(0)],
         latency: vec![vec![10]],
-        files_max: 1000,
+        files_max: 1_000_000,
     }
 }
 
@@ -77,7 +79,7 @@ fn options(witness: u128) -> LogOptions {
         history: history_from(witness),
         segment_blocks: SEGMENT_BLOCKS,
         metadata_bytes_max: u64::MAX,
-        slack_bytes: 1 << 17,
+        slack_bytes: SLACK_BYTES,
     }
 }
 
@@ -113,20 +115,27 @@ fn cached(kind: Kind, memory: &SimMemory, members: &[MemberRecord]) -> Cached<Si
 
 /// A new pool of one member, with places for some more.
 pub(crate) fn format(kind: Kind, places: usize) -> (SimFs, SimMemory) {
-    format_in(kind, vec![0; places * MEMBER_BYTES], BLOCKS, SEGMENT_BLOCKS)
+    let bytes = vec![0; places * MEMBER_BYTES];
+    format_in(kind, bytes, BLOCKS, SEGMENT_BLOCKS, SLACK_BYTES)
 }
 
 /// A new pool of so many blocks, more than members have else, with segments of so many.
 pub(crate) fn format_of(kind: Kind, blocks: usize, segment_blocks: u32) -> (SimFs, SimMemory) {
-    format_in(kind, vec![0; blocks * BLOCK_BYTES], blocks, segment_blocks)
+    format_slack(kind, blocks, segment_blocks, SLACK_BYTES)
 }
 
-fn format_in(kind: Kind, bytes: Vec<u8>, blocks: usize, segment_blocks: u32) -> (SimFs, SimMemory) {
+/// [`format_of`] with a log that may be longer than twice its snapshot by so many bytes.
+pub(crate) fn format_slack(kind: Kind, blocks: usize, segment_blocks: u32, slack_bytes: u64) -> (SimFs, SimMemory) {
+    format_in(kind, vec![0; blocks * BLOCK_BYTES], blocks, segment_blocks, slack_bytes)
+}
+
+fn format_in(kind: Kind, bytes: Vec<u8>, blocks: usize, segment_blocks: u32, slack_bytes: u64) -> (SimFs, SimMemory) {
     let memory = SimMemory::new(kind, bytes);
     let root = new(0o040_755);
     let members = [(member(kind, MemberId(0), blocks), NodeId(0))];
     let options = LogOptions {
         segment_blocks,
+        slack_bytes,
         history: FIRST_HISTORY,
         ..options(1)
     };
@@ -147,12 +156,23 @@ pub(crate) fn open_as(
     witness: u128,
     is_read: bool,
 ) -> Result<(SimFs, SimMemory), OpenError> {
+    open_with(kind, bytes, (witness, SEGMENT_BLOCKS), is_read)
+}
+
+/// [`open_as`] with new segments of so many blocks.
+pub(crate) fn open_with(
+    kind: Kind,
+    bytes: Vec<u8>,
+    (witness, segment_blocks): (u128, u32),
+    is_read: bool,
+) -> Result<(SimFs, SimMemory), OpenError> {
     let superblock = newest_superblock(&bytes).map_err(|why| OpenError::Log(format!("superblocks: {why:?}")))?;
     let memory = SimMemory::new(kind, bytes);
     let ticks = Ticks(Arc::new(AtomicI64::new(1 << 40)));
     let home = |_| NodeId(0);
     let options = LogOptions {
         nonce: superblock.tail.nonce,
+        segment_blocks,
         ..options(witness)
     };
     let below = cached(kind, &memory, &superblock.members);

@@ -1,7 +1,7 @@
 //! Fsync in two parts, and whether an operation may wait for a device: for a server whose threads have others to serve.
 
 use super::{BLOCK, RECORDS_BYTES_MAX, Settling, to_limit, unpack};
-use crate::fs::{Error, Fs, Inode, Result};
+use crate::fs::{Fs, Inode, Result};
 use crate::log::Room;
 use crate::{Clock, Memory};
 use homenode_shared::Slot;
@@ -20,7 +20,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(journal) = self.written_log() else {
             return Ok(());
         };
-        let _room = self.room_to_sync()?;
+        let _room = self.room_to_sync();
         if let Some(file) = inode.blocks() {
             file.is_synced.store(true, Ordering::Relaxed);
             self.settle_file(journal, slot, inode, file, Settling::IfNeeded)?;
@@ -36,16 +36,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(journal) = self.written_log() else {
             return Ok(());
         };
-        let _room = self.room_to_sync()?;
+        let _room = self.room_to_sync();
         self.force(journal, slot, None)
     }
 
-    /// Room in the log for what a sync appends. A log that failed has none, and is told by the sync itself, as EIO.
-    fn room_to_sync(&self) -> Result<Option<Room<'_>>> {
-        match self.admit(false) {
-            Err(Error::ReadOnly) => Ok(None),
-            room => room,
-        }
+    /// Room in the log for what a sync appends. Without it the sync goes on: the log is told as failed by the sync itself, and what keeps others' room
+    /// from being freed is no error of this one.
+    fn room_to_sync(&self) -> Option<Room<'_>> {
+        self.admit(false).ok().flatten()
     }
 
     /// Whether a read may wait for a disk.

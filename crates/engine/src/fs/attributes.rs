@@ -42,7 +42,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let list = set
             .mode
             .map_or(0, |_| inode.state.lock().xattr(ACCESS).map_or(0, <[u8]>::len));
-        let _room = self.admit_bytes(Effect::Frees, list as u64)?;
+        let effect = if set.size.is_some() {
+            Effect::Frees
+        } else {
+            Effect::Keeps
+        };
+        let _room = self.admit_bytes(effect, list as u64)?;
         let now_ns = inode.stamp(self.now_ns());
         if let Some(size) = set.size {
             self.truncate(inode, size)?;

@@ -282,7 +282,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Makes an inode durable: the bytes, names and attributes that were there before the call (fsync(2)). Without a log it does nothing.
     ///
     /// # Errors
-    /// [`Error::Io`] when that failed; again until all of it is durable.
+    /// [`Error::Io`] when that failed; again until all of it is durable. [`Error::NoSpace`] at the end of a log that no snapshot can replace.
     pub fn sync(&self, slot: &Slot, inode: &Inode) -> Result<()> {
         self.begin_sync(slot, inode)?;
         self.end_sync(slot)
@@ -297,6 +297,19 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Ok(());
         };
         let _one_at_a_time = journal.settling.lock();
+        self.settle_in_room(journal, slot)
+    }
+
+    /// Settles everything, unless the log is at its end, and no room is about to be given back. With the settling lock held.
+    fn settle_in_room(&self, journal: &Journal, slot: &Slot) -> Result<()> {
+        let has_rest = || journal.has_rest(Effect::Keeps);
+        // What was freed may give room.
+        if !journal.has_failed() && !journal.has_quarantined() && !has_rest() {
+            journal.fill_spare(&self.pool);
+            if !has_rest() {
+                return Err(Error::NoSpace);
+            }
+        }
         self.settle_all(journal, slot)
     }
 
@@ -309,7 +322,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Ok(());
         };
         let _one_at_a_time = journal.settling.lock();
-        self.settle_all(journal, slot)?;
+        self.settle_in_room(journal, slot)?;
         journal.fill_spare(&self.pool);
         // In a full pool segments are missing for long: a snapshot is written when it gives some back.
         if journal.is_long() || journal.is_short() && journal.may_be_shorter(self.now_ns()) {
@@ -361,7 +374,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Finds room in the log for an operation, before it locks anything; waits for a snapshot if need be. Keep it until all is appended.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] for one that `adds`, when a snapshot would not fit with what it adds; [`Error::ReadOnly`].
+    /// [`Error::NoSpace`] for one that `adds`, when a snapshot would not fit with what it adds, and for any at the end of a log that no snapshot can
+    /// replace; [`Error::ReadOnly`].
     pub(super) fn admit(&self, adds: bool) -> Result<Option<Room<'_>>> {
         self.admit_bytes(if adds { Effect::Adds } else { Effect::Frees }, 0)
     }
@@ -383,7 +397,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     fn admit_at_once<'a>(&self, journal: &'a Journal, effect: Effect, bytes: u64) -> Result<Option<Room<'a>>> {
         self.check_writable()?;
         // Who adds waits when those who tend the log are slower.
-        let may = effect == Effect::Frees || !journal.is_too_long();
+        let may = !effect.grows() || !journal.is_too_long();
         Ok(may
             .then(|| journal.promise_at_once(bytes + RECORDS_BYTES_MAX))
             .flatten())
@@ -393,7 +407,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     fn make_room<'a>(&'a self, journal: &'a Journal, effect: Effect, bytes: u64) -> Result<Room<'a>> {
         let bytes = bytes + RECORDS_BYTES_MAX;
         let find = || {
-            let may = effect == Effect::Frees || !journal.is_too_long();
+            let may = !effect.grows() || !journal.is_too_long();
             may.then(|| journal.promise(&self.pool, effect, bytes)).flatten()
         };
         if let Some(room) = find() {
@@ -403,18 +417,30 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let _one_at_a_time = journal.settling.lock();
         // Another thread may have been faster.
         let mut room = find();
+        let mut unsettled = None;
         for _ in 0..COMMITS_MAX {
-            if room.is_none() {
-                self.settle_all(journal, &slot)?;
+            let is_short = room.is_none() && journal.may_fit() && journal.may_be_shorter(self.now_ns());
+            // A commit takes room as well: not where it gives none.
+            if room.is_none() && (is_short || journal.has_quarantined()) {
+                unsettled = self.settle_all(journal, &slot).err();
                 room = find();
             }
-            if room.is_none() && journal.may_be_shorter(self.now_ns()) {
-                self.shorten_log(journal, &slot)?;
+            if room.is_none() && unsettled.is_none() && is_short {
+                unsettled = self.shorten_log(journal, &slot).err();
                 room = find();
             }
-            if room.is_some() || !journal.has_quarantined() {
+            if room.is_some() || unsettled.is_some() || !journal.has_quarantined() {
                 break;
             }
+        }
+        if room.is_none()
+            && let Some(error) = unsettled
+        {
+            self.check_writable()?;
+            // What cannot be made durable may be what is to be freed.
+            let may = effect == Effect::Frees || effect == Effect::Keeps && journal.has_snapshot_room();
+            let rest = may.then(|| journal.promise_rest(effect, bytes)).flatten();
+            return rest.ok_or(error);
         }
         for _ in 0..WAITS_MAX {
             if room.is_some() || !journal.fits_alone(effect, bytes) {
@@ -424,12 +450,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             std::thread::sleep(WAIT);
             room = find();
         }
-        match room {
-            Some(room) => Ok(room),
-            // Enough is kept for one at a time.
-            None if effect == Effect::Frees => Ok(journal.count(bytes)),
-            None => Err(Error::NoSpace),
-        }
+        let room = match room {
+            None if !effect.grows() => journal.promise_rest(effect, bytes),
+            room => room,
+        };
+        room.ok_or(Error::NoSpace)
     }
 
     /// Finds room in the log for records of so many extents of a file, with the gate closed.

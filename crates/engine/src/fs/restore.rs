@@ -416,8 +416,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 fs.pool.memory().persist(*first, 0, *blocks as usize * BLOCK_BYTES)?;
             }
         }
-        let journal = Journal::new(options, superblock, snapshot, tail);
-        journal.fill_spare(&fs.pool);
+        let mut journal = Journal::new(options, superblock, snapshot, tail);
+        journal.fill_at_opening(&fs.pool);
         fs.journal = Some(Box::new(journal));
         let journal = fs.journal.as_deref().expect("the journal was set above");
         let dropped = !all_is_there && !is_planted(Planted::DroppedComeBack);

@@ -2,8 +2,7 @@
 //!
 //! Space for the log. One empty segment is kept for each in use, and one more for each behind the last snapshot, so that the next snapshot fits in a
 //! full pool. An operation reserves space for all that it may append before it takes a lock ([`Room`]), so appending never fails for want of space.
-//! If all reservations fill `w` segments, 2 `w` more stay empty. Beyond those, freeing or splitting ([`Effect::Frees`], [`Effect::Splits`]) needs 1,
-//! adding ([`Effect::Adds`]) needs 5.
+//! If all reservations fill `w` segments, 2 `w` more stay empty. Beyond those, adding ([`Effect::Adds`]) needs 5, all else 1.
 //! Derivation: docs/decisions/014-log.md, Room.
 //!
 //! Locks: the writer's is taken below those of all objects, and above the pool's and that of the empty segments.
@@ -36,6 +35,8 @@ pub(crate) enum Effect {
     Adds,
     /// It may grow by a record, though the pool's room does not shrink.
     Splits,
+    /// It does not grow, and nothing is freed.
+    Keeps,
     /// It does not grow.
     Frees,
 }
@@ -45,7 +46,21 @@ impl Effect {
     const fn least_segments(self) -> usize {
         match self {
             Self::Adds => 5,
-            Self::Splits | Self::Frees => 1,
+            Self::Splits | Self::Keeps | Self::Frees => 1,
+        }
+    }
+
+    /// Whether the snapshot may grow.
+    pub(crate) const fn grows(self) -> bool {
+        matches!(self, Self::Adds | Self::Splits)
+    }
+
+    /// Bytes of the last segment that are kept from such an operation, if no empty one is left: an eighth for opening the pool and for commits, and the
+    /// rest of a half for operations that free.
+    const fn kept_bytes(self, segment_bytes: u64) -> u64 {
+        match self {
+            Self::Frees => segment_bytes / 8,
+            _ => segment_bytes / 2,
         }
     }
 }
@@ -538,6 +553,20 @@ impl Journal {
         self.fill(pool, SPARE_SEGMENTS)
     }
 
+    /// [`Journal::fill_spare`] of a pool that is being opened. A full pool may have no gap for larger segments than before: it goes on with segments as they
+    /// were, of which there were enough.
+    pub(crate) fn fill_at_opening<M: Memory>(&mut self, pool: &Pool<M>) {
+        let (_, before) = *self.writer.lock().segments.last().expect("a log has a segment");
+        if !self.fill_spare(pool) && before < self.options.segment_blocks {
+            let large = std::mem::take(self.spare.get_mut());
+            large
+                .into_iter()
+                .for_each(|(first, blocks)| pool.free(first, blocks.into()));
+            self.options.segment_blocks = before;
+            self.fill_spare(pool);
+        }
+    }
+
     /// Takes empty segments until there are `more` than a snapshot needs. With the lock for it.
     fn fill<M: Memory>(&self, pool: &Pool<M>, more: usize) -> bool {
         while !self.has_spare(more) {
@@ -602,7 +631,7 @@ impl Journal {
         let promised = self.spare_for(self.promised.load(Ordering::Relaxed));
         // Before any is taken: each is written then, and its room would be missing elsewhere meanwhile. Where something is to be freed, all help.
         let missing = self.missing_spare(effect.least_segments() + promised);
-        if effect != Effect::Frees && !pool.can_commit(missing / BLOCK_BYTES as u64) {
+        if effect.grows() && !pool.can_commit(missing / BLOCK_BYTES as u64) {
             return None;
         }
         let before = self.spare.lock().len();
@@ -633,6 +662,25 @@ impl Journal {
         self.promised.fetch_add(bytes, Ordering::Relaxed);
         let promised = &self.promised;
         Room { promised, bytes }
+    }
+
+    /// Promises room in what is left of the log, where a snapshot has no room.
+    pub(crate) fn promise_rest(&self, effect: Effect, bytes: u64) -> Option<Room<'_>> {
+        let room = self.count(bytes);
+        self.has_rest(effect).then_some(room)
+    }
+
+    /// Whether the log has room for all that is promised, and for the bytes that are kept from such an operation.
+    pub(crate) fn has_rest(&self, effect: Effect) -> bool {
+        let writer = self.writer.lock();
+        let last = writer.segment_bytes();
+        let rest = bytes_of(&self.spare.lock()) + (last - writer.at) as u64;
+        rest >= effect.kept_bytes(last as u64) + self.promised.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are the empty segments that a snapshot needs.
+    pub(crate) fn has_snapshot_room(&self) -> bool {
+        self.has_spare(0)
     }
 
     /// Whether the room that others were promised is all that is missing for a promise.
@@ -830,8 +878,7 @@ impl Journal {
 
     /// Whether there are more empty segments than were too few for the last snapshot that was begun.
     pub(crate) fn may_fit(&self) -> bool {
-        let too_few = self.too_few.load(Ordering::Relaxed);
-        too_few == 0 || self.spare.lock().len() > too_few
+        self.spare.lock().len() > self.too_few.load(Ordering::Relaxed)
     }
 
     /// Changes the superblocks, one copy after the other.

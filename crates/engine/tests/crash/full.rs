@@ -1,6 +1,6 @@
 //! Many threads in a pool that is full: some are refused, and the log goes on.
 
-use crate::sim::{DISK, Disk, Event, Kind};
+use crate::sim::{DISK, Disk, Event, Kind, SimMemory};
 use crate::tree::Tree;
 use crate::workload::{Operation, Range, Run, SimFs, asking, format_of, format_slack, open, open_with};
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, KEEP_SIZE, PUNCH_HOLE};
@@ -395,13 +395,99 @@ fn a_pool_without_place_for_a_segment_syncs_and_removes() {
     fs.write(&asking(&slot), &filler, 5000, &[2; 9000], false)
         .expect("an overwrite adds nothing");
     fs.sync(&slot, &filler).expect("syncing works in a full pool");
-    assert!(
-        is_full(&fs.create(&root, b"new", file())),
-        "there is no room for its snapshot"
-    );
     fs.tend_log(&slot).expect("a full pool is tended");
     fs.unlink(&root, b"f").expect("removing works in a full pool");
     drop(filler);
+    fs.sync_all(&slot).expect("the log goes on");
+    fs.tend_log(&slot).expect("the log goes on");
+    assert!(fs.create(&root, b"new", file()).is_ok(), "no space after removals");
+    fs.check_invariants();
+}
+
+/// A full pool that is opened with segments larger than any gap.
+fn full_with_large_segments() -> (SimFs, SimMemory) {
+    let (fs, memory) = format_of(Kind::File, 16_384, 64);
+    let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
+    let filler = fs.create(&root, b"f", file()).expect("the pool is empty");
+    while !is_full(&fs.append(&asking(&slot), &filler, &[1; 20_000], false)) {}
+    fs.sync_all(&slot).expect("the disk works");
+    let (fs, memory) = open_with(Kind::File, memory.bytes(), (9, 1024), false).expect("the log is sound");
+    memory.forget_events();
+    (fs, memory)
+}
+
+const SYNCS: usize = 10_000;
+
+/// The log goes on in segments as they were, and is replaced by snapshots.
+#[test]
+fn a_full_pool_without_gaps_for_larger_segments_survives_any_number_of_syncs() {
+    for syncs_all in [false, true] {
+        let (fs, memory) = full_with_large_segments();
+        let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
+        let filler = fs.lookup(&root, b"f").expect("it is durable");
+        for nth in 0..SYNCS {
+            fs.write(&asking(&slot), &filler, 5000, &[2; 9000], false)
+                .unwrap_or_else(|error| panic!("overwrite {nth}: {error}"));
+            let synced = match syncs_all {
+                true => fs.sync_all(&slot),
+                false => fs.sync(&slot, &filler),
+            };
+            synced.unwrap_or_else(|error| panic!("sync {nth}: {error}"));
+        }
+        drop(filler);
+        let (again, _) = open_with(Kind::File, memory.bytes(), (9, 1024), false).expect("the pool opens");
+        for fs in [&fs, &again] {
+            let (root, slot) = (fs.root(), fs.slots().claim().expect("slots are free"));
+            fs.unlink(&root, b"f").expect("removing works in a full pool");
+            fs.sync_all(&slot).expect("the log goes on");
+            fs.tend_log(&slot).expect("the log goes on");
+            assert!(fs.create(&root, b"new", file()).is_ok(), "no space after removals");
+            fs.check_invariants();
+        }
+    }
+}
+
+/// A block that cannot be written keeps every snapshot from being written.
+#[test]
+fn a_full_pool_with_a_block_that_cannot_be_written_survives_any_number_of_syncs() {
+    let (fs, memory) = format_of(DISK, 4096, 64);
+    memory.forget_events();
+    let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
+    let [filler, bad] = [b"f", b"b"].map(|name| fs.create(&root, name, file()).expect("the pool is empty"));
+    fs.write(&asking(&slot), &bad, 0, &[77; 4096], false)
+        .expect("there is room");
+    while !is_full(&fs.append(&asking(&slot), &filler, &[1; 20_000], false)) {}
+    fs.sync_all(&slot).expect("the disk works");
+    let place = memory
+        .bytes()
+        .chunks(4096)
+        .position(|block| block.iter().all(|byte| *byte == 77));
+    memory.fail_block(place.expect("it is written"));
+    fs.write(&asking(&slot), &bad, 0, &[78; 4096], false)
+        .expect("an overwrite adds nothing");
+    for nth in 0..SYNCS {
+        // A server that meets an error goes on.
+        let written = fs.write(&asking(&slot), &filler, 5000, &[2; 9000], false);
+        assert!(
+            matches!(written, Ok(_) | Err(Error::NoSpace | Error::Io)),
+            "{nth}: {written:?}"
+        );
+        let synced = fs.sync(&slot, &filler);
+        assert!(
+            matches!(synced, Ok(()) | Err(Error::NoSpace | Error::Io)),
+            "{nth}: {synced:?}"
+        );
+        if nth % 64 == 0 {
+            assert!(fs.tend_log(&slot).is_err(), "a block cannot be written");
+        }
+    }
+    let (again, _) = open(DISK, memory.bytes(), 9).expect("the pool opens");
+    again.check_invariants();
+    drop(bad);
+    fs.unlink(&root, b"b").expect("removing works in a full pool");
+    fs.sync_all(&slot).expect("nobody wants the block any more");
+    drop(filler);
+    fs.unlink(&root, b"f").expect("removing works in a full pool");
     fs.sync_all(&slot).expect("the log goes on");
     fs.tend_log(&slot).expect("the log goes on");
     assert!(fs.create(&root, b"new", file()).is_ok(), "no space after removals");

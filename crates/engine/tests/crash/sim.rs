@@ -156,6 +156,8 @@ struct State {
     failed_place: Option<usize>,
     /// Writes that fail of 256 writes of a disk outside the log, on average.
     failing: u8,
+    /// The block of a disk that cannot be written.
+    failed_block: Option<usize>,
     /// Whether events are kept.
     records: bool,
 }
@@ -172,6 +174,7 @@ impl SimMemory {
             panics: false,
             failed_place: None,
             failing: 0,
+            failed_block: None,
             records: true,
         };
         Self(Arc::new(Inner {
@@ -256,6 +259,11 @@ impl SimMemory {
         self.0.state.lock().failed_place = Some(place);
     }
 
+    /// Has a block of a disk take nothing any more.
+    pub(crate) fn fail_block(&self, block: usize) {
+        self.0.state.lock().failed_block = Some(block);
+    }
+
     /// Has so many of 256 writes of a disk fail from now on: but not those of the log's end.
     pub(crate) fn fail_often(&self, of_256: u8) {
         self.0.state.lock().failing = of_256;
@@ -334,9 +342,10 @@ impl Disks for SimMemory {
     fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
         let is_log = frames.iter().all(|frame| frame.index() < self.0.kind.log_frames());
         let fails_often = !is_log && fastrand::u8(..) < self.0.state.lock().failing;
-        let written = self
-            .fail_if_due()
-            .and(if fails_often { Err(MemoryError) } else { Ok(()) });
+        let start = self.address(first, 0) / BLOCK_BYTES;
+        let failed_block = self.0.state.lock().failed_block;
+        let fails = fails_often || failed_block.is_some_and(|block| (start..start + frames.len()).contains(&block));
+        let written = self.fail_if_due().and(if fails { Err(MemoryError) } else { Ok(()) });
         // It stops in the middle.
         let count = written.map_or_else(|_| fastrand::usize(..frames.len()), |()| frames.len());
         for (at, frame) in (0..).zip(&frames[..count]) {

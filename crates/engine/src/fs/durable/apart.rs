@@ -1,8 +1,8 @@
 //! Fsync in two parts, and whether an operation may wait for a device: for a server whose threads have others to serve.
 
 use super::{BLOCK, RECORDS_BYTES_MAX, Settling, to_limit, unpack};
-use crate::fs::{Fs, Inode, Result};
-use crate::log::Room;
+use crate::fs::{Error, Fs, Inode, Result};
+use crate::log::{Effect, Room};
 use crate::{Clock, Memory};
 use homenode_shared::Slot;
 use std::sync::atomic::Ordering;
@@ -20,8 +20,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(journal) = self.written_log() else {
             return Ok(());
         };
-        let _room = self.room_to_sync();
         if let Some(file) = inode.blocks() {
+            let room = self.is_unsettled(file).then(|| self.room_to_sync());
+            let _room = room.transpose()?;
             file.is_synced.store(true, Ordering::Relaxed);
             self.settle_file(journal, slot, inode, file, Settling::IfNeeded)?;
         }
@@ -36,14 +37,21 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(journal) = self.written_log() else {
             return Ok(());
         };
+        // It appends for renames alone, and those were promised room.
         let _room = self.room_to_sync();
         self.force(journal, slot, None)
     }
 
-    /// Room in the log for what a sync appends. Without it the sync goes on: the log is told as failed by the sync itself, and what keeps others' room
-    /// from being freed is no error of this one.
-    fn room_to_sync(&self) -> Option<Room<'_>> {
-        self.admit(false).ok().flatten()
+    /// Room in the log for what a sync appends. A log that failed is told by the sync itself, as EIO.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] where the rest of the log is kept for operations that free something; the errors of [`Fs::sync_all`], if these keep
+    /// room from being given back.
+    fn room_to_sync(&self) -> Result<Option<Room<'_>>> {
+        match self.admit_bytes(Effect::Keeps, 0) {
+            Err(Error::ReadOnly | Error::Busy) => Ok(None),
+            room => room,
+        }
     }
 
     /// Whether a read may wait for a disk.

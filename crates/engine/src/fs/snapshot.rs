@@ -56,6 +56,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             None => self.settle_all(journal, slot),
             Some(error) => Err(why(error)),
         };
+        let written = written.and_then(|()| journal.end_snapshot(&self.pool, &mut snapshot).map_err(why));
         if let Err(error) = written {
             journal.drop_snapshot(snapshot);
             if error == Error::NoSpace {
@@ -134,5 +135,94 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             drop(closed);
             append(&mut data.into_iter().map(Record::Change));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fs::placement::tests::{NoBytes, NoTime};
+    use crate::fs::{Error, Fs, Inode, NewInode, XattrMode};
+    use crate::log::{LogOptions, MemberRecord, PoolName};
+    use crate::pool::{Machine, MemberKind};
+    use crate::{MemberId, NodeId};
+
+    const SEGMENT_BLOCKS: u32 = 64;
+
+    const FILE: NewInode = NewInode {
+        mode: 0o100_644,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+    };
+
+    fn new_pool() -> Fs<NoBytes, NoTime> {
+        let node = NodeId(0);
+        let machine = Machine {
+            cpu_nodes: vec![node],
+            nodes: vec![node],
+            latency: vec![vec![10]],
+            files_max: 10,
+        };
+        let root = NewInode {
+            mode: 0o040_755,
+            ..FILE
+        };
+        let options = LogOptions {
+            uuid: 1,
+            name: PoolName::default(),
+            nonce: 1,
+            witness: 1,
+            history: 1,
+            segment_blocks: SEGMENT_BLOCKS,
+            metadata_bytes_max: u64::MAX,
+            slack_bytes: 1 << 20,
+        };
+        let member = MemberRecord {
+            id: MemberId(0),
+            kind: MemberKind::File,
+            blocks: 4096,
+        };
+        Fs::format(&machine, NoBytes, NoTime, root, options, &[(member, node)]).expect("it has room")
+    }
+
+    /// The last group of some of the snapshots needs another segment for itself alone.
+    #[test]
+    fn snapshots_of_any_length_without_room_are_told_from_failures() {
+        let fs = new_pool();
+        let journal = fs.journal.as_deref().expect("a durable pool has a log");
+        let slot = fs.slots().claim().expect("the first slot is free");
+        let [large, last] = [b"a", b"b"].map(|name| fs.create(&fs.root(), name, FILE).expect("there is room"));
+        let set = |inode: &Inode, name: &[u8], bytes: usize| {
+            let set = fs.set_xattr(inode, name, &vec![1; bytes], XattrMode::Either, false);
+            set.expect("there is room");
+        };
+        [b"user.a", b"user.b", b"user.c", b"user.d"]
+            .iter()
+            .for_each(|name| set(&large, *name, 60_000));
+        let mut kept = Vec::new();
+        let mut leave_spare = |count: usize| {
+            let segments = std::iter::from_fn(|| fs.pool.take_whole(SEGMENT_BLOCKS.into()));
+            kept.extend(segments.map(|first| (first, SEGMENT_BLOCKS)));
+            let mut spare = journal.spare.lock();
+            kept.append(&mut spare);
+            *spare = kept.split_off(kept.len() - count);
+        };
+        let (mut fitted, mut refused) = (0, 0);
+        for (rest, bytes) in (0..8).flat_map(|rest| (16_000..26_000).step_by(8).map(move |bytes| (rest, bytes))) {
+            leave_spare(24);
+            set(&large, b"user.e", bytes);
+            // In the last group.
+            set(&last, b"user.a", rest);
+            fs.write_snapshot(journal, &slot).expect("there is room");
+            // For the snapshot, and for what follows.
+            leave_spare(2);
+            match fs.write_snapshot(journal, &slot) {
+                Ok(()) => fitted += 1,
+                Err(Error::NoSpace) => refused += 1,
+                Err(error) => panic!("{bytes} and {rest} bytes: {error}"),
+            }
+        }
+        assert!(fitted > 0 && refused > 0, "{fitted} fitted, {refused} did not");
     }
 }

@@ -117,7 +117,7 @@ pub(crate) struct Journal {
     options: LogOptions,
     writer: Mutex<Writer>,
     /// Empty segments.
-    spare: Mutex<Vec<Segment>>,
+    pub(crate) spare: Mutex<Vec<Segment>>,
     /// Fewer empty segments are left than there should be. Changed with the lock above.
     short: AtomicBool,
     /// Bytes of groups that were promised.
@@ -822,6 +822,11 @@ impl Journal {
         snapshot.writer.gather(self, pool, 0, false, records)
     }
 
+    /// Writes what is left of a snapshot's records.
+    pub(crate) fn end_snapshot<M: Memory>(&self, pool: &Pool<M>, snapshot: &mut Snapshot) -> Result<(), MemoryError> {
+        snapshot.writer.write(self, pool, 0, false)
+    }
+
     /// Puts a snapshot in the place of what was before `tail`, when all that `tail` leads to is durable. Gives the old segments back.
     pub(crate) fn publish_snapshot<M: Memory>(
         &self,
@@ -829,13 +834,11 @@ impl Journal {
         snapshot: Snapshot,
         tail: Head,
     ) -> Result<(), MemoryError> {
-        let Snapshot { head, writer: mut new } = snapshot;
+        let Snapshot { head, writer: new } = snapshot;
         let late = is_planted(Planted::SuperblockFirst);
-        let written = new.write(self, pool, 0, false).and_then(|()| {
-            let mut unforced = new.unforced.iter().filter(|_| !late);
-            unforced.try_for_each(|(block, offset, bytes)| self.persist(pool, *block, *offset, *bytes))
-        });
-        if let Err(error) = written {
+        let mut unforced = new.unforced.iter().filter(|_| !late);
+        let persisted = unforced.try_for_each(|(block, offset, bytes)| self.persist(pool, *block, *offset, *bytes));
+        if let Err(error) = persisted {
             self.spare.lock().extend(new.segments);
             return Err(error);
         }

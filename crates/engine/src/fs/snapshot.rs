@@ -144,7 +144,7 @@ mod tests {
     use crate::fs::{Error, Fs, Inode, NewInode, XattrMode};
     use crate::log::{LogOptions, MemberRecord, PoolName};
     use crate::pool::{Machine, MemberKind};
-    use crate::{MemberId, NodeId};
+    use crate::{Block, MemberId, NodeId};
 
     const SEGMENT_BLOCKS: u32 = 64;
 
@@ -224,5 +224,17 @@ mod tests {
             }
         }
         assert!(fitted > 0 && refused > 0, "{fitted} fitted, {refused} did not");
+    }
+
+    #[test]
+    fn fewer_but_larger_segments_may_have_room_for_a_snapshot() {
+        let fs = new_pool();
+        let journal = fs.journal.as_deref().expect("a durable pool has a log");
+        let place = Block::new(MemberId(0), 100);
+        *journal.spare.lock() = vec![(place, SEGMENT_BLOCKS / 4); 20];
+        journal.note_too_few();
+        assert!(!journal.may_fit());
+        *journal.spare.lock() = vec![(place, SEGMENT_BLOCKS); 8];
+        assert!(journal.may_fit());
     }
 }

@@ -169,8 +169,8 @@ pub(crate) struct Journal {
     snapshot_ns: AtomicI64,
     /// Sequence number of the log's end when the last snapshot was put in place.
     snapshot_end: AtomicU64,
-    /// Empty segments that were too few for a snapshot since the last one that was written.
-    too_few: AtomicUsize,
+    /// Bytes of empty segments that were too few for a snapshot since the last one that was written.
+    too_few: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -231,7 +231,7 @@ impl Journal {
             snapshot_bytes: AtomicU64::new(bytes_of(&segments[..snapshot_segments])),
             snapshot_ns: AtomicI64::new(0),
             snapshot_end: AtomicU64::new(0),
-            too_few: AtomicUsize::new(0),
+            too_few: AtomicU64::new(0),
             writer: Mutex::new(Writer {
                 group: Vec::new(),
                 segments,
@@ -876,12 +876,13 @@ impl Journal {
 
     /// A snapshot found too few empty segments: another one needs more. It has cost the segment that was to follow it.
     pub(crate) fn note_too_few(&self) {
-        self.too_few.store(self.spare.lock().len(), Ordering::Relaxed);
+        self.too_few.store(bytes_of(&self.spare.lock()), Ordering::Relaxed);
     }
 
-    /// Whether there are more empty segments than were too few for the last snapshot that was begun.
+    /// Whether there are more bytes of empty segments than were too few for the last snapshot that was begun.
     pub(crate) fn may_fit(&self) -> bool {
-        self.spare.lock().len() > self.too_few.load(Ordering::Relaxed)
+        let too_few = self.too_few.load(Ordering::Relaxed);
+        too_few == 0 || bytes_of(&self.spare.lock()) > too_few
     }
 
     /// Changes the superblocks, one copy after the other.

@@ -750,9 +750,9 @@ impl Journal {
         self.is_longer_than(4, 2 * self.options.slack_bytes)
     }
 
-    /// Whether a snapshot gives blocks back, if there are to be any.
+    /// Whether a snapshot gives blocks back, if there are to be any: a segment behind the last one, and what is kept empty for that.
     pub(crate) fn can_be_shorter(&self) -> bool {
-        self.is_longer_than(1, 2 * u64::from(self.options.segment_blocks) * BLOCK_BYTES as u64)
+        self.is_longer_than(1, self.segment_bytes())
     }
 
     /// Whether a snapshot may give blocks back in a full pool: now and then also where the log is short, as the snapshot may be shorter than the last one.

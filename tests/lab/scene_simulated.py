@@ -8,6 +8,7 @@ Its argument: MiB of each node's member.
 
 import mmap
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def main() -> None:
     prefixes = {node: f"simnode{node}" for node in cpus}
     with inside.Pool("--size-per-node", f"{member}M", "--transport", "uring") as pool:
         before = pool.status()
-        words = [inside.BINARY, "simulate", "record", pool.directory, TRACE, "--seconds", "40"]
+        words = [inside.BINARY, "simulate", "record", pool.directory, TRACE, "--seconds", "3600"]
         recorder = subprocess.Popen([*map(str, words)], stdout=subprocess.PIPE, text=True)
         inside.wait(lambda: TRACE.exists() and TRACE.stat().st_size > 0, "the trace is begun")
         os.sched_setaffinity(0, {cpus[0]})
@@ -63,6 +64,8 @@ def main() -> None:
         prefixes["again"] = "simagain"
         fill(pool.directory / "simagain", "simagain", AGAIN)
         read_often(pool.directory / "simagain")
+        # Then, and at no time before: a busy machine may take minutes.
+        recorder.send_signal(signal.SIGINT)
         told = recorder.communicate()[0]
         inodes = {prefix: os.stat(pool.directory / prefix).st_ino for prefix in prefixes.values()}
         facts = pool.written(list(prefixes.values()), before)

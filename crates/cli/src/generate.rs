@@ -169,6 +169,7 @@ fn example(page: &mut Roff, line: &str) {
 mod tests {
     use super::*;
     use crate::Cli;
+    use crate::says::says;
     use clap::CommandFactory;
 
     /// Pages of a command and of all that is below it, as man(1) names them.
@@ -258,9 +259,6 @@ mod tests {
             let option = option.replace('-', "\\-");
             assert!(text.contains(&option), "{option} is missing in: {text}");
         }
-        assert!(
-            text.contains("MOUNT OPTIONS") && text.contains("/srv/pool") && text.contains(".SH \"SEE ALSO\""),
-            "{text}"
-        );
+        says(&text, &["MOUNT OPTIONS", "/srv/pool", ".SH \"SEE ALSO\""]);
     }
 }

@@ -74,6 +74,7 @@ fn parse(wanted: &str) -> Result<Targets, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::says::says;
 
     #[test]
     fn log_levels_and_modules_parse_and_nonsense_is_refused() {
@@ -96,10 +97,7 @@ mod tests {
             "7",
         ] {
             let problem = parse(wanted).unwrap_err();
-            assert!(
-                problem.contains("debug, trace") && problem.contains("is neither a level"),
-                "{problem}"
-            );
+            says(&problem, &["debug, trace", "is neither a level"]);
         }
     }
     #[test]

@@ -43,6 +43,9 @@ mod pool;
 mod progress;
 mod report;
 mod run;
+#[cfg(test)]
+#[path = "../tests/support/says.rs"]
+mod says;
 mod serve;
 mod simulate;
 mod status;

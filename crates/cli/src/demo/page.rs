@@ -148,6 +148,7 @@ fn description(outcome: &Outcome) -> Vec<(String, String)> {
 mod tests {
     use super::*;
     use crate::demo::outcome::Tree;
+    use crate::says::says;
 
     /// Panics unless every element is closed where it was opened. Gives the number of elements.
     pub(super) fn elements(page: &str) -> usize {
@@ -205,10 +206,7 @@ mod tests {
             verified_on: vec![Contestant::Pool],
         });
         let page = of(&outcome);
-        assert!(
-            page.contains("<b>1234</b>") && page.contains("<b>2 MiB</b><span>spilled"),
-            "{page}"
-        );
+        says(&page, &["<b>1234</b>", "<b>2 MiB</b><span>spilled"]);
         assert!(!page.contains("geometric mean"), "{page}");
     }
 }

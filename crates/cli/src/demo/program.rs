@@ -96,6 +96,7 @@ fn last_lines(errors: &str, output: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::says::says;
 
     #[test]
     fn a_program_returns_its_output_or_its_failure() {
@@ -117,9 +118,6 @@ mod tests {
         let missing = require("homenode-no-such-program", "some-package", "does something")
             .unwrap_err()
             .to_string();
-        assert!(
-            missing.contains("homenode-no-such-program is missing") && missing.contains("some-package"),
-            "{missing}"
-        );
+        says(&missing, &["homenode-no-such-program is missing", "some-package"]);
     }
 }

@@ -25,13 +25,15 @@ fn applied_changes_are_explained_and_reverted() {
         text.starts_with("1 of ") && text.contains(&format!("\nthread {id} (")),
         "{text}"
     );
-    assert!(
-        text.contains("  done  ")
-            && text.contains(&format!(
+    says(
+        &text,
+        &[
+            "  done  ",
+            &format!(
                 "1 of 1 changes made; `homenode affinity revert --journal {}`",
                 load.journal().display()
-            )),
-        "{text}"
+            ),
+        ],
     );
     assert!(load.is_moved(), "{}", load.mask());
     // Viewers look at the default journal.
@@ -50,10 +52,7 @@ fn applied_changes_are_explained_and_reverted() {
         "by homenode affinity to {}; it had {before}, which `revert` gives back",
         load.mask()
     );
-    assert!(
-        text.contains(&set) && text.contains("stays: it is where policy single-core wants it"),
-        "{text}"
-    );
+    says(&text, &[&set, "stays: it is where policy single-core wants it"]);
     let text = shown(&mut load.affinity(&["apply", LONG_ENOUGH]));
     assert!(text.starts_with("nothing to move: "), "{text}");
 
@@ -62,9 +61,12 @@ fn applied_changes_are_explained_and_reverted() {
         text.starts_with("2 values restored\n") && text.contains(&format!("\n  thread {id} (hn")),
         "{text}"
     );
-    assert!(
-        text.contains(&format!("thread {child} (")) && text.contains("), which has inherited its mask: restored"),
-        "{text}"
+    says(
+        &text,
+        &[
+            &format!("thread {child} ("),
+            "), which has inherited its mask: restored",
+        ],
     );
     assert_eq!((load.mask(), mask(child)), (before.clone(), before));
     assert_eq!(changes_seen(), 0, "the change is no longer in force");
@@ -111,10 +113,8 @@ fn values_that_another_program_changed_are_not_reverted() {
         .output();
     assert!(status.unwrap().status.success());
     let text = shown(&mut load.affinity(&["revert"]));
-    assert!(
-        text.starts_with("0 values restored; 1 left alone") && text.contains("another program has set"),
-        "{text}"
-    );
+    assert!(text.starts_with("0 values restored; 1 left alone"), "{text}");
+    says(&text, &["another program has set"]);
     assert_eq!(load.mask(), other);
 }
 
@@ -138,10 +138,7 @@ fn a_foreign_or_damaged_journal_is_refused_and_kept() {
         let output = load.affinity(&["plan", BRIEFLY]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let said = super::harness::text(output.stderr);
-        assert!(
-            said.contains(problem) && said.contains("count as another program's"),
-            "{said}"
-        );
+        says(&said, &[problem, "count as another program's"]);
         assert_eq!(fs::read_to_string(&journal).unwrap(), text);
     }
     fs::write(&journal, ours).unwrap();
@@ -187,10 +184,8 @@ fn an_unwritable_journal_fails_before_any_change() {
         return;
     };
     let said = text(output.stderr);
-    assert!(
-        output.status.code() == Some(1) && said.contains("/nowhere/journal") && said.contains("run it as root"),
-        "{said}"
-    );
+    assert!(output.status.code() == Some(1), "{said}");
+    says(&said, &["/nowhere/journal", "run it as root"]);
 }
 
 /// A small file system of its own, in a namespace of mounts that nobody else sees.
@@ -274,10 +269,7 @@ fn irqbalance_is_reported_unless_overridden() {
     let text = shown(&mut load.affinity(&["plan", BRIEFLY]));
     process.kill().unwrap();
     process.wait().unwrap();
-    assert!(
-        respected.contains("irqbalance (process ") && respected.contains("systemctl stop"),
-        "{respected}"
-    );
+    says(&respected, &["irqbalance (process ", "systemctl stop"]);
     assert!(!overridden.contains("irqbalance"), "{overridden}");
     assert!(!text.contains("irqbalance (process "), "{text}");
 }

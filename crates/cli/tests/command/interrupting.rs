@@ -17,9 +17,9 @@ fn drain(dir: &Path, member: u16) -> Child {
 fn assert_interrupted(output: &Output) {
     let said = describe(output);
     assert_eq!(output.status.code(), Some(130), "{said}");
-    assert!(
-        said.contains("the server finishes the request if it has begun") && said.contains("homenode status"),
-        "{said}"
+    says(
+        &said,
+        &["the server finishes the request if it has begun", "homenode status"],
     );
 }
 

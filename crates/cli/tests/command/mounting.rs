@@ -104,11 +104,7 @@ fn a_mover_without_work_says_so() {
         .arg(&dir)
         .output()
         .unwrap();
-    assert!(
-        describe(&output).contains("mover on: nothing to do"),
-        "{}",
-        describe(&output)
-    );
+    says(&describe(&output), &["mover on: nothing to do"]);
     down(&dir);
 }
 

@@ -174,10 +174,7 @@ fn members_of_the_group_look_and_change_nothing() {
         .unwrap();
     let said = describe(&output);
     assert!(output.status.success(), "{said}");
-    assert!(
-        said.contains("only root may do that") && said.contains("750 64999\n660 64999\n"),
-        "{said}"
-    );
+    says(&said, &["only root may do that", "750 64999\n660 64999\n"]);
     assert!(said.contains("\n700 0\n"), "{said}");
     for (look, report) in [("status", "/pools/0"), ("top", "/pools/0/report")] {
         let users = |who: &str| {

@@ -67,15 +67,9 @@ fn up_write_read_status_down() {
     assert_eq!(status["fuse"]["panics"], 0);
 
     let text = succeed(homenode(["status"]).arg(dir.join("file")));
-    assert!(
-        text.contains(dir.to_str().unwrap()) && text.contains("candidate") && text.contains("0 panics"),
-        "{text}"
-    );
+    says(&text, &[dir.to_str().unwrap(), "candidate", "0 panics"]);
     assert!(text.starts_with("health: ok\n"), "{text}");
-    assert!(
-        text.contains("\nlocal: ") && text.contains(" resident, of that "),
-        "{text}"
-    );
+    says(&text, &["\nlocal: ", " resident, of that "]);
     assert_eq!(status["problems"], json!([]));
     let memory = &status["server_memory"];
     assert!(

@@ -81,10 +81,7 @@ fn a_volume_larger_than_its_pool_is_reported() {
         let output = volume(verb, pool.join("v"), &["--size", size]).output().unwrap();
         assert!(output.status.success(), "{}", describe(&output));
         let message = String::from_utf8(output.stderr).unwrap();
-        assert!(
-            message.contains("larger than its pool") && message.contains("writes fail"),
-            "{message}"
-        );
+        says(&message, &["larger than its pool", "writes fail"]);
     }
     down(&pool);
 }

@@ -2,6 +2,9 @@
 #![allow(dead_code, reason = "each test needs some of it")]
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
+mod says;
+
+pub(crate) use says::says;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;

@@ -1,6 +1,7 @@
 //! The example, all keys, and mistakes.
 
 use super::*;
+use crate::says::says;
 use homenode_policy::affinity::Cost;
 use std::collections::BTreeMap;
 
@@ -172,10 +173,7 @@ fn a_link_to_a_missing_default_configuration_is_an_error() {
     assert_eq!(read_default(&path), Ok(None));
     std::os::unix::fs::symlink("missing", &path).unwrap();
     let told = read_default(&path).unwrap_err().to_string();
-    assert!(
-        told.contains(path.to_str().unwrap()) && told.contains("is a link"),
-        "{told}"
-    );
+    says(&told, &[path.to_str().unwrap(), "is a link"]);
 }
 
 #[test]

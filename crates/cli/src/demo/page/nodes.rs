@@ -213,6 +213,7 @@ pub(super) fn distances(topology: &Topology) -> String {
 mod tests {
     use super::*;
     use crate::demo::page::sample;
+    use crate::says::says;
 
     #[test]
     fn every_node_has_a_card_and_its_distances() {
@@ -220,10 +221,7 @@ mod tests {
             let outcome = sample::outcome(machine);
             let text = cards(&outcome);
             assert_eq!(text.matches("<li>").count(), nodes, "{text}");
-            assert!(
-                text.contains("4 MiB of 1.0 GiB") && text.contains("style=\"width:0.3%\""),
-                "{text}"
-            );
+            says(&text, &["4 MiB of 1.0 GiB", "style=\"width:0.3%\""]);
             let cells = distances(&outcome.topology).matches("shade").count() / 2;
             assert_eq!(cells, if nodes == 1 { 0 } else { nodes * nodes });
         }
@@ -238,10 +236,7 @@ mod tests {
         );
         let accesses = accesses(&outcome);
         assert!(accesses.contains("<b class=\"near\">75.0\u{a0}%</b>"), "{accesses}");
-        assert!(
-            accesses.contains("<b class=\"far\">25.0\u{a0}%</b>") && accesses.contains("2 MiB of node 1’s"),
-            "{accesses}"
-        );
+        says(&accesses, &["<b class=\"far\">25.0\u{a0}%</b>", "2 MiB of node 1’s"]);
         assert!(places(&outcome).contains("<b class=\"far\">4 MiB</b>"));
     }
 }

@@ -77,10 +77,7 @@ fn used_or_unsuitable_disks_are_refused_and_unchanged() {
     drop(holder);
     let told = fail(1, &mut create(&pools, &[&two], ""));
     let own = format!("({})", std::process::id());
-    assert!(
-        told.contains("another command works on it; open in") && told.contains(&own),
-        "{told}"
-    );
+    says(&told, &["another command works on it; open in", &own]);
     drop(exclusive);
     assert!(fs::read(pools.path("disk")).unwrap() == before, "the disk was written");
     let small = Disk::new(&pools, "small", 8 * MIB, &[]);
@@ -285,10 +282,7 @@ fn unreadable_bytes_are_errors_and_status_counts_them() {
     let errno = fs::read(mount.join("large")).unwrap_err().raw_os_error();
     assert_eq!(errno, Some(rustix::io::Errno::IO.raw_os_error()));
     let told = pools.run("status mount");
-    assert!(
-        told.contains("member 0 has failed") && told.contains("times to read or write"),
-        "{told}"
-    );
+    says(&told, &["member 0 has failed", "times to read or write"]);
     assert!(status(&mount)["members"][0]["errors"].as_u64().unwrap() > 0);
     kill_server(&mount, Signal::KILL);
 }

@@ -218,16 +218,17 @@ fn metrics_are_served_on_local_addresses() {
     let done = "homenode_affinity_actions_total{kind=\"thread\",outcome=\"done\"} 1\n";
     wait_until("counted", || ask().contains(done));
     let answer = ask();
-    for part in [
-        "HTTP/1.1 200 OK\r\n",
-        "\nhomenode_affinity_changes{standing=\"in-force\"} 1\n",
-        "\nhomenode_affinity_periods_total{result=\"ok\"} ",
-        "\nhomenode_affinity_cpu_seconds_total 0.",
-        "\nhomenode_affinity_cost_bytes_per_second{when=\"now\"} ",
-        "\nhomenode_affinity_threads{class=\"disk\"} ",
-    ] {
-        assert!(answer.contains(part), "no {part} in {answer}");
-    }
+    says(
+        &answer,
+        &[
+            "HTTP/1.1 200 OK\r\n",
+            "\nhomenode_affinity_changes{standing=\"in-force\"} 1\n",
+            "\nhomenode_affinity_periods_total{result=\"ok\"} ",
+            "\nhomenode_affinity_cpu_seconds_total 0.",
+            "\nhomenode_affinity_cost_bytes_per_second{when=\"now\"} ",
+            "\nhomenode_affinity_threads{class=\"disk\"} ",
+        ],
+    );
     assert!(!answer.contains(&load.id().to_string()));
     assert!(daemon.end(Signal::TERM).success());
     assert!(!socket.exists());

@@ -135,14 +135,15 @@ fn configuration_errors_name_file_line_and_expected_value() {
         // The last line of each text is wrong.
         let line = text.lines().count();
         let written = text.lines().last().unwrap();
-        for part in [
-            "/etc/x.toml",
-            &format!("line {line}, "),
-            &format!("| {written}\n"),
-            expected,
-        ] {
-            assert!(message.contains(part), "{text}: {part}: {message}");
-        }
+        says(
+            &message,
+            &[
+                "/etc/x.toml",
+                &format!("line {line}, "),
+                &format!("| {written}\n"),
+                expected,
+            ],
+        );
     }
 }
 

@@ -19,7 +19,7 @@ mod members;
 mod metadata;
 mod namespace;
 mod open;
-mod placement;
+pub(crate) mod placement;
 mod rename;
 mod repair;
 mod restore;

@@ -301,11 +301,9 @@ impl Inner {
     /// Owner and mode of something new.
     pub(crate) fn new_inode(&self, mode: u32) -> NewInode {
         NewInode {
-            mode,
-            umask: 0,
             uid: self.owner.uid,
             gid: self.owner.gid,
-            rdev: 0,
+            ..NewInode::of_root(mode)
         }
     }
 
@@ -413,11 +411,9 @@ pub(crate) fn root_of(options: &PoolOptions) -> (Owner, NewInode) {
         gid: rustix::process::getegid().as_raw(),
     });
     let root = NewInode {
-        mode: TYPE_DIRECTORY | options.root_mode.unwrap_or(0o755),
-        umask: 0,
         uid: owner.uid,
         gid: owner.gid,
-        rdev: 0,
+        ..NewInode::of_root(TYPE_DIRECTORY | options.root_mode.unwrap_or(0o755))
     };
     (owner, root)
 }

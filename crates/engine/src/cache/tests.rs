@@ -6,9 +6,10 @@ mod tail;
 mod together;
 
 use super::*;
+use crate::CpuId;
+use crate::fs::placement::tests::{NoTime, ROOT, machine};
 use crate::fs::{Asking, Fs, NewInode};
-use crate::pool::{Machine, MemberKind};
-use crate::{Clock, CpuId};
+use crate::pool::MemberKind;
 use crate::{FrameWrite, Transfer};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -18,13 +19,7 @@ const FRAMES: MemberId = MemberId(2048);
 /// Blocks of a disk beside others.
 const DISK_BLOCKS: usize = 16_384;
 
-const NEW: NewInode = NewInode {
-    mode: 0o100_644,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-    rdev: 0,
-};
+const NEW: NewInode = NewInode::of_root(0o100_644);
 
 /// Bytes of frames and of a disk, which tells what was asked of it.
 #[derive(Clone, Debug)]
@@ -296,12 +291,14 @@ fn index(blocks: u64) -> FrameIndex {
     FrameIndex::new(blocks).expect("the disk is small")
 }
 
-struct NoTime;
-
-impl Clock for NoTime {
-    fn now_ns(&self) -> i64 {
-        0
-    }
+/// A cache of `frames` over `disk`, on one node.
+fn cached_on(disk: &TestDisk, frames: u32) -> Cached<TestDisk> {
+    let slice = SliceOptions {
+        member: FRAMES,
+        node: NodeId(0),
+        frames,
+    };
+    Cached::new(disk.clone(), &[slice], &[vec![10]])
 }
 
 #[test]
@@ -338,12 +335,7 @@ fn a_node_takes_idle_frames_of_other_nodes() {
 
 #[test]
 fn who_tends_a_slice_interrupts_nobody_while_it_has_room() {
-    let slice = SliceOptions {
-        member: FRAMES,
-        node: NodeId(0),
-        frames: 1024,
-    };
-    let cached = Cached::new(TestDisk::new(1024, 8192), &[slice], &[vec![10]]);
+    let cached = cached_on(&TestDisk::new(1024, 8192), 1024);
     cached.add_disk(MemberId(0), NodeId(0), index(8192));
     let epoch = || cached.cache.as_ref().expect("it has one").epochs.now();
     // Whether it has room in the end.
@@ -376,27 +368,9 @@ fn asking(slot: &Slot) -> Asking<'_> {
 }
 
 fn filesystem_on(disk: TestDisk, frames: u32, blocks: u64) -> (Fs<Cached<TestDisk>, NoTime>, TestDisk) {
-    let slice = SliceOptions {
-        member: FRAMES,
-        node: NodeId(0),
-        frames,
-    };
-    let cached = Cached::new(disk.clone(), &[slice], &[vec![10]]);
+    let cached = cached_on(&disk, frames);
     cached.add_disk(MemberId(0), NodeId(0), index(blocks));
-    let machine = Machine {
-        cpu_nodes: vec![NodeId(0)],
-        nodes: vec![NodeId(0)],
-        latency: vec![vec![10]],
-        files_max: 10,
-    };
-    let root = NewInode {
-        mode: 0o755,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-    };
-    let fs = Fs::new(&machine, cached, NoTime, root);
+    let fs = Fs::new(&machine(NodeId(0)), cached, NoTime, ROOT);
     fs.pool()
         .add(MemberKind::Dram, NodeId(0), blocks)
         .expect("the pool may have a member");
@@ -459,14 +433,9 @@ fn readers_of_a_disk_go_on_while_another_one_never_answers() {
     const FRAMES_OF_CACHE: u32 = 2048;
     const BLOCKS: u64 = 16_384;
     let [sound, hung] = [MemberId(0), MemberId(1)];
-    let slice = SliceOptions {
-        member: FRAMES,
-        node: NodeId(0),
-        frames: FRAMES_OF_CACHE,
-    };
     let begun = Some(Mutex::default());
     let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, usize::try_from(BLOCKS).expect("small"), begun);
-    let cached = Cached::new(disk.clone(), &[slice], &[vec![10]]);
+    let cached = cached_on(&disk, FRAMES_OF_CACHE);
     for member in [sound, hung] {
         cached.add_disk(member, NodeId(0), index(BLOCKS));
     }

@@ -93,6 +93,20 @@ pub struct NewInode {
     pub rdev: u32,
 }
 
+impl NewInode {
+    /// An inode of root, with all permission bits of `mode`.
+    #[must_use]
+    pub const fn of_root(mode: u32) -> Self {
+        Self {
+            mode,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+        }
+    }
+}
+
 /// Kind of place that [`super::Fs::seek`] looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {

@@ -87,11 +87,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Err(Error::NotFound);
         }
         let new = NewInode {
-            mode: SYMLINK | 0o777,
-            umask: 0,
             uid,
             gid,
-            rdev: 0,
+            ..NewInode::of_root(SYMLINK | 0o777)
         };
         self.make(dir, Some(name), new, Body::Symlink(target.into()))
     }

@@ -235,13 +235,14 @@ const IDLE_PASSES_YIELDING: u32 = 100;
 const IDLE_PAUSE: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
-pub(in crate::fs) mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::fs::NewInode;
+    use crate::log::{LogOptions, MemberRecord, PoolName};
     use crate::pool::{Machine, MemberKind};
     use crate::{Block, CpuId, MemoryError, Starved};
 
-    pub(in crate::fs) struct NoBytes;
+    pub(crate) struct NoBytes;
 
     impl Memory for NoBytes {
         fn load(&self, _from: Block, _offset: usize, _to: &mut [u8]) -> std::result::Result<(), MemoryError> {
@@ -261,7 +262,7 @@ pub(in crate::fs) mod tests {
         }
     }
 
-    pub(in crate::fs) struct NoTime;
+    pub(crate) struct NoTime;
 
     impl Clock for NoTime {
         fn now_ns(&self) -> i64 {
@@ -270,7 +271,7 @@ pub(in crate::fs) mod tests {
     }
 
     /// A machine of this node alone.
-    pub(in crate::fs) fn machine(node: NodeId) -> Machine {
+    pub(crate) fn machine(node: NodeId) -> Machine {
         Machine {
             cpu_nodes: vec![node],
             nodes: vec![node],
@@ -279,13 +280,28 @@ pub(in crate::fs) mod tests {
         }
     }
 
-    pub(in crate::fs) const ROOT: NewInode = NewInode {
-        mode: 0o755,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-    };
+    pub(crate) const ROOT: NewInode = NewInode::of_root(0o755);
+
+    /// A new durable pool of one member on that machine.
+    pub(crate) fn durable_pool(segment_blocks: u32) -> Fs<NoBytes, NoTime> {
+        let options = LogOptions {
+            uuid: 1,
+            name: PoolName::default(),
+            nonce: 1,
+            witness: 1,
+            history: 1,
+            segment_blocks,
+            metadata_bytes_max: u64::MAX,
+            slack_bytes: 1 << 20,
+        };
+        let member = MemberRecord {
+            id: MemberId(0),
+            kind: MemberKind::File,
+            blocks: 4096,
+        };
+        let node = NodeId(0);
+        Fs::format(&machine(node), NoBytes, NoTime, ROOT, options, &[(member, node)]).expect("it has room")
+    }
 
     /// A filesystem without members on such a machine.
     fn filesystem(node: NodeId) -> Fs<NoBytes, NoTime> {

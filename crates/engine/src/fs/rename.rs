@@ -96,11 +96,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Err(Error::Invalid);
         }
         let new = NewInode {
-            mode: CHARACTER_DEVICE,
-            umask: 0,
             uid,
             gid,
-            rdev: 0,
+            ..NewInode::of_root(CHARACTER_DEVICE)
         };
         // It gets its name with the rename. Its own memory is counted before: nothing is refused once the rename has begun.
         from.directory()?;

@@ -140,56 +140,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
 #[cfg(test)]
 mod tests {
-    use crate::fs::placement::tests::{NoBytes, NoTime};
-    use crate::fs::{Error, Fs, Inode, NewInode, XattrMode};
-    use crate::log::{LogOptions, MemberRecord, PoolName};
-    use crate::pool::{Machine, MemberKind};
-    use crate::{Block, MemberId, NodeId};
+    use crate::fs::placement::tests::durable_pool;
+    use crate::fs::{Error, Inode, NewInode, XattrMode};
+    use crate::{Block, MemberId};
 
     const SEGMENT_BLOCKS: u32 = 64;
 
-    const FILE: NewInode = NewInode {
-        mode: 0o100_644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-    };
-
-    fn new_pool() -> Fs<NoBytes, NoTime> {
-        let node = NodeId(0);
-        let machine = Machine {
-            cpu_nodes: vec![node],
-            nodes: vec![node],
-            latency: vec![vec![10]],
-            files_max: 10,
-        };
-        let root = NewInode {
-            mode: 0o040_755,
-            ..FILE
-        };
-        let options = LogOptions {
-            uuid: 1,
-            name: PoolName::default(),
-            nonce: 1,
-            witness: 1,
-            history: 1,
-            segment_blocks: SEGMENT_BLOCKS,
-            metadata_bytes_max: u64::MAX,
-            slack_bytes: 1 << 20,
-        };
-        let member = MemberRecord {
-            id: MemberId(0),
-            kind: MemberKind::File,
-            blocks: 4096,
-        };
-        Fs::format(&machine, NoBytes, NoTime, root, options, &[(member, node)]).expect("it has room")
-    }
+    const FILE: NewInode = NewInode::of_root(0o100_644);
 
     /// The last group of some of the snapshots needs another segment for itself alone.
     #[test]
     fn snapshots_of_any_length_without_room_are_told_from_failures() {
-        let fs = new_pool();
+        let fs = durable_pool(SEGMENT_BLOCKS);
         let journal = fs.journal.as_deref().expect("a durable pool has a log");
         let slot = fs.slots().claim().expect("the first slot is free");
         let [large, last] = [b"a", b"b"].map(|name| fs.create(&fs.root(), name, FILE).expect("there is room"));
@@ -228,7 +190,7 @@ mod tests {
 
     #[test]
     fn fewer_but_larger_segments_may_have_room_for_a_snapshot() {
-        let fs = new_pool();
+        let fs = durable_pool(SEGMENT_BLOCKS);
         let journal = fs.journal.as_deref().expect("a durable pool has a log");
         let place = Block::new(MemberId(0), 100);
         *journal.spare.lock() = vec![(place, SEGMENT_BLOCKS / 4); 20];

@@ -190,13 +190,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 self.unkeep(&inode);
             }
         }
-        let new = NewInode {
-            mode: REGULAR | 0o444,
-            umask: 0,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-        };
+        let new = NewInode::of_root(REGULAR | 0o444);
         let inode = self.tmpfile(&self.root(), new)?;
         // Its pin would end with a mount.
         let kept = self.keep(&inode);

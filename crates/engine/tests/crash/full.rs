@@ -10,13 +10,7 @@ const THREADS: usize = 64;
 const ROUNDS: usize = 60;
 
 pub(crate) fn file() -> NewInode {
-    NewInode {
-        mode: 0o100_644,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-    }
+    NewInode::of_root(0o100_644)
 }
 
 /// Whether a pool may refuse something so when it is full.

@@ -203,11 +203,9 @@ pub(crate) fn newest_superblock(bytes: &[u8]) -> Result<Superblock, NotGathered>
 
 fn new(mode: u32) -> NewInode {
     NewInode {
-        mode,
-        umask: 0,
         uid: 3,
         gid: 4,
-        rdev: 0,
+        ..NewInode::of_root(mode)
     }
 }
 

@@ -200,13 +200,7 @@ pub(crate) fn directory(permissions: u32) -> NewInode {
 }
 
 pub(crate) fn of_mode(mode: u32) -> NewInode {
-    NewInode {
-        mode,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-    }
+    NewInode::of_root(mode)
 }
 
 /// A new file in the root directory, pinned once.

@@ -117,13 +117,7 @@ fn responder_with(nodes: u16, blocks: usize) -> TestResponder {
         latency: vec![vec![10; count]; count],
         files_max: 200,
     };
-    let root = NewInode {
-        mode: 0o755,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-    };
+    let root = NewInode::of_root(0o755);
     let fs = Fs::new(
         &machine,
         Bytes(Mutex::new(vec![0xDB; blocks * BLOCK_BYTES])),

@@ -189,13 +189,7 @@ impl Host for TestHost {
 
 pub(crate) type TestFs = Fs<TestMemory, TestClock>;
 
-const ROOT: NewInode = NewInode {
-    mode: 0o755,
-    umask: 0,
-    uid: 0,
-    gid: 0,
-    rdev: 0,
-};
+const ROOT: NewInode = NewInode::of_root(0o755);
 
 fn machine() -> Machine {
     Machine {

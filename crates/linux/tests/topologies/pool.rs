@@ -115,13 +115,7 @@ impl World {
 }
 
 fn new_inode(mode: u32) -> NewInode {
-    NewInode {
-        mode,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-    }
+    NewInode::of_root(mode)
 }
 
 /// The first CPU of each node that has any.

@@ -214,12 +214,7 @@ fn a_read_that_is_begun_while_its_disk_goes_keeps_no_frame_and_no_reader() {
 /// A thread that found blocks away before a drain moved them may read them from the old disk at any time.
 #[test]
 fn frames_that_are_filled_while_their_disk_goes_are_not_lost() {
-    let slice = SliceOptions {
-        member: FRAMES,
-        node: NodeId(0),
-        frames: FRAMES_OF_CACHE,
-    };
-    let cached = Cached::new(TestDisk::new(FRAMES_OF_CACHE as usize, 16_384), &[slice], &[vec![10]]);
+    let cached = cached_on(&TestDisk::new(FRAMES_OF_CACHE as usize, 16_384), FRAMES_OF_CACHE);
     let free = || cached.cache_status().slices[0].free_bytes / 4096;
     let before = free();
     for number in 0..200 {
@@ -303,12 +298,7 @@ fn streams_keep_their_frames_adjacent() {
 fn large_requests_join_frames_that_single_blocks_have_scattered() {
     const FRAMES_OF_SLICE: u32 = 4096;
     let disk = TestDisk::with_way(FRAMES_OF_SLICE as usize, 16_384, Some(Mutex::default()));
-    let slice = SliceOptions {
-        member: FRAMES,
-        node: NodeId(0),
-        frames: FRAMES_OF_SLICE,
-    };
-    let cached = Cached::new(disk, &[slice], &[vec![10]]);
+    let cached = cached_on(&disk, FRAMES_OF_SLICE);
     cached.add_disk(MemberId(0), NodeId(0), index(16_384));
     let pieces_of = |at: u64, blocks| {
         // Two epochs end the use of frames, and some are free then.
@@ -377,12 +367,7 @@ fn blocks_that_are_read_ahead_and_used_once_evict_no_others() {
     /// Blocks between the read of a block and its use: more than the window of the eviction has, and fewer than its small queue.
     const AHEAD: u64 = 256;
     let disk = TestDisk::with_way(FRAMES_OF_SLICE as usize, 16_384, Some(Mutex::default()));
-    let slice = SliceOptions {
-        member: FRAMES,
-        node: NodeId(0),
-        frames: FRAMES_OF_SLICE,
-    };
-    let cached = Cached::new(disk, &[slice], &[vec![10]]);
+    let cached = cached_on(&disk, FRAMES_OF_SLICE);
     cached.add_disk(MemberId(0), NodeId(0), index(1 << 17));
     let cache = cached.cache.as_ref().expect("it has one");
     let block = |at| Block::new(MemberId(0), at);
@@ -522,13 +507,8 @@ fn blocks_are_changed_without_a_free_slot() {
 
 #[test]
 fn who_tends_a_slice_waits_for_no_disk_that_never_answers() {
-    let slice = SliceOptions {
-        member: FRAMES,
-        node: NodeId(0),
-        frames: FRAMES_OF_CACHE,
-    };
     let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, 16_384, Some(Mutex::default()));
-    let cached = Arc::new(Cached::new(disk.clone(), &[slice], &[vec![10]]));
+    let cached = Arc::new(cached_on(&disk, FRAMES_OF_CACHE));
     let hung = MemberId(1);
     for member in [MemberId(0), hung] {
         cached.add_disk(member, NodeId(0), index(16_384));

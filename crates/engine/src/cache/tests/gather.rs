@@ -12,12 +12,7 @@ fn a_stream_beside_a_scattered_hot_set_gets_adjacent_frames() {
     for (at, block) in disk.0.disk.lock().chunks_exact_mut(BLOCK_BYTES).enumerate() {
         block[..8].copy_from_slice(&at.to_le_bytes());
     }
-    let slice = SliceOptions {
-        member: FRAMES,
-        node: NodeId(0),
-        frames: FRAMES_OF_SLICE,
-    };
-    let cached = Cached::new(disk.clone(), &[slice], &[vec![10]]);
+    let cached = cached_on(&disk, FRAMES_OF_SLICE);
     cached.add_disk(MemberId(0), NodeId(0), index(1 << 17));
     let (mut missed, mut pieces) = (0, 0);
     let mut fetch = |at: u64, blocks: u64| {
@@ -81,13 +76,8 @@ fn a_stream_beside_a_scattered_hot_set_gets_adjacent_frames() {
 #[test]
 fn a_block_that_is_moved_may_be_wanted_stored_or_cut_away_meanwhile() {
     const MOVED: Block = Block::new(MemberId(0), 5);
-    let slice = SliceOptions {
-        member: FRAMES,
-        node: NodeId(0),
-        frames: FRAMES_OF_CACHE,
-    };
     let disk = TestDisk::new(FRAMES_OF_CACHE as usize, 16_384);
-    let cached = Arc::new(Cached::new(disk.clone(), &[slice], &[vec![10]]));
+    let cached = Arc::new(cached_on(&disk, FRAMES_OF_CACHE));
     cached.add_disk(MemberId(0), NodeId(0), index(16_384));
     let cache = cached.cache.as_ref().expect("it has one");
     let first_byte = || {
@@ -208,13 +198,8 @@ fn a_move_without_a_place_changes_nothing(cached: &Cached<TestDisk>, hot: Block)
 
 #[test]
 fn frames_of_blocks_that_are_moved_while_their_disk_goes_are_not_lost() {
-    let slice = SliceOptions {
-        member: FRAMES,
-        node: NodeId(0),
-        frames: FRAMES_OF_CACHE,
-    };
     let disk = TestDisk::new(FRAMES_OF_CACHE as usize, 16_384);
-    let cached = Cached::new(disk.clone(), &[slice], &[vec![10]]);
+    let cached = cached_on(&disk, FRAMES_OF_CACHE);
     let cache = cached.cache.as_ref().expect("it has one");
     let free = || cached.cache_status().slices[0].free_bytes / 4096;
     let before = free();

@@ -18,12 +18,7 @@ enum End {
 /// A cache whose tail has two blocks.
 fn cached() -> (Cached<TestDisk>, TestDisk) {
     let disk = TestDisk::new(8, 64);
-    let slice = SliceOptions {
-        member: FRAMES,
-        node: NodeId(0),
-        frames: 8,
-    };
-    let cached = Cached::new(disk.clone(), &[slice], &[vec![10]]);
+    let cached = cached_on(&disk, 8);
     cached.add_disk(MemberId(0), NodeId(0), index(64));
     (cached, disk)
 }

@@ -10,12 +10,7 @@ const GAP: u64 = 50;
 fn cached(runs: u64) -> (Cached<TestDisk>, TestDisk, Vec<(Block, usize)>) {
     let frames = 1024;
     let disk = TestDisk::new(frames as usize, usize::try_from(BLOCKS).expect("small"));
-    let slice = SliceOptions {
-        member: FRAMES,
-        node: NodeId(0),
-        frames,
-    };
-    let cached = Cached::new(disk.clone(), &[slice], &[vec![10]]);
+    let cached = cached_on(&disk, frames);
     cached.add_disk(MemberId(0), NodeId(0), index(BLOCKS));
     let stretches = (0..runs).map(|run| (Block::new(MemberId(0), run * GAP), 2 * BLOCK_BYTES));
     let stretches: Vec<(Block, usize)> = stretches.collect();

@@ -93,32 +93,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
 #[cfg(test)]
 mod tests {
-    use crate::fs::Fs;
-    use crate::fs::placement::tests::{NoBytes, NoTime, ROOT, machine};
-    use crate::log::{LogOptions, MemberRecord, PoolName};
-    use crate::pool::MemberKind;
-    use crate::{BLOCK_BYTES, MemberId, NodeId};
+    use crate::BLOCK_BYTES;
+    use crate::fs::placement::tests::durable_pool;
 
     #[test]
     fn a_change_may_wait_while_much_is_promised() {
         const SEGMENT_BLOCKS: u32 = 64;
-        let node = NodeId(0);
-        let options = LogOptions {
-            uuid: 1,
-            name: PoolName::default(),
-            nonce: 1,
-            witness: 1,
-            history: 1,
-            segment_blocks: SEGMENT_BLOCKS,
-            metadata_bytes_max: u64::MAX,
-            slack_bytes: 1 << 20,
-        };
-        let member = MemberRecord {
-            id: MemberId(0),
-            kind: MemberKind::File,
-            blocks: 4096,
-        };
-        let fs = Fs::format(&machine(node), NoBytes, NoTime, ROOT, options, &[(member, node)]).expect("it has room");
+        let fs = durable_pool(SEGMENT_BLOCKS);
         assert!(!fs.may_wait(false));
         let journal = fs.journal.as_deref().expect("a durable pool has a log");
         let much = journal.count(u64::from(SEGMENT_BLOCKS) * BLOCK_BYTES as u64);

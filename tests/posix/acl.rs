@@ -2,43 +2,22 @@
 
 use crate::actor::{ALICE, BOB, STAFF, apart, as_user};
 use crate::observe::{moved, permissions};
-use crate::stage::{assert_errno, edit, mode, open, stage};
+use crate::stage::{assert_errno, edit, mode, open, run, stage};
 use rustix::fs::{Access, OFlags, access, chmod};
 use std::path::Path;
 use std::process::Command;
 
 /// setfacl(1).
 fn set(path: &Path, arguments: &[&str]) {
-    let output = Command::new("setfacl")
-        .args(arguments)
-        .arg(path)
-        .output()
-        .expect("package acl");
-    assert!(
-        output.status.success(),
-        "setfacl {arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    run(Command::new("setfacl").args(arguments).arg(path));
 }
 
 /// getfacl(1): entries, one a word, without comments.
 fn list(path: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("getfacl");
-    command
-        .args(["--numeric", "--omit-header", "--absolute-names", "--no-effective"])
-        .args(arguments)
-        .arg(path);
-    let output = command.output().expect("package acl");
-    assert!(
-        output.status.success(),
-        "getfacl: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout)
-        .unwrap()
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
+    command.args(["--numeric", "--omit-header", "--absolute-names", "--no-effective"]);
+    let entries = run(command.args(arguments).arg(path));
+    entries.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn may(path: &Path, right: Access) -> bool {
@@ -206,11 +185,6 @@ fn a_copy_keeps_the_list() {
     let stage = stage!();
     let path = stage.file("f", []);
     set(&path, &["-m", &format!("u:{ALICE}:rw,g:{STAFF}:r")]);
-    let status = Command::new("cp")
-        .arg("-a")
-        .args([&path, &stage.at("copy")])
-        .status()
-        .unwrap();
-    assert!(status.success());
+    run(Command::new("cp").arg("-a").args([&path, &stage.at("copy")]));
     assert_eq!(list(&path, &[]), list(&stage.at("copy"), &[]));
 }

@@ -3,12 +3,12 @@
 mod open_file;
 
 use crate::actor::{Actor, refusal};
-use crate::stage::{edit, eventually, last_errno, open, stage};
+use crate::stage::{Stage, edit, eventually, last_errno, open, stage};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Which lock, and whether to take it, wait for it or ask who is in the way.
@@ -69,28 +69,20 @@ impl Range {
         Self { kind, start, length }
     }
 
+    fn of(kind: i32, start: i64, length: i64) -> Self {
+        Self { kind, start, length }
+    }
+
     fn write(start: i64, length: i64) -> Self {
-        Self {
-            kind: libc::F_WRLCK,
-            start,
-            length,
-        }
+        Self::of(libc::F_WRLCK, start, length)
     }
 
     fn read(start: i64, length: i64) -> Self {
-        Self {
-            kind: libc::F_RDLCK,
-            start,
-            length,
-        }
+        Self::of(libc::F_RDLCK, start, length)
     }
 
     fn unlock(start: i64, length: i64) -> Self {
-        Self {
-            kind: libc::F_UNLCK,
-            start,
-            length,
-        }
+        Self::of(libc::F_UNLCK, start, length)
     }
 
     /// Makes the call; a test returns the lock that is in the way.
@@ -109,15 +101,9 @@ impl Range {
         }
         let kind = i32::from(lock.l_type);
         let tested = matches!(call, Call::ProcessTest | Call::FileTest);
-        let range = Self {
-            kind,
-            start: lock.l_start,
-            length: lock.l_len,
-        };
-        Ok((tested && kind != libc::F_UNLCK).then_some(Found {
-            range,
-            process: lock.l_pid,
-        }))
+        let range = Self::of(kind, lock.l_start, lock.l_len);
+        let process = lock.l_pid;
+        Ok((tested && kind != libc::F_UNLCK).then_some(Found { range, process }))
     }
 }
 
@@ -133,130 +119,126 @@ fn busy() -> String {
     refusal(Errno::AGAIN)
 }
 
-/// An actor with the file open.
-fn rival(path: &Path) -> Actor {
-    let mut actor = Actor::start();
-    assert_eq!(actor.ask(&format!("open {}", path.display())), "ok");
-    actor
+/// A file that this process has open, and so has a rival.
+struct Scene {
+    path: PathBuf,
+    file: OwnedFd,
+    rival: Actor,
+    // Removed last.
+    _stage: Stage,
+}
+
+impl Scene {
+    fn new(stage: Stage) -> Self {
+        let path = stage.file("f", []);
+        let mut rival = Actor::start();
+        assert_eq!(rival.ask(&format!("open {}", path.display())), "ok");
+        Self {
+            file: edit(&path),
+            rival,
+            path,
+            _stage: stage,
+        }
+    }
+
+    /// Has the rival make a call on the file, and returns the answer.
+    fn ask(&mut self, call: &str) -> String {
+        self.tell(call);
+        self.rival.answer()
+    }
+
+    fn tell(&mut self, call: &str) {
+        self.rival.tell(&format!("{call} {}", self.path.display()));
+    }
+
+    /// Makes a call on the file in this process.
+    fn own(&self, range: Range, call: Call) -> Result<Option<Found>, Errno> {
+        range.request(&self.file, call)
+    }
 }
 
 #[test]
 fn write_locks_of_two_processes_conflict_where_they_overlap() {
-    let stage = stage!();
-    let path = stage.file("f", [0; 100]);
-    let file = edit(&path);
-    let mut rival = rival(&path);
-    Range::write(10, 20).request(&file, Call::Process).unwrap();
-    let shown = path.display();
-    assert_eq!(rival.ask(&format!("lock process write 29 1 {shown}")), busy());
-    assert_eq!(rival.ask(&format!("lock process read 0 11 {shown}")), busy());
-    assert_eq!(rival.ask(&format!("lock process write 30 10 {shown}")), "ok");
-    assert_eq!(rival.ask(&format!("lock process write 0 10 {shown}")), "ok");
+    let mut scene = Scene::new(stage!());
+    scene.own(Range::write(10, 20), Call::Process).unwrap();
+    assert_eq!(scene.ask("lock process write 29 1"), busy());
+    assert_eq!(scene.ask("lock process read 0 11"), busy());
+    assert_eq!(scene.ask("lock process write 30 10"), "ok");
+    assert_eq!(scene.ask("lock process write 0 10"), "ok");
     let me = std::process::id();
-    assert_eq!(
-        rival.ask(&format!("lock process-test write 0 0 {shown}")),
-        format!("write 10 20 {me}")
-    );
-    let found = Range::write(25, 0).request(&file, Call::ProcessTest).unwrap().unwrap();
-    assert_eq!(
-        found,
-        Found {
-            range: Range::write(30, 10),
-            process: rival.id()
-        }
-    );
+    assert_eq!(scene.ask("lock process-test write 0 0"), format!("write 10 20 {me}"));
+    let found = scene.own(Range::write(25, 0), Call::ProcessTest).unwrap().unwrap();
+    assert_eq!((found.range, found.process), (Range::write(30, 10), scene.rival.id()));
 }
 
 #[test]
 fn read_locks_are_shared_and_keep_writers_out() {
-    let stage = stage!();
-    let path = stage.file("f", [0; 100]);
-    let file = edit(&path);
-    let mut rival = rival(&path);
-    let shown = path.display();
-    Range::read(0, 0).request(&file, Call::Process).unwrap();
-    assert_eq!(rival.ask(&format!("lock process read 0 0 {shown}")), "ok");
-    assert_eq!(rival.ask(&format!("lock process write 5 1 {shown}")), busy());
-    assert_eq!(Range::write(5, 1).request(&file, Call::Process), Err(Errno::AGAIN));
-    assert_eq!(rival.ask(&format!("lock process unlock 0 0 {shown}")), "ok");
-    Range::write(5, 1).request(&file, Call::Process).unwrap();
+    let mut scene = Scene::new(stage!());
+    scene.own(Range::read(0, 0), Call::Process).unwrap();
+    assert_eq!(scene.ask("lock process read 0 0"), "ok");
+    assert_eq!(scene.ask("lock process write 5 1"), busy());
+    assert_eq!(scene.own(Range::write(5, 1), Call::Process), Err(Errno::AGAIN));
+    assert_eq!(scene.ask("lock process unlock 0 0"), "ok");
+    scene.own(Range::write(5, 1), Call::Process).unwrap();
 }
 
 #[test]
 fn unlocking_the_middle_splits_a_lock() {
-    let stage = stage!();
-    let path = stage.file("f", []);
-    let file = edit(&path);
-    let mut rival = rival(&path);
-    let shown = path.display();
-    Range::write(0, 100).request(&file, Call::Process).unwrap();
-    Range::unlock(40, 20).request(&file, Call::Process).unwrap();
-    assert_eq!(rival.ask(&format!("lock process write 40 20 {shown}")), "ok");
-    assert_eq!(rival.ask(&format!("lock process write 39 1 {shown}")), busy());
-    assert_eq!(rival.ask(&format!("lock process write 60 1 {shown}")), busy());
+    let mut scene = Scene::new(stage!());
+    scene.own(Range::write(0, 100), Call::Process).unwrap();
+    scene.own(Range::unlock(40, 20), Call::Process).unwrap();
+    assert_eq!(scene.ask("lock process write 40 20"), "ok");
+    assert_eq!(scene.ask("lock process write 39 1"), busy());
+    assert_eq!(scene.ask("lock process write 60 1"), busy());
 }
 
 #[test]
 fn closing_any_descriptor_drops_the_process_lock() {
-    let stage = stage!();
-    let path = stage.file("f", []);
-    let (file, other) = (edit(&path), edit(&path));
-    let mut rival = rival(&path);
-    let shown = path.display();
-    Range::write(0, 0).request(&file, Call::Process).unwrap();
-    assert_eq!(rival.ask(&format!("lock process write 0 0 {shown}")), busy());
+    let mut scene = Scene::new(stage!());
+    let other = edit(&scene.path);
+    scene.own(Range::write(0, 0), Call::Process).unwrap();
+    assert_eq!(scene.ask("lock process write 0 0"), busy());
     drop(other);
-    assert_eq!(rival.ask(&format!("lock process write 0 0 {shown}")), "ok");
+    assert_eq!(scene.ask("lock process write 0 0"), "ok");
 }
 
 #[test]
 fn death_releases_locks() {
-    let stage = stage!();
-    let path = stage.file("f", []);
-    let file = edit(&path);
-    let mut rival = rival(&path);
-    let shown = path.display();
-    assert_eq!(rival.ask(&format!("lock process write 0 50 {shown}")), "ok");
-    assert_eq!(rival.ask(&format!("lock file write 50 50 {shown}")), "ok");
-    assert_eq!(Range::write(0, 1).request(&file, Call::Process), Err(Errno::AGAIN));
-    assert_eq!(Range::write(99, 1).request(&file, Call::Process), Err(Errno::AGAIN));
-    rival.kill();
-    Range::write(0, 100).request(&file, Call::Process).unwrap();
+    let mut scene = Scene::new(stage!());
+    assert_eq!(scene.ask("lock process write 0 50"), "ok");
+    assert_eq!(scene.ask("lock file write 50 50"), "ok");
+    assert_eq!(scene.own(Range::write(0, 1), Call::Process), Err(Errno::AGAIN));
+    assert_eq!(scene.own(Range::write(99, 1), Call::Process), Err(Errno::AGAIN));
+    scene.rival.kill();
+    Range::write(0, 100).request(&scene.file, Call::Process).unwrap();
 }
 
 #[test]
 fn a_waiter_gets_the_lock_when_it_is_free() {
-    let stage = stage!();
-    let path = stage.file("f", []);
-    let file = edit(&path);
-    let mut rival = rival(&path);
-    Range::write(0, 10).request(&file, Call::Process).unwrap();
-    rival.tell(&format!("lock process-wait write 0 10 {}", path.display()));
+    let mut scene = Scene::new(stage!());
+    scene.own(Range::write(0, 10), Call::Process).unwrap();
+    scene.tell("lock process-wait write 0 10");
     std::thread::sleep(Duration::from_millis(50));
-    Range::unlock(0, 10).request(&file, Call::Process).unwrap();
-    assert_eq!(rival.answer(), "ok");
-    let found = Range::write(0, 10).request(&file, Call::ProcessTest).unwrap().unwrap();
-    assert_eq!(found.process, rival.id());
+    scene.own(Range::unlock(0, 10), Call::Process).unwrap();
+    assert_eq!(scene.rival.answer(), "ok");
+    let found = scene.own(Range::write(0, 10), Call::ProcessTest).unwrap().unwrap();
+    assert_eq!(found.process, scene.rival.id());
 }
 
 #[test]
 fn a_deadlock_is_refused() {
-    let stage = stage!();
-    let path = stage.file("f", []);
-    let file = edit(&path);
-    let mut rival = rival(&path);
-    let shown = path.display();
-    Range::write(0, 1).request(&file, Call::Process).unwrap();
-    assert_eq!(rival.ask(&format!("lock process write 1 1 {shown}")), "ok");
-    rival.tell(&format!("lock process-wait write 0 1 {shown}"));
-    let rivals = format!(" {} ", rival.id());
+    let mut scene = Scene::new(stage!());
+    scene.own(Range::write(0, 1), Call::Process).unwrap();
+    assert_eq!(scene.ask("lock process write 1 1"), "ok");
+    scene.tell("lock process-wait write 0 1");
+    let rivals = format!(" {} ", scene.rival.id());
     let waits = |line: &str| line.contains("->") && line.contains(&rivals);
     eventually("the rival waits", || {
         std::fs::read_to_string("/proc/locks").unwrap().lines().any(waits)
     });
-    assert_eq!(Range::write(1, 1).request(&file, Call::ProcessWait), Err(Errno::DEADLK));
-    Range::unlock(0, 1).request(&file, Call::Process).unwrap();
-    assert_eq!(rival.answer(), "ok");
+    assert_eq!(scene.own(Range::write(1, 1), Call::ProcessWait), Err(Errno::DEADLK));
+    scene.own(Range::unlock(0, 1), Call::Process).unwrap();
+    assert_eq!(scene.rival.answer(), "ok");
 }
 
 #[test]

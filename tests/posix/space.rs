@@ -2,7 +2,7 @@
 
 use crate::mount;
 use crate::observe::{look, sectors, size};
-use crate::stage::{Stage, assert_errno, create, edit, eventually, read_at, stage, write_at};
+use crate::stage::{Stage, assert_errno, create, edit, eventually, read_at, run, stage, write_at};
 use rustix::fs::{OFlags, SeekFrom, ftruncate, seek, statvfs};
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -17,6 +17,12 @@ fn sparse(stage: &Stage) -> OwnedFd {
     // Last: a hole of a file that is large already may be filled in large pages.
     ftruncate(&fd, 1 << 20).unwrap();
     fd
+}
+
+/// Numbers that df(1) prints.
+fn df(stage: &Stage, options: &[&str]) -> Vec<u64> {
+    let text = run(Command::new("df").args(options).arg(stage.path()));
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
 #[test]
@@ -118,12 +124,8 @@ fn blocks_are_counted_in_units_of_512_bytes() {
 fn copying_a_sparse_file_keeps_it_sparse() {
     let stage = stage!();
     drop(sparse(&stage));
-    let status = Command::new("cp")
-        .arg("--sparse=auto")
-        .args([stage.at("sparse"), stage.at("copy")])
-        .status()
-        .unwrap();
-    assert!(status.success());
+    let mut copy = Command::new("cp");
+    run(copy.arg("--sparse=auto").args([stage.at("sparse"), stage.at("copy")]));
     assert!(sectors(stage.at("copy")) <= sectors(stage.at("sparse")));
     assert!(std::fs::read(stage.at("copy")).unwrap() == std::fs::read(stage.at("sparse")).unwrap());
 }
@@ -146,15 +148,10 @@ fn the_filesystem_reports_its_space() {
     let path = stage.file("f", vec![1; 10 << 20]);
     let full = statvfs(stage.path()).unwrap();
     assert_eq!(start.f_bfree - full.f_bfree, (10 << 20) / PAGE, "exact at rest");
-    let output = Command::new("df")
-        .args(["--output=used,avail", "-B1"])
-        .arg(stage.path())
-        .output()
-        .unwrap();
-    assert!(output.status.success());
-    let text = String::from_utf8(output.stdout).unwrap();
-    let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    assert_eq!(numbers, [(full.f_blocks - full.f_bfree) * PAGE, full.f_bavail * PAGE]);
+    assert_eq!(
+        df(&stage, &["--output=used,avail", "-B1"]),
+        [(full.f_blocks - full.f_bfree) * PAGE, full.f_bavail * PAGE]
+    );
     rustix::fs::unlink(&path).unwrap();
     eventually("all is free again", || {
         statvfs(stage.path()).unwrap().f_bfree == start.f_bfree
@@ -182,15 +179,10 @@ fn the_filesystem_counts_its_inodes() {
     rustix::fs::symlink("target", stage.at("l")).unwrap();
     rustix::fs::link(stage.at("a"), dir.join("second name")).unwrap();
     assert_eq!(used() - start, 5, "a directory, three files, a symbolic link");
-    let output = Command::new("df")
-        .args(["--output=iused,iavail"])
-        .arg(stage.path())
-        .output()
-        .unwrap();
-    assert!(output.status.success());
-    let text = String::from_utf8(output.stdout).unwrap();
-    let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    assert_eq!(numbers, [used(), statvfs(stage.path()).unwrap().f_ffree]);
+    assert_eq!(
+        df(&stage, &["--output=iused,iavail"]),
+        [used(), statvfs(stage.path()).unwrap().f_ffree]
+    );
     let held = crate::stage::open(stage.at("b"), OFlags::RDONLY).unwrap();
     rustix::fs::unlink(stage.at("b")).unwrap();
     assert_eq!(used() - start, 5, "open, so still there");

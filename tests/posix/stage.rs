@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -107,6 +108,13 @@ macro_rules! assert_errno {
     };
 }
 pub(crate) use assert_errno;
+
+/// Runs a program that must succeed; returns what it printed.
+pub(crate) fn run(command: &mut Command) -> String {
+    let output = command.output().expect("the program is installed");
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("the program prints UTF-8")
+}
 
 pub(crate) fn mode(bits: u32) -> Mode {
     Mode::from_raw_mode(bits)

@@ -1,5 +1,15 @@
 //! Durable pools: made, mounted, killed, put away and taken up again.
 
+/// [`Pools::to_mount`]; returns from the test where that is not possible.
+macro_rules! need_pools {
+    ($test:literal) => {
+        match $crate::command::durable::Pools::to_mount($test) {
+            Some(pools) => pools,
+            None => return,
+        }
+    };
+}
+
 mod disks;
 mod lost;
 mod squeezed;
@@ -63,17 +73,6 @@ impl Pools {
     }
 }
 
-/// Ends a server by a signal that it cannot treat.
-fn kill_server(mount: &Path, signal: Signal) {
-    let pid = server_pid(mount).unwrap();
-    rustix::process::kill_process(pid, signal).unwrap();
-    let asked = Instant::now();
-    while fs::metadata(format!("/proc/{}", pid.as_raw_pid())).is_ok() {
-        assert!(asked.elapsed() < Duration::from_secs(10), "the server does not end");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn a_pool_on_a_tmpfs_warns_that_it_lasts_until_reboot() {
     let pools = Pools::new("memory");
@@ -96,9 +95,7 @@ fn a_pool_on_a_tmpfs_warns_that_it_lasts_until_reboot() {
 
 #[test]
 fn options_in_the_file_of_a_pool_are_those_of_up() {
-    let Some((pools, mount)) = Pools::to_mount("options") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("options");
     pools.run("pool create tank a --size 32M");
     let known = pools.path("known/tank.toml");
     let text = fs::read_to_string(&known).unwrap();
@@ -168,9 +165,7 @@ fn options_in_the_file_of_a_pool_are_those_of_up() {
 
 #[test]
 fn a_pool_mounted_by_name_keeps_its_contents() {
-    let Some((pools, mount)) = Pools::to_mount("durable") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("durable");
     let made = pools.run("pool create tank a b --size 32M");
     assert!(made.contains("made pool tank"), "{made}");
     let used = fs::metadata(pools.path("a")).unwrap();
@@ -189,9 +184,9 @@ fn a_pool_mounted_by_name_keeps_its_contents() {
             assert!(told.contains(&notice), "{told}");
         }
         match round {
-            1 => kill_server(&mount, Signal::KILL),
+            1 => end_server(&mount, Signal::KILL),
             // As faults of mapped members come, but sent by somebody.
-            2 => kill_server(&mount, Signal::BUS),
+            2 => end_server(&mount, Signal::BUS),
             _ => down(&mount),
         }
     }
@@ -459,9 +454,7 @@ fn a_read_only_or_degraded_pool_can_be_read() {
 
 #[test]
 fn members_are_added_and_removed_while_the_pool_is_mounted() {
-    let Some((pools, mount)) = Pools::to_mount("durable-members") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("durable-members");
     pools.run("pool create keg a --size 32M");
     pools.run("up keg mount");
     let content: Vec<u8> = (0..9_000_000_u32).map(|at| (at % 251) as u8).collect();
@@ -508,9 +501,7 @@ fn members_are_added_and_removed_while_the_pool_is_mounted() {
 
 #[test]
 fn a_server_killed_during_a_drain_loses_nothing() {
-    let Some((pools, mount)) = Pools::to_mount("killed-drain") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("killed-drain");
     pools.run("pool create vat a b --size 128M");
     pools.run("up vat mount");
     let still: Vec<u8> = (0..90_000_000_u32).map(|at| (at % 251) as u8).collect();
@@ -545,7 +536,7 @@ fn a_server_killed_during_a_drain_loses_nothing() {
                     .starts_with("drain")
             });
             std::thread::sleep(Duration::from_millis(10 * round));
-            kill_server(&mount, Signal::KILL);
+            end_server(&mount, Signal::KILL);
             cut_short += u32::from(!drain.wait().unwrap().success());
             writer.join().unwrap()
         });
@@ -585,7 +576,7 @@ fn a_server_killed_during_a_drain_loses_nothing() {
     pools.run("pool add mount c");
     pools.run("pool drain mount 0");
     pools.run("pool remove mount 0");
-    kill_server(&mount, Signal::KILL);
+    end_server(&mount, Signal::KILL);
     down(&mount);
     pools.run("up vat mount");
     assert!(fs::read(mount.join("still")).unwrap() == still);

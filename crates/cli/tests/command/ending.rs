@@ -15,9 +15,7 @@ fn signals_end_the_server() {
         let scratch = Scratch::new("signal");
         let dir = scratch.dir("pool");
         up(&dir);
-        let pid = server_pid(&dir).unwrap();
-        signal(pid, sent);
-        wait_for_end(pid);
+        end_server(&dir, sent);
         assert_nothing_mounted(scratch.path());
         up(&dir);
         down(&dir);
@@ -101,9 +99,7 @@ fn kill_server(scratch: &Scratch) -> std::path::PathBuf {
     let dir = scratch.dir("pool");
     up(&dir);
     fs::write(dir.join("lost"), "x").unwrap();
-    let pid = server_pid(&dir).unwrap();
-    signal(pid, Signal::KILL);
-    wait_for_end(pid);
+    end_server(&dir, Signal::KILL);
     let error = fs::metadata(&dir).unwrap_err().raw_os_error();
     // ENOTCONN; rings go a moment after their process: ECANCELED or ECONNABORTED until then.
     assert!(matches!(error, Some(107 | 125 | 103)), "the mount is dead: {error:?}");
@@ -133,14 +129,9 @@ fn up_clears_a_dead_mount() {
 
 #[test]
 fn up_names_holders_of_a_dead_mount() {
-    need_mounts!();
-    let scratch = Scratch::new("dead-held");
-    let dir = scratch.dir("pool");
-    up(&dir);
+    let (_scratch, dir) = need_pool!("dead-held");
     let mut holder = Command::new("sleep").arg("60").current_dir(&dir).spawn().unwrap();
-    let pid = server_pid(&dir).unwrap();
-    signal(pid, Signal::KILL);
-    wait_for_end(pid);
+    end_server(&dir, Signal::KILL);
     let output = homenode(["up", SIZE]).arg(&dir).output().unwrap();
     let named = format!("end sleep ({}): until then", holder.id());
     holder.kill().unwrap();

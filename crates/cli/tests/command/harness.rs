@@ -3,6 +3,7 @@
 #[path = "../support/command.rs"]
 mod support;
 
+use homenode_shared::{MountLine, unescaped};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
@@ -136,30 +137,12 @@ impl Drop for Scratch {
 pub(crate) fn mounts_below(directory: &Path) -> Vec<(PathBuf, String)> {
     // Bytes, not text, and no panic: it also cleans up after tests that failed.
     let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let parse = |line: &[u8]| {
-        let mut fields = line.split(|&byte| byte == b' ');
-        let point = unescape(fields.nth(4)?);
-        fields.find(|field| *field == b"-")?;
-        Some((point, String::from_utf8_lossy(fields.next()?).into_owned()))
+    let mount = |line: MountLine<'_>| {
+        let point = PathBuf::from(OsString::from_vec(unescaped(line.mount_point).collect()));
+        (point, String::from_utf8_lossy(line.filesystem_type).into_owned())
     };
-    table
-        .split(|&byte| byte == b'\n')
-        .filter_map(parse)
-        .filter(|(point, _)| point.starts_with(directory))
-        .collect()
-}
-
-/// The kernel writes space, tab, newline and backslash as `\` and three octal digits.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut bytes = Vec::new();
-    let mut rest = field;
-    while let Some((&byte, behind)) = rest.split_first() {
-        let digits = behind.get(..3).filter(|_| byte == b'\\');
-        let escaped = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        bytes.push(escaped.unwrap_or(byte));
-        rest = if escaped.is_some() { &behind[3..] } else { behind };
-    }
-    PathBuf::from(OsString::from_vec(bytes))
+    let mounts = MountLine::all(&table).map(mount);
+    mounts.filter(|(point, _)| point.starts_with(directory)).collect()
 }
 
 /// Runs a command that must succeed; gives what it printed on standard output.
@@ -203,6 +186,13 @@ pub(crate) fn server_pid(directory: &Path) -> Option<Pid> {
 
 pub(crate) fn signal(pid: Pid, signal: Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// Ends the server of a mount by a signal, and waits until it is gone.
+pub(crate) fn end_server(mount: &Path, sent: Signal) {
+    let pid = server_pid(mount).unwrap();
+    signal(pid, sent);
+    wait_for_end(pid);
 }
 
 /// A process that SIGSTOP has stopped, until this is dropped.

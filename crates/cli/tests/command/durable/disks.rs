@@ -133,9 +133,7 @@ fn assert_holds(mount: &Path, files: u8) {
 
 #[test]
 fn a_pool_on_partitions_keeps_synced_data_and_changes_nothing_else() {
-    let Some((pools, mount)) = Pools::to_mount("disks") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("disks");
     let one = Disk::new(&pools, "one", 48 * MIB, &["--sector-size=4096"]);
     let two = Disk::new(&pools, "two", 96 * MIB, &["--partscan"]);
     let part = two.partition(2, 30 * MIB, 48 * MIB);
@@ -161,7 +159,7 @@ fn a_pool_on_partitions_keeps_synced_data_and_changes_nothing_else() {
         let open = ["is in use", "; open in homenode ("];
         pools.refused("pool export tank", &open);
         synced(&mount.join(format!("{round}")), &content(round, 20 << 20));
-        kill_server(&mount, Signal::KILL);
+        end_server(&mount, Signal::KILL);
         succeed(Command::new("umount").arg("-l").arg(&mount));
     }
     assert!(pools.run("fsck tank").contains("sound"));
@@ -171,9 +169,7 @@ fn a_pool_on_partitions_keeps_synced_data_and_changes_nothing_else() {
 
 #[test]
 fn a_pool_on_disks_is_repaired_renamed_and_moved() {
-    let Some((pools, mount)) = Pools::to_mount("disks-moved") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("disks-moved");
     let disks = ["one", "two"].map(|name| Disk::new(&pools, name, 64 * MIB, &[]));
     succeed(&mut create(&pools, &[&disks[0].0, &disks[1].0], ""));
     pools.run("up tank mount --cache 64M");
@@ -237,9 +233,7 @@ fn a_pool_on_disks_is_repaired_renamed_and_moved() {
 /// A bad sector under one of a member's two superblocks.
 #[test]
 fn a_superblock_that_cannot_be_read_is_written_again() {
-    let Some((pools, mount)) = Pools::to_mount("disks-superblock") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("disks-superblock");
     let disk = Disk::new(&pools, "disk", 64 * MIB, &[]);
     succeed(&mut create(&pools, &[&disk.0], ""));
     pools.run("up tank mount --cache 16M");
@@ -264,9 +258,7 @@ fn a_superblock_that_cannot_be_read_is_written_again() {
 
 #[test]
 fn unreadable_bytes_are_errors_and_status_counts_them() {
-    let Some((pools, mount)) = Pools::to_mount("disks-errors") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("disks-errors");
     let disk = Disk::new(&pools, "disk", 64 * MIB, &[]);
     succeed(&mut create(&pools, &[&disk.0], ""));
     pools.run("up tank mount --cache 64M");
@@ -284,15 +276,13 @@ fn unreadable_bytes_are_errors_and_status_counts_them() {
     let told = pools.run("status mount");
     says(&told, &["member 0 has failed", "times to read or write"]);
     assert!(status(&mount)["members"][0]["errors"].as_u64().unwrap() > 0);
-    kill_server(&mount, Signal::KILL);
+    end_server(&mount, Signal::KILL);
 }
 
 /// Reads of blocks that are being read, writes of parts of them, and cuts, all on one CPU, so that they come to the same ring.
 #[test]
 fn requests_for_blocks_in_flight_do_not_block_each_other() {
-    let Some((pools, mount)) = Pools::to_mount("disks-meet") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("disks-meet");
     let disk = Disk::new(&pools, "disk", 64 * MIB, &[]);
     succeed(&mut create(&pools, &[&disk.0], ""));
     for transport in ["auto", "classic"] {
@@ -311,7 +301,7 @@ fn requests_for_blocks_in_flight_do_not_block_each_other() {
             let told = ends.recv_timeout(Duration::from_secs(30));
             if told.is_err() {
                 // What hangs ends with it.
-                kill_server(&mount, Signal::KILL);
+                end_server(&mount, Signal::KILL);
             }
             told.expect("a thread failed, or waits for ever");
         }
@@ -353,9 +343,7 @@ fn meet(number: u64, path: &Path) {
 
 #[test]
 fn a_cache_too_small_for_the_reads_is_reported() {
-    let Some((pools, mount)) = Pools::to_mount("disks-small") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("disks-small");
     let disk = Disk::new(&pools, "disk", 64 * MIB, &[]);
     succeed(&mut create(&pools, &[&disk.0], ""));
     pools.run("up tank mount --cache 16M");
@@ -386,9 +374,7 @@ fn a_cache_too_small_for_the_reads_is_reported() {
 
 #[test]
 fn a_pool_without_disks_has_no_cache_and_says_so() {
-    let Some((pools, mount)) = Pools::to_mount("no-cache") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("no-cache");
     succeed(&mut create(&pools, &[Path::new("a")], "--size 32M"));
     let told = pools.homenode("up tank mount --cache 64M").output().unwrap();
     assert!(told.status.success());

@@ -36,7 +36,7 @@ fn a_dead_disk_is_reported_by_status_and_to_down() {
     let mut file = File::create(lost.mount.join("file")).unwrap();
     file.write_all(&[1; 5000]).unwrap();
     file.sync_all().unwrap();
-    kill_server(&lost.below, Signal::KILL);
+    end_server(&lost.below, Signal::KILL);
     let start = Instant::now();
     let written = file.write_all(&vec![2; 3 << 20]).and_then(|()| file.sync_all());
     assert!(written.is_err() && start.elapsed() < BOUND, "{written:?}");
@@ -59,9 +59,7 @@ fn a_dead_disk_is_reported_by_status_and_to_down() {
 /// umount(8) does not wait for the server.
 #[test]
 fn a_pool_is_mounted_again_and_checked_right_after_it_is_unmounted() {
-    let Some((pools, mount)) = Pools::to_mount("again") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("again");
     pools.run("pool create tank a --size 32M");
     for round in 0..2 {
         pools.run("up tank mount");
@@ -128,9 +126,7 @@ fn down_reports_a_server_that_is_killed_while_it_puts_the_pool_away() {
 
 #[test]
 fn down_does_not_end_a_pool_whose_file_has_no_name() {
-    let Some((pools, mount)) = Pools::to_mount("unnamed") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("unnamed");
     pools.run("pool create tank a --size 32M");
     pools.run("up tank mount");
     fs::write(mount.join("file"), "precious").unwrap();
@@ -156,12 +152,10 @@ fn sizes_that_do_not_fit_are_refused() {
 
 #[test]
 fn an_exported_pool_of_a_killed_server_is_no_pool_of_memory() {
-    let Some((pools, mount)) = Pools::to_mount("exported") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("exported");
     pools.run("pool create tank a --size 32M");
     pools.run("up tank mount");
-    kill_server(&mount, Signal::KILL);
+    end_server(&mount, Signal::KILL);
     pools.run("pool export tank");
     let output = pools.homenode("down mount").output().unwrap();
     let said = describe(&output);

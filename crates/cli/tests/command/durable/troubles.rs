@@ -24,9 +24,7 @@ pub(super) fn line_of(pools: &Pools, name: &str) -> String {
 
 #[test]
 fn a_pool_that_lost_its_disk_is_read_only_until_reopened() {
-    let Some((pools, mount)) = Pools::to_mount("unwritable") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("unwritable");
     pools.run("pool create butt a --size 32M");
     pools.run("up butt mount");
     fs::write(mount.join("before"), "kept").unwrap();
@@ -55,9 +53,7 @@ fn a_pool_that_lost_its_disk_is_read_only_until_reopened() {
 
 #[test]
 fn a_mounted_pool_whose_file_lost_its_name_is_not_exported() {
-    let Some((pools, mount)) = Pools::to_mount("lost-name") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("lost-name");
     pools.run("pool create tank a --size 32M");
     pools.run("up tank mount");
     fs::remove_file(pools.path("a")).unwrap();
@@ -107,7 +103,7 @@ fn pool_list_tells_apart_pools_that_share_a_name() {
     assert_eq!(state("pipe"), (place.to_str().into(), Value::Null));
     assert_eq!(state("firkin"), (Value::Null, Value::Null));
     pools.run("pool import a --name firkin --force");
-    kill_server(&mount, Signal::KILL);
+    end_server(&mount, Signal::KILL);
     assert_eq!(state("firkin"), (Value::Null, place.to_str().into()));
     assert!(line_of(&pools, "firkin").contains("its server on"));
     let told = pools.run("status");
@@ -158,9 +154,7 @@ fn an_interrupted_pool_create_leaves_files_unchanged() {
 
 #[test]
 fn adding_a_file_continues_after_the_command_ends() {
-    let Some((pools, mount)) = Pools::to_mount("interrupted-add") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("interrupted-add");
     pools.run("pool create keeve a --size 32M");
     pools.run("up keeve mount");
     let add = start(&mut pools.homenode("pool add mount large --size 1G"));
@@ -178,7 +172,7 @@ fn adding_a_file_continues_after_the_command_ends() {
     wait_until("it is known", || members() == 3);
     let usage = fail(2, &mut pools.homenode("pool add mount"));
     assert!(usage.contains("the pool is durable: give PATH"), "{usage}");
-    kill_server(&mount, Signal::KILL);
+    end_server(&mount, Signal::KILL);
     down(&mount);
     pools.run("up keeve mount");
     down(&mount);
@@ -228,9 +222,7 @@ fn unsuitable_member_files_are_refused_with_the_reason() {
 
 #[test]
 fn incomplete_members_are_reported_while_the_pool_is_up() {
-    let Some((pools, mount)) = Pools::to_mount("unwhole") else {
-        return;
-    };
+    let (pools, mount) = need_pools!("unwhole");
     pools.run("pool create cade a b --size 32M");
     fs::rename(pools.path("b"), pools.path("away")).unwrap();
     let hint = fail(1, &mut pools.homenode("up cade mount"));

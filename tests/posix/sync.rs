@@ -1,7 +1,7 @@
 //! What keeps data safe, tells of changes and runs programs: fsync(2) and its kin, inotify(7), execve(2), identity of files.
 
 use crate::observe::{look, names};
-use crate::stage::{assert_errno, content, create, edit, mode, open, stage, write_at};
+use crate::stage::{assert_errno, content, create, edit, mode, open, run, stage, write_at};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{Advice, OFlags, StatxFlags};
 use std::mem::MaybeUninit;
@@ -148,12 +148,7 @@ fn a_tree_is_packed_and_unpacked() {
         rustix::fs::symlink(format!("f{index}"), dir.join(format!("l{index}"))).unwrap();
     }
     let script = r#"tar -C "$1" -cf - . | tar -C "$2" -xpf - && diff -r --no-dereference "$1" "$2""#;
-    let output = Command::new("sh")
-        .args(["-c", script, "sh"])
-        .args([&tree, &copy])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    run(Command::new("sh").args(["-c", script, "sh"]).args([&tree, &copy]));
     assert_eq!(names(&copy).len(), 7);
 }
 

@@ -1,7 +1,7 @@
 //! Extended attributes.
 
 use crate::actor::{ALICE, BOB, as_user};
-use crate::stage::{assert_errno, edit, mode, stage};
+use crate::stage::{assert_errno, edit, mode, run, stage};
 use rustix::fs::{
     XattrFlags, fgetxattr, fsetxattr, getxattr, getxattr_query, lgetxattr, listxattr, listxattr_query, lsetxattr,
     removexattr, setxattr,
@@ -9,6 +9,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 const ANY: XattrFlags = XattrFlags::empty();
 
@@ -213,15 +214,7 @@ fn writing_removes_file_capabilities() {
 fn getfattr_and_setfattr_agree() {
     let stage = stage!();
     let path = stage.file("f", []);
-    let run = |tool: &str, arguments: &[&str]| {
-        let output = std::process::Command::new(tool)
-            .args(arguments)
-            .arg(&path)
-            .output()
-            .expect("package attr");
-        assert!(output.status.success(), "{tool}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let run = |tool: &str, arguments: &[&str]| run(Command::new(tool).args(arguments).arg(&path));
     run("setfattr", &["-n", "user.tool", "-v", "text"]);
     assert!(run("getfattr", &["--absolute-names", "-d"]).contains("user.tool=\"text\""));
     run("setfattr", &["-x", "user.tool"]);

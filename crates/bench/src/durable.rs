@@ -37,7 +37,6 @@ type Ratios = &'static [(&'static str, f64)];
 
 /// Bytes of a loop device; a member on one takes 70 % of them.
 const DISK_BYTES: usize = 1 << 30;
-/// Bytes of the pools in memory.
 const MEMORY_BYTES: u64 = 512 << 20;
 
 /// A case on a disk: what is done, how often, and the least ratio to each of these peers.

@@ -227,7 +227,6 @@ impl Table {
         self
     }
 
-    /// Prints the head.
     pub(crate) fn print_head(&self) {
         println!("{}", self.head());
     }
@@ -247,7 +246,6 @@ impl Table {
         head + &format!("{:>9}  unit", "spread")
     }
 
-    /// Prints one row.
     pub(crate) fn print_row(&self, row: &Row) {
         println!("{}", self.line(row));
         for (contestant, tail) in row.tails.iter().flatten() {

@@ -43,7 +43,6 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    /// Bound of a number, if it was found.
     pub(crate) fn of(what: impl Into<String>, found: Option<f64>, bound: Bound) -> Option<Self> {
         let what = what.into();
         found.map(|found| Self { what, found, bound })

@@ -56,7 +56,6 @@ impl<'a> Run<'a> {
         is_wanted(self.case, case)
     }
 
-    /// The error that no case is wanted.
     pub(crate) fn no_case(&self) -> Error {
         Error::NoCase(self.case.join(" or "))
     }

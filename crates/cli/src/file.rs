@@ -144,7 +144,6 @@ fn move_file(args: &MoveArgs) -> Result<()> {
     }
 }
 
-/// Whether what was found is a tmpfs.
 pub(crate) fn is_tmpfs(found: Option<&rustix::fs::StatFs>) -> bool {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     found.is_some_and(|found| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS_MAGIC))

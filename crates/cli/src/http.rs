@@ -212,7 +212,6 @@ fn give_rights(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(file, Permissions::from_mode(mode))
 }
 
-/// The inode of the socket at an address.
 fn inode_at(address: &Address) -> Option<u64> {
     match address {
         Address::Unix(path) => fs::symlink_metadata(path).ok().map(|found| found.ino()),

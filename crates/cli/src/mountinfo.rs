@@ -14,7 +14,6 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::str::Utf8Chunk;
 
-/// The type homenode's mounts have.
 pub(crate) const FILESYSTEM_TYPE: &str = "fuse.homenode";
 
 /// Mounts of a path that may be taken away one after the other while it is looked up.

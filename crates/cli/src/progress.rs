@@ -54,7 +54,6 @@ impl Progress {
         self.0.inc(1);
     }
 
-    /// Bytes done and to do.
     pub(crate) fn set(&self, done_bytes: u64, total_bytes: u64) {
         if self.0.length() != Some(total_bytes) {
             self.0

@@ -85,7 +85,6 @@ pub(crate) struct Sample {
     pub(crate) used_bytes: u64,
     /// Memory of the server's own at its end.
     pub(crate) server_bytes: u64,
-    /// CPU time of the server.
     pub(crate) server_cpu_ns: u64,
 }
 

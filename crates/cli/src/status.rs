@@ -58,7 +58,6 @@ struct Json {
 #[derive(Default)]
 struct Found {
     pools: Vec<StatusReport>,
-    /// Mounts of dead servers.
     dead: Vec<MountEntry>,
     /// Devices of servers that did not answer; why was told.
     silent: Vec<Device>,
@@ -227,7 +226,6 @@ pub(crate) fn sockets(devices: &[Device]) -> Vec<String> {
     devices.iter().map(place).collect()
 }
 
-/// Mount points of mounts.
 pub(crate) fn mount_points(mounts: &[MountEntry]) -> Vec<String> {
     let place = |mount: &MountEntry| mount.mount_point.to_string_lossy().into_owned();
     mounts.iter().map(place).collect()

@@ -70,7 +70,6 @@ impl Machine {
         self.nodes.len() < 2
     }
 
-    /// The CPUs of a node.
     pub(crate) fn cpus_of(&self, id: NodeId) -> &[CpuId] {
         let node = self.nodes.iter().find(|node| node.id == id);
         node.map_or(&[], |node| &node.cpus)

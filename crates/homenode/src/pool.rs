@@ -404,7 +404,6 @@ impl Drop for Inner {
     }
 }
 
-/// Owner of a new pool, and its root.
 pub(crate) fn root_of(options: &PoolOptions) -> (Owner, NewInode) {
     let owner = options.owner.unwrap_or_else(|| Owner {
         uid: rustix::process::geteuid().as_raw(),

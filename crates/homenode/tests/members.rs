@@ -17,7 +17,6 @@ const UNWRITTEN: NewFile = NewFile {
     overwrites: false,
     made: None,
 };
-/// Bytes that a record has.
 const RECORD_BYTES: usize = 3000;
 
 fn options() -> PoolOptions {

@@ -105,7 +105,6 @@ enum Space {
     Kernel {
         free: Vec<u64>,
         nearest: Vec<Vec<u32>>,
-        /// Blocks of a page.
         page_blocks: u64,
     },
     Pool(Box<Pool>),

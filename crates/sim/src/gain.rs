@@ -98,7 +98,6 @@ fn changed(snapshot: &Snapshot, seed: u64) -> Snapshot {
     changed
 }
 
-/// The machine when a plan is carried out.
 fn carried_out(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     let mut after = snapshot.clone();
     let goes = |target: Target, at: CpuId| {

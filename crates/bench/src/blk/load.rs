@@ -15,7 +15,6 @@ pub(crate) struct Load {
     pub(crate) bytes: u32,
     /// Requests under way.
     pub(crate) depth: usize,
-    /// Requests in all.
     pub(crate) requests: u64,
 }
 

@@ -39,7 +39,6 @@ impl<const N: usize> Lists<N> {
         self.lengths[list]
     }
 
-    /// The list that has the number.
     pub(super) fn list_of(&self, number: u32) -> Option<usize> {
         let list = self.members[number as usize].list;
         (list != NOWHERE.list).then_some(usize::from(list))

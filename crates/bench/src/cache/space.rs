@@ -136,7 +136,6 @@ fn each(start: Instant, count: u64) -> f64 {
     start.elapsed().as_secs_f64() * 1e9 / count as f64
 }
 
-/// The rows.
 pub(super) fn rows(run: &mut Run<'_>) -> Result<(), Error> {
     let sizes = if run.common.smoke { &SIZES[..1] } else { &SIZES };
     for name in ["evict", "write-back"] {

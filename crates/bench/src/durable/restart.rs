@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Bytes of the member.
 const MEMBER_BYTES: u64 = 4 << 30;
 const DIRECTORIES: usize = 100;
 
@@ -75,7 +74,6 @@ fn row(case: String, unit: &'static str, values: &[f64]) -> Row {
     Row::new(case, unit, &values.iter().copied().collect(), &[])
 }
 
-/// The rows, of members in `directory`.
 pub(super) fn measure(directory: &Path, files: usize, logged_files: usize, rounds: usize) -> Result<Vec<Row>, Error> {
     let path = directory.join("restart");
     let _gone = Gone(path.clone());

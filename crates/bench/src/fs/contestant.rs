@@ -86,7 +86,6 @@ impl Contestant {
         files.iter().try_for_each(|file| file.fill(FILL, self.file_bytes))
     }
 
-    /// A lane for each thread of the layout.
     pub(super) fn lanes(&mut self, layout: Layout) -> Vec<Lane<'_>> {
         let parts = layout.parts(self.file_bytes);
         let files = match &mut self.files {

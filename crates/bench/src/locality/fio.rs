@@ -43,7 +43,6 @@ impl Fio {
         command
     }
 
-    /// Starts it.
     pub(super) fn start(mut command: Command, jobs: usize, write: bool, once: bool) -> Result<Self, Error> {
         if !once {
             command.args(["--time_based", "--runtime=1d"]);

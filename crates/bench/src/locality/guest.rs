@@ -141,7 +141,6 @@ impl Drop for Steer {
     }
 }
 
-/// A path to a directory of this process.
 fn path_of(directory: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}/.", std::process::id(), directory.as_raw_fd()))
 }

@@ -31,7 +31,6 @@ pub(super) struct Metrics {
     cpu_seconds: Counter<f64, AtomicU64>,
 }
 
-/// The page of the metrics of a process.
 struct MetricsPage(Registry);
 
 impl Pages for MetricsPage {

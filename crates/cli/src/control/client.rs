@@ -50,7 +50,6 @@ pub(crate) enum ConnectError {
 }
 
 impl Connection {
-    /// Connects to the server of `device`.
     pub(crate) fn open(device: Device) -> std::result::Result<Self, ConnectError> {
         Self::open_with(device, QUICK_TIMEOUT)
     }
@@ -113,7 +112,6 @@ impl Connection {
         self.receive(request, &mut Vec::new(), progress)
     }
 
-    /// Sends `request`.
     pub(super) fn send(&mut self, request: &Request) -> std::result::Result<(), RequestError> {
         let device = self.device;
         let broken = |error: io::Error| RequestError::Broken(broken_off(device, &error));

@@ -204,7 +204,6 @@ impl Case {
         }
     }
 
-    /// The rate of `operations` blocks in `seconds`.
     pub(super) fn rate(&self, operations: f64, seconds: f64) -> f64 {
         match self.unit() {
             Unit::Kiops => operations / seconds / 1e3,

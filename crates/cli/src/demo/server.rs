@@ -26,7 +26,6 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Mounts a pool of `size_per_node` on `directory`.
     pub(super) fn start(directory: &Path, data: Data, size_per_node: u64) -> Result<Self> {
         let mut command = up::server();
         command.args(["--with-parent", "--mover=off"]);

@@ -91,7 +91,6 @@ impl Sampler {
         kept.is_for_viewers = true;
     }
 
-    /// The latest status.
     pub(crate) fn latest(&self) -> StatusReport {
         let mut kept = self.kept.lock();
         kept.asked = Some(Instant::now());

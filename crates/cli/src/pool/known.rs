@@ -52,12 +52,10 @@ fn directory() -> PathBuf {
     std::env::var_os(VARIABLE).map_or_else(|| DIRECTORY.into(), PathBuf::from)
 }
 
-/// File of the pool of that name.
 pub(crate) fn path_of(name: &PoolName) -> PathBuf {
     directory().join(format!("{name}.toml"))
 }
 
-/// The pool of that name, if it is known.
 pub(crate) fn find(name: &PoolName) -> Result<Option<Known>> {
     let path = path_of(name);
     match fs::read_to_string(&path) {
@@ -233,7 +231,6 @@ fn write(name: &PoolName, known: &Known, place: impl FnOnce(&Path, &Path) -> io:
     fs::File::open(directory)?.sync_all()
 }
 
-/// Forgets a pool.
 pub(crate) fn forget(name: &PoolName) -> Result<()> {
     let path = path_of(name);
     fs::remove_file(&path).cannot(format_args!("remove {}", path.display()))

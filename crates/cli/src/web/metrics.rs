@@ -231,7 +231,6 @@ pub(super) fn text(pools: Pools) -> String {
     text
 }
 
-/// Content type of [`classic`].
 pub(super) const CLASSIC_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Rewrites metrics in the text format before OpenMetrics, which collectors of text files read: descriptions name counters as their values do, and there are

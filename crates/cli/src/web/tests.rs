@@ -231,7 +231,6 @@ fn the_page_gets_the_history_once_and_then_what_is_new() {
     assert!(text.len() < 10_000, "{}", text.len());
 }
 
-/// Alerts and the dashboard name metrics that there are.
 #[test]
 fn alerts_and_the_dashboard_name_metrics_that_there_are() {
     let text = metrics::classic(&metrics::text(large(2)));

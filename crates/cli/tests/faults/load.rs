@@ -66,7 +66,6 @@ impl Load {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Operations it does in `time`.
     pub(crate) fn operations_in(&mut self, time: Duration) -> u64 {
         let mut last = || {
             self.signal(Signal::USR1);

@@ -30,7 +30,6 @@ const fn units(now: u64) -> u32 {
 /// Timeout of requests that are late, and retries of requests that fail.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// ns.
     pub(super) timeout_ns: u64,
     pub(super) retries_max: u8,
 }

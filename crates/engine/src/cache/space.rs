@@ -39,7 +39,6 @@ pub(super) enum Use<'a> {
     Store(&'a Disk),
 }
 
-/// A slice.
 #[derive(Debug)]
 pub(super) struct Slice {
     pub(super) member: MemberId,

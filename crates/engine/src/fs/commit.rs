@@ -50,7 +50,6 @@ pub(super) struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    /// The state of one inode alone.
     pub(super) fn state_of(inode: &'a Inode) -> Self {
         let mut held = Self::default();
         held.lock_states([Some(inode)]);
@@ -318,7 +317,6 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Adds a change.
     pub(super) fn add(&mut self, change: Change<'a>) {
         self.all[self.count] = change;
         self.count += 1;

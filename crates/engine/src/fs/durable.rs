@@ -994,7 +994,6 @@ fn settled_wholly(ino: Ino) -> Record<'static> {
     }
 }
 
-/// The times of an inode, as a change.
 pub(super) fn times(inode: &Inode) -> Change<'static> {
     // Relaxed: each stands alone.
     Change::Times {

@@ -382,7 +382,6 @@ fn salvaged<M: Memory>(
     Ok((replayed, lost))
 }
 
-/// The records of a change.
 fn change(change: Change<'_>) -> Record<'_> {
     Record::Change(change)
 }

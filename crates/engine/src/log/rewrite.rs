@@ -23,7 +23,6 @@ impl Rewrite {
         Self { groups, segment_blocks }
     }
 
-    /// Adds a record.
     pub(crate) fn add(&mut self, record: &Record<'_>) {
         // One and the largest record fit into a segment, as in `Journal`.
         let group_bytes = SNAPSHOT_GROUP_BYTES.min(self.segment_blocks as usize * BLOCK_BYTES / 4);

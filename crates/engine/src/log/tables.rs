@@ -173,7 +173,6 @@ impl Tables {
         self.play(Shown { sequence: 0, ..group })
     }
 
-    /// Plays one group.
     pub(crate) fn play(&mut self, group: Shown<'_>) -> Result<(), Malformed> {
         let (sequence, now_ns) = (group.sequence, group.time_ns);
         for record in group.records {

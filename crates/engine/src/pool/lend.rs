@@ -216,7 +216,6 @@ impl<M: Memory> Pool<M> {
         }
     }
 
-    /// Spills of files.
     pub(super) fn spills_of_files(&self) -> Vec<Spill> {
         self.lent.spills.lock().clone()
     }

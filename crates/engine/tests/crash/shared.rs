@@ -19,7 +19,6 @@ const STEPS: usize = 24;
 /// Points of a run at which it crashes.
 const POINTS: usize = 24;
 
-/// Numbers of all blocks of all files.
 type Numbers = [[usize; BLOCKS]; FILES.len()];
 
 /// Steps of a thread that made something durable, each with the newest change of every block that it knows to be so.

@@ -56,7 +56,6 @@ impl Kind {
         }
     }
 
-    /// Frames that are the log's.
     fn log_frames(self) -> u64 {
         u64::from(self.frames() / 4).clamp(1, 256)
     }
@@ -96,7 +95,6 @@ pub(crate) enum Event {
 /// Bytes of a member, and of the place that it has.
 pub(crate) const MEMBER_BYTES: usize = BLOCKS * BLOCK_BYTES;
 
-/// Member of the frames.
 pub(crate) const FRAMES_MEMBER: MemberId = MemberId(2048);
 
 /// Members that there are places for, at most.

@@ -83,7 +83,6 @@ fn held(mounts: &[u8]) -> String {
     MountLine::all(mounts).filter_map(line).collect()
 }
 
-/// A line of [`TMPFS`].
 fn holding(line: &str) -> Option<Tmpfs> {
     let mut fields = line.splitn(3, ' ');
     let used_bytes = fields.next()?.parse().ok().filter(|bytes| *bytes > 0)?;

@@ -23,7 +23,6 @@ const TICKLESS: &str = "/sys/devices/system/cpu/nohz_full";
 /// The kernel takes no larger buffers.
 pub(super) const CHUNK_BYTES: usize = 1 << 30;
 
-/// A ring.
 pub(super) struct Ring {
     ring: IoUring,
     /// The other end is registered with the ring and nowhere else, so this one ends when the kernel has let go of the ring,

@@ -53,7 +53,6 @@ impl Devdax {
         })
     }
 
-    /// Bytes of a mapping of all of it.
     pub(super) fn mapped_bytes(&self) -> io::Result<usize> {
         let bytes = usize::try_from(self.bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let mapped = bytes.checked_next_multiple_of(self.unit_bytes.max(HUGE_BYTES));

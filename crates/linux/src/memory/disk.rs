@@ -30,7 +30,6 @@ const FRAMES_MAX: usize = <super::NodeMemory as Disks>::BLOCKS_MAX;
 /// How long the end of a read is waited for at a time. Nothing hangs on it: the descriptor that is waited for may be closed meanwhile.
 const WAIT_MS: i32 = 100;
 
-/// A disk that is a member.
 #[derive(Debug)]
 pub(super) struct DiskMember {
     file: MemberFile,

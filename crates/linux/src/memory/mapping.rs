@@ -10,7 +10,6 @@ use std::ptr;
 
 /// Bytes of a huge page: what every mapping starts and ends at.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
-/// Bytes of the smallest page.
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Mappings of at least this size start at a multiple of it, so that they fill whole page-table pages.
 const GIGABYTE: usize = 1 << 30;

@@ -15,7 +15,6 @@ pub(super) const FANOUT: usize = 1 << FANOUT_BITS;
 /// log2 of [`FANOUT`]. Models have little trees: what they check does not depend on it.
 pub(super) const FANOUT_BITS: u32 = if cfg!(loom) { 2 } else { 9 };
 
-/// Nodes that one slab holds.
 #[cfg(not(any(loom, miri)))]
 pub(super) const SLAB_NODES: usize = 256;
 #[cfg(any(loom, miri))]

@@ -175,7 +175,6 @@ fn kind(target: &Target) -> Kind {
     }
 }
 
-/// Counts the targets of each kind.
 fn counts<'a>(targets: impl Iterator<Item = &'a Target>) -> [usize; 3] {
     let mut counts = [0; 3];
     for target in targets {

@@ -122,7 +122,6 @@ impl TestMemory {
         self.members.write().insert(member, other.storage(member));
     }
 
-    /// Bytes of a block of a disk.
     pub(crate) fn block_of_disk(&self, member: MemberId, at: u64) -> [u8; BLOCK_BYTES] {
         let storage = self.storage(member);
         let words = storage.block(at).iter();
@@ -185,7 +184,6 @@ impl TestMemory {
         self.populate_delay_ms.store(delay_ms, Ordering::Relaxed);
     }
 
-    /// Blocks populated so far.
     pub(crate) fn populated_blocks(&self) -> u64 {
         self.populated_blocks.load(Ordering::Relaxed)
     }

@@ -135,10 +135,7 @@ impl File {
         if handle.access & READ == 0 {
             return Err(self.not_opened_for("read"));
         }
-        let done = handle
-            .pool
-            .asking(|asking| handle.pool.fs.read_many(asking, &handle.inode, reads));
-        done.map_err(|error| self.failed("read", error))
+        self.asking("read", |pool, asking, inode| pool.fs.read_many(asking, inode, reads))
     }
 
     /// Takes advice on `bytes` bytes from `offset` on, as posix_fadvise(2). Advice on the order of reads is taken for the whole file, and all who read it.
@@ -147,11 +144,10 @@ impl File {
     /// # Errors
     /// Never on a pool of today.
     pub fn advise(&self, advice: Advice, offset: u64, bytes: u64) -> Result<(), Error> {
-        let (handle, range) = (&*self.handle, offset..offset.saturating_add(bytes));
-        let done = handle
-            .pool
-            .asking(|asking| handle.pool.fs.advise(asking, &handle.inode, advice, range.clone()));
-        done.map_err(|error| self.failed("take advice on", error))
+        let range = offset..offset.saturating_add(bytes);
+        self.asking("take advice on", |pool, asking, inode| {
+            pool.fs.advise(asking, inode, advice, range.clone())
+        })
     }
 
     /// Shows `act` bytes from `offset` on where they lie, without a copy: `most` of them, or fewer, those that lie one behind the other; none at the end
@@ -174,11 +170,10 @@ impl File {
             None => act(Lent::of(&HOLE, bytes)),
         };
         let mut lent = None;
-        let done = handle.pool.asking(|asking| {
-            let given = handle.pool.fs.lend(asking, &handle.inode, offset, most, &mut lend);
+        self.asking("read", |pool, asking, inode| {
+            let given = pool.fs.lend(asking, inode, offset, most, &mut lend);
             given.map(|given| lent = Some(given))
-        });
-        done.map_err(|error| self.failed("read", error))?;
+        })?;
         Ok(lent.expect("lend succeeded, so `lent` is set"))
     }
 
@@ -211,22 +206,16 @@ impl File {
     /// Any read: see `Fs::read_whole` for the common one.
     #[inline(never)]
     fn read_pieces(&self, to: &mut [u8], offset: u64) -> Result<usize, Error> {
-        let handle = &*self.handle;
-        let done = handle
-            .pool
-            .asking(|asking| handle.pool.fs.read(asking, &handle.inode, offset, to));
-        done.map_err(|error| self.failed("read", error))
+        self.asking("read", |pool, asking, inode| pool.fs.read(asking, inode, offset, to))
     }
 
     /// Any write but an append.
     #[inline(never)]
     fn write_pieces(&self, from: &[u8], offset: u64) -> Result<usize, Error> {
-        let handle = &*self.handle;
         // The pool is its process's own: no write of it is a stranger's that must take set-uid bits away.
-        let done = handle
-            .pool
-            .asking(|asking| handle.pool.fs.write(asking, &handle.inode, offset, from, false));
-        done.map_err(|error| self.failed("write", error))
+        self.asking("write", |pool, asking, inode| {
+            pool.fs.write(asking, inode, offset, from, false)
+        })
     }
 
     /// Reads exactly `to.len()` bytes; `Ok(false)` when the file ends before.
@@ -340,11 +329,7 @@ impl File {
     /// # Errors
     /// EIO, never in a pool of memory: when a member of a durable one cannot be written, again until all of it is durable.
     pub fn sync(&self) -> Result<(), Error> {
-        let handle = &*self.handle;
-        let done = handle
-            .pool
-            .asking(|asking| handle.pool.fs.sync(asking.slot, &handle.inode));
-        done.map_err(|error| self.failed("make durable", error))
+        self.asking("make durable", |pool, asking, inode| pool.fs.sync(asking.slot, inode))
     }
 
     /// Returns the file's attributes, as stat(2).
@@ -394,11 +379,19 @@ impl File {
         operation: &'static str,
         write: impl Fn(&Inner, &Asking<'_>, &Arc<Inode>) -> Result<R, FsError>,
     ) -> Result<R, Error> {
-        let handle = &*self.handle;
-        if handle.access & WRITE == 0 {
+        if self.handle.access & WRITE == 0 {
             return Err(self.not_opened_for(operation));
         }
-        let done = handle.pool.asking(|asking| write(&handle.pool, asking, &handle.inode));
+        self.asking(operation, write)
+    }
+
+    fn asking<R: Default>(
+        &self,
+        operation: &'static str,
+        mut run: impl FnMut(&Inner, &Asking<'_>, &Arc<Inode>) -> Result<R, FsError>,
+    ) -> Result<R, Error> {
+        let handle = &*self.handle;
+        let done = handle.pool.asking(|asking| run(&handle.pool, asking, &handle.inode));
         done.map_err(|error| self.failed(operation, error))
     }
 

@@ -3,7 +3,7 @@
 //! [`current_cpu`] is on the data path (one instruction, or about 2 ns by the C library); the rest is for
 //! start-up, except [`thread_cpu`], which reads one /proc file without touching the heap.
 
-use crate::process::Stat;
+use crate::process::{Stat, check};
 use crate::topology::sysfs::parse_list;
 use homenode_engine::CpuId;
 use rustix::fs::{Mode, OFlags};
@@ -90,12 +90,7 @@ fn set_cpus(tid: libc::pid_t, cpus: &[CpuId]) -> io::Result<()> {
         mask.insert(*cpu)?;
     }
     // SAFETY: the mask is readable for the length given; a thread's number is any number.
-    let status = unsafe { libc::sched_setaffinity(tid, CpuMask::BYTES, mask.words.as_ptr().cast()) };
-    if status == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    check(unsafe { libc::sched_setaffinity(tid, CpuMask::BYTES, mask.words.as_ptr().cast()) })
 }
 
 /// The CPUs of the node that the calling thread runs on now, ascending; `None` where the kernel tells no nodes.
@@ -119,12 +114,8 @@ pub fn near_cpus() -> Option<Vec<CpuId>> {
 pub fn allowed_cpus() -> io::Result<Vec<CpuId>> {
     let mut mask = CpuMask::empty();
     // SAFETY: the mask is writable for the length given; 0 names the calling thread.
-    let status = unsafe { libc::sched_getaffinity(0, CpuMask::BYTES, mask.words.as_mut_ptr().cast()) };
-    if status == 0 {
-        Ok(mask.cpus())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    check(unsafe { libc::sched_getaffinity(0, CpuMask::BYTES, mask.words.as_mut_ptr().cast()) })?;
+    Ok(mask.cpus())
 }
 
 /// How many CPUs this machine can ever have, offline ones and empty sockets included; at least those there are.

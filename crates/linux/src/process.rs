@@ -11,8 +11,12 @@ use std::str;
 /// The errno of `close_range`: EINVAL before Linux 5.11.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     // SAFETY: takes numbers only, and with this flag closes nothing now.
-    let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-    if result == 0 {
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) })
+}
+
+/// Turns what a system call returns into a result: 0, or the errno.
+pub(crate) fn check(status: impl Into<i64>) -> io::Result<()> {
+    if status.into() == 0 {
         Ok(())
     } else {
         Err(io::Error::last_os_error())

@@ -54,8 +54,7 @@ fn own(world: &World, caller: &Caller, random: &mut Random, number: u64) -> u64 
     let region = region(number);
     let words = ((region.end - region.start) / WORD) as usize;
     let mut model = vec![vec![0_u64; words]; FILES];
-    let mut rounds = 0;
-    while !world.is_over() {
+    let rounds = world.repeat(|| {
         let file = random.below(FILES as u64) as usize;
         let (inode, own) = (&world.files[file], &mut model[file]);
         let (from, to) = world::stretch(random, &region);
@@ -68,20 +67,9 @@ fn own(world: &World, caller: &Caller, random: &mut Random, number: u64) -> u64 
                 assert_eq!(written, Ok((to - from) as usize), "the pool has room");
                 own[span].copy_from_slice(&stamps);
             }
-            4 => {
-                let punch = mode::PUNCH_HOLE | mode::KEEP_SIZE;
-                world
-                    .fs
-                    .fallocate(asking, inode, punch, from, to - from)
-                    .expect("within the file");
-                own[span].fill(0);
-            }
-            5 => {
-                let zero = mode::ZERO_RANGE | mode::KEEP_SIZE;
-                world
-                    .fs
-                    .fallocate(asking, inode, zero, from, to - from)
-                    .expect("the pool has room");
+            choice @ 4..=5 => {
+                let how = [mode::PUNCH_HOLE, mode::ZERO_RANGE][usize::from(choice == 5)];
+                world.clear(asking, inode, how, from, to);
                 own[span].fill(0);
             }
             _ => {
@@ -89,8 +77,7 @@ fn own(world: &World, caller: &Caller, random: &mut Random, number: u64) -> u64 
                 assert_own(&read, &own[span], file, from);
             }
         }
-        rounds += 1;
-    }
+    });
     for (file, own) in model.iter().enumerate() {
         let read = world.read(&caller.asking(), &world.files[file], region.start, region.end);
         assert_own(&read, own, file, region.start);
@@ -100,8 +87,7 @@ fn own(world: &World, caller: &Caller, random: &mut Random, number: u64) -> u64 
 
 /// Writes where others write and take away.
 fn overlap(world: &World, caller: &Caller, random: &mut Random, number: u64) -> u64 {
-    let mut rounds = 0;
-    while !world.is_over() {
+    world.repeat(|| {
         let file = random.below(FILES as u64) as usize;
         let (from, to) = world::stretch(random, &SHARED);
         let stamps = world::to_bytes(&world::stamps(file, number, from, to, random.next()));
@@ -109,15 +95,12 @@ fn overlap(world: &World, caller: &Caller, random: &mut Random, number: u64) -> 
             .fs
             .write(&caller.asking(), &world.files[file], from, &stamps, false);
         assert_eq!(written, Ok(stamps.len()), "the pool has room");
-        rounds += 1;
-    }
-    rounds
+    })
 }
 
 /// Truncates within the shared part, extends again, punches.
 fn destroy(world: &World, caller: &Caller, random: &mut Random, _: u64) -> u64 {
-    let mut rounds = 0;
-    while !world.is_over() {
+    world.repeat(|| {
         let inode = &world.files[random.below(FILES as u64) as usize];
         let (from, to) = world::stretch(random, &SHARED);
         let truncate = |size| {
@@ -127,17 +110,10 @@ fn destroy(world: &World, caller: &Caller, random: &mut Random, _: u64) -> u64 {
             truncate(from);
             truncate(SIZE);
         } else {
-            let punch = mode::PUNCH_HOLE | mode::KEEP_SIZE;
-            let asking = &caller.asking();
-            world
-                .fs
-                .fallocate(asking, inode, punch, from, to - from)
-                .expect("within the largest file");
+            world.clear(&caller.asking(), inode, mode::PUNCH_HOLE, from, to);
         }
-        rounds += 1;
         std::thread::sleep(Duration::from_micros(random.below(2000)));
-    }
-    rounds
+    })
 }
 
 /// Moves files to and fro.
@@ -178,8 +154,7 @@ fn drain(world: &World, _: &Caller, random: &mut Random, _: u64) -> u64 {
 
 /// Reads everything all the time, and asks where it lies.
 fn read(world: &World, caller: &Caller, random: &mut Random, _: u64) -> u64 {
-    let mut rounds = 0;
-    while !world.is_over() {
+    world.repeat(|| {
         let file = random.below(FILES as u64) as usize;
         let (from, to) = world::stretch(random, &(0..SIZE));
         let asking = &caller.asking();
@@ -191,15 +166,12 @@ fn read(world: &World, caller: &Caller, random: &mut Random, _: u64) -> u64 {
         }
         let mapped: u64 = world.fs.map(&world.files[file]).iter().map(|(_, bytes)| bytes).sum();
         assert!(mapped <= SIZE, "more is mapped than was ever written: {mapped}");
-        rounds += 1;
-    }
-    rounds
+    })
 }
 
 /// Tends the cache, where there is one, and makes all durable that is in it.
 fn keep(world: &World, _: &Caller, random: &mut Random, _: u64) -> u64 {
-    let mut rounds = 0;
-    while !world.is_over() {
+    world.repeat(|| {
         tend(&world.fs);
         if random.below(50) == 0 {
             let memory = world.fs.pool().memory();
@@ -208,17 +180,14 @@ fn keep(world: &World, _: &Caller, random: &mut Random, _: u64) -> u64 {
                 let _ = memory.persist_all(member.id);
             }
         }
-        rounds += 1;
-    }
-    rounds
+    })
 }
 
 /// Makes files, fills them and removes them, so that blocks go from file to file.
 fn recycle(world: &World, caller: &Caller, random: &mut Random, number: u64) -> u64 {
     let file = 0x40;
     let (fs, root) = (&world.fs, world.fs.root());
-    let mut rounds = 0;
-    while !world.is_over() {
+    world.repeat(|| {
         let inode = crate::support::new_file(fs, "recycled");
         let (from, to) = world::stretch(random, &(0..4 << 20));
         let stamps = world::stamps(file, number, from, to, random.next());
@@ -234,7 +203,5 @@ fn recycle(world: &World, caller: &Caller, random: &mut Random, number: u64) -> 
         // Unlinked or not.
         let _ = fs.unlink(&root, b"recycled");
         fs.unpin(&inode, 1);
-        rounds += 1;
-    }
-    rounds
+    })
 }

@@ -3,6 +3,7 @@
 //! Invariant: the range belongs to its [`Mapping`] until that is dropped. [`Mapping::vacate`] takes the memory away but
 //! keeps the addresses, so a late copy faults; it never reaches bytes that someone else was given.
 
+use crate::process::check;
 use homenode_engine::NodeId;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -191,12 +192,7 @@ impl Mapping {
         let bits = if of.is_empty() { 1 } else { nodes.len() * WORD_BITS + 1 };
         let (start, mask) = (self.base.wrapping_add(offset), nodes.as_ptr());
         // SAFETY: the range lies in ours; the mask is readable for the bits given.
-        let status = unsafe { libc::syscall(libc::SYS_mbind, start, bytes, mode, mask, bits, 0) };
-        if status == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        check(unsafe { libc::syscall(libc::SYS_mbind, start, bytes, mode, mask, bits, 0) })
     }
 
     /// Writes a range of bytes from page `offset` on to the file's disk (msync(2)).
@@ -263,11 +259,7 @@ impl Mapping {
                 0,
             )
         };
-        if status == 0 {
-            Ok(nodes)
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        check(status).map(|()| nodes)
     }
 
     /// Moves the pages of a range of bytes that are in the page tables and on `from`, `None` for all nodes, to `node`, whoever else maps
@@ -373,14 +365,6 @@ fn move_to(pages: &[*mut u8], node: NodeId) -> io::Result<usize> {
 pub(crate) fn nodes_with_memory() -> io::Result<Vec<NodeId>> {
     let text = std::fs::read_to_string("/sys/devices/system/node/has_memory")?;
     crate::topology::nodes::list(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-fn check(status: i32) -> io::Result<()> {
-    if status == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::support::pattern::Random;
 use crate::support::{Bytes, Caller, TestFs, assert_empty, filesystem_on, new_file, sized};
-use homenode_engine::fs::{Asking, Inode};
+use homenode_engine::fs::{Asking, Inode, fallocate_mode as mode};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,6 +53,22 @@ impl World {
 
     pub(crate) fn is_over(&self) -> bool {
         Instant::now() >= self.end
+    }
+
+    /// Repeats a round of a thread's work until the time is over; gives the number of rounds.
+    pub(crate) fn repeat(&self, mut round: impl FnMut()) -> u64 {
+        let mut rounds = 0;
+        while !self.is_over() {
+            round();
+            rounds += 1;
+        }
+        rounds
+    }
+
+    /// Punches or zeroes the bytes from `from` to `to`.
+    pub(crate) fn clear(&self, asking: &Asking<'_>, inode: &Inode, how: u32, from: u64, to: u64) {
+        let cleared = self.fs.fallocate(asking, inode, how | mode::KEEP_SIZE, from, to - from);
+        cleared.expect("it is within the file, and the pool has room");
     }
 
     /// Runs one thread's work; gives its rounds.

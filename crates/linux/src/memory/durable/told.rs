@@ -4,6 +4,7 @@
 //! they were. A second open file of the same inode is asked here behind each of these calls, by one thread at a time: an error that another
 //! thread was told comes to light there, or was noted before.
 
+use crate::process::check;
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
@@ -62,12 +63,7 @@ impl Told {
 fn ask(file: &File) -> io::Result<()> {
     let far = i64::MAX - 1;
     // SAFETY: the call has no conditions; the descriptor is open.
-    let status = unsafe { libc::sync_file_range(file.as_raw_fd(), far, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE) };
-    if status == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    check(unsafe { libc::sync_file_range(file.as_raw_fd(), far, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE) })
 }
 
 #[cfg(test)]

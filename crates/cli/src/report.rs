@@ -206,7 +206,8 @@ pub(crate) fn drains(report: &StatusReport) -> impl Iterator<Item = String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use homenode::{MemberId, MemberKind, MemberStatus, Status};
+    use crate::control::protocol::tests::member;
+    use homenode::{MemberStatus, Status};
 
     fn report(bytes: u64, requests: u64) -> StatusReport {
         let flow = |from, home, bytes| Flow {
@@ -279,16 +280,9 @@ mod tests {
     #[test]
     fn a_drain_tells_what_is_left() {
         let member = |id, state| MemberStatus {
-            id: MemberId(id),
-            kind: MemberKind::Dram,
             home: NodeId(2),
-            state,
-            problem: None,
-            backing: String::new(),
-            capacity_bytes: 9 << 20,
-            populated_bytes: 0,
             used_bytes: 3 << 20,
-            errors: 0,
+            ..member(id, state)
         };
         let mut report = report(0, 0);
         report.pool.members = vec![member(0, MemberState::Candidate), member(1, MemberState::Draining)];

@@ -108,12 +108,8 @@ fn create(args: &CreateArgs) -> Result<()> {
         size_bytes: args.size,
         policy: args.policy.to_string(),
     };
-    tell_size(
-        &args.volume,
-        "created",
-        args.size,
-        connection.request(&request, &mut |_, _| {})?,
-    )
+    let outcome = connection.request(&request, &mut |_, _| {})?;
+    tell_size(&args.volume, "created", args.size, outcome)
 }
 
 fn resize(args: &ResizeArgs) -> Result<()> {
@@ -123,12 +119,8 @@ fn resize(args: &ResizeArgs) -> Result<()> {
         size_bytes: args.size,
         force: args.force,
     };
-    tell_size(
-        &args.volume,
-        "resized",
-        args.size,
-        connection.request(&request, &mut |_, _| {})?,
-    )
+    let outcome = connection.request(&request, &mut |_, _| {})?;
+    tell_size(&args.volume, "resized", args.size, outcome)
 }
 
 fn remove(args: &RemoveArgs) -> Result<()> {

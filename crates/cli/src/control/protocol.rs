@@ -362,10 +362,26 @@ pub(crate) struct FuseReport {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use homenode::mover::{MoverMode, Outcome as MoveOutcome};
     use homenode::{MemberId, MemberState, MemberStatus, NodeId};
+
+    /// A member on node 0 with nothing on it.
+    pub(crate) fn member(id: u16, state: MemberState) -> MemberStatus {
+        MemberStatus {
+            id: MemberId(id),
+            kind: MemberKind::Dram,
+            home: NodeId(0),
+            state,
+            problem: None,
+            backing: String::new(),
+            capacity_bytes: 1,
+            populated_bytes: 0,
+            used_bytes: 0,
+            errors: 0,
+        }
+    }
 
     #[test]
     fn malformed_requests_are_refused() {
@@ -390,43 +406,30 @@ mod tests {
     #[test]
     fn status_survives_serialization_and_has_flat_keys() {
         let member = MemberStatus {
-            id: MemberId(3),
             kind: MemberKind::Block,
             home: NodeId(1),
-            state: MemberState::Fat,
             problem: Some("is missing".to_owned()),
-            backing: "/a".to_owned(),
             capacity_bytes: u64::MAX,
-            populated_bytes: 0,
-            used_bytes: 1,
             errors: 2,
+            ..member(3, MemberState::Fat)
         };
         let report = StatusReport {
             output_version: STATUS_VERSION,
             directory: "/mnt".to_owned(),
             mounted: true,
-            elsewhere: None,
-            pid: 1,
-            version: "0".to_owned(),
             options: vec!["nosuid".to_owned()],
             problems: vec!["node 1 is full".to_owned()],
             local_percent: Some(99.5),
-            flows: None,
             server_cpu_ns: 7,
-            durable: None,
-            server_memory: ServerMemory::default(),
             pool: Status {
                 members: vec![member],
                 ..Status::default()
             },
-            cache: CacheStatus::default(),
-            mover: MoverStatus::default(),
-            copies: String::new(),
             fuse: FuseReport {
                 errors_by_errno: BTreeMap::from([(28, 3)]),
                 ..FuseReport::default()
             },
-            bodies: Answers::default(),
+            ..StatusReport::default()
         };
         let reply = Reply::Done(Outcome::Status(Box::new(report)));
         let line = serde_json::to_string(&reply).unwrap();
@@ -452,16 +455,9 @@ mod tests {
     #[test]
     fn readers_are_told_no_paths_users_and_inodes() {
         let member = |id, kind, backing: &str| MemberStatus {
-            id: MemberId(id),
             kind,
-            home: NodeId(0),
-            state: MemberState::Candidate,
-            problem: None,
             backing: backing.to_owned(),
-            capacity_bytes: 1,
-            populated_bytes: 0,
-            used_bytes: 0,
-            errors: 0,
+            ..member(id, MemberState::Candidate)
         };
         let mut report = StatusReport {
             pool: Status {

@@ -42,6 +42,12 @@ impl<'a> Ratios<'a> {
         (self.0.iter().map(|(ratio, _)| ratio.ln()).sum::<f64>() / self.0.len() as f64).exp()
     }
 
+    /// `The mount: most in 4k random read, 1 job (3.1×); least in 1M random write, 2 jobs (0.42×).`
+    fn extremes(&self, of: &str) -> String {
+        let (most, least) = (extreme("most in", self.most()), extreme("least in", self.least()));
+        format!("{of}: {most}; {least}.")
+    }
+
     /// `0.42× to 3.1×`.
     pub(super) fn range(&self) -> String {
         let (least, most) = (times(self.least().0), times(self.most().0));
@@ -128,29 +134,15 @@ pub(super) fn all(outcome: &Outcome) -> Vec<String> {
     let peer = peer(outcome);
     let mut findings = Vec::new();
     if let Some(library) = Ratios::of(outcome, &[Section::InProcess], &[Contestant::Library], peer) {
-        findings.push(format!(
-            "The library: {}; {}. Against {}.",
-            extreme("most in", library.most()),
-            extreme("least in", library.least()),
-            peer.name()
-        ));
+        findings.push(format!("{} Against {}.", library.extremes("The library"), peer.name()));
     }
     for contestant in Contestant::MOUNTS {
         if let Some(mount) = Ratios::of(outcome, &[Section::Fio, Section::FioDirect], &[contestant], peer) {
-            findings.push(format!(
-                "The {}: {}; {}.",
-                contestant.name(),
-                extreme("most in", mount.most()),
-                extreme("least in", mount.least()),
-            ));
+            findings.push(mount.extremes(&format!("The {}", contestant.name())));
         }
     }
     if let Some(run) = Ratios::of(outcome, &[Section::Fio], &[Contestant::Run], peer) {
-        findings.push(format!(
-            "A program under `homenode run` on the mount: {}; {}.",
-            extreme("most in", run.most()),
-            extreme("least in", run.least()),
-        ));
+        findings.push(run.extremes("A program under `homenode run` on the mount"));
     }
     findings.extend(kernel_absent(outcome));
     if outcome.machine.enable_uring == "N" {

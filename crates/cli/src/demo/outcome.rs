@@ -195,7 +195,7 @@ pub(super) struct Files {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::contestants::{Operation, Section};
+    use crate::demo::contestants::Section;
 
     fn samples(values: &[f64]) -> Samples {
         Samples(values.to_vec())
@@ -212,13 +212,7 @@ mod tests {
 
     #[test]
     fn one_round_has_no_spread() {
-        let mut row = Row::new(Case {
-            section: Section::Fio,
-            operation: Operation::Read,
-            block_bytes: 4096,
-            jobs: 1,
-            tree: None,
-        });
+        let mut row = Row::new(Case::all(Section::Fio).swap_remove(0));
         row.cells.insert(Contestant::Tmpfs, samples(&[2.0]));
         assert_eq!(row.spread(), None);
         row.cells.insert(Contestant::Pool, samples(&[1.0, 2.0, 3.0]));
@@ -228,13 +222,7 @@ mod tests {
 
     #[test]
     fn ratios_need_two_contestants_and_two_rounds() {
-        let mut row = Row::new(Case {
-            section: Section::Fio,
-            operation: Operation::Read,
-            block_bytes: 4096,
-            jobs: 1,
-            tree: None,
-        });
+        let mut row = Row::new(Case::all(Section::Fio).swap_remove(0));
         row.cells.insert(Contestant::Tmpfs, samples(&[2.0, 2.0, 2.0]));
         assert_eq!(row.ratio(Contestant::Pool, Contestant::Tmpfs), None);
         row.cells.insert(Contestant::Pool, samples(&[1.0]));

@@ -105,22 +105,33 @@ fn facts(topology: &Topology) -> Facts {
     }
 }
 
+/// A period of these threads, about which nothing else is known.
+fn examined(snapshot: Snapshot) -> Examined {
+    Examined {
+        sensed: Sensed {
+            snapshot,
+            cards: Vec::new(),
+            unseen: Vec::new(),
+        },
+        facts: Facts::default(),
+        kernel: None,
+        is_virtual: None,
+    }
+}
+
 fn judged(name: &str, topology: Topology) -> Judged {
     let facts = facts(&topology);
     let unseen = Unseen {
         what: "disk bytes\nof threads".to_owned(),
         why: "\u{1b}[31mnot root".to_owned(),
     };
-    let examined = Examined {
-        sensed: Sensed {
-            snapshot: load(topology).snapshot,
-            cards: Vec::new(),
-            unseen: vec![unseen],
-        },
+    let mut examined = Examined {
         facts,
         kernel: Some("6.1.0".to_owned()),
         is_virtual: Some(false),
+        ..examined(load(topology).snapshot)
     };
+    examined.sensed.unseen.push(unseen);
     Judged::new(Source::Xml(name.into()), examined)
 }
 
@@ -183,17 +194,7 @@ fn text_and_json_agree_on_every_machine() {
 
 #[test]
 fn first_line_says_so_if_all_traffic_is_local() {
-    let examined = Examined {
-        sensed: Sensed {
-            snapshot: World::new(&[2, 2], 20, 2).snapshot,
-            cards: Vec::new(),
-            unseen: Vec::new(),
-        },
-        facts: Facts::default(),
-        kernel: None,
-        is_virtual: None,
-    };
-    let judged = Judged::new(Source::Live, examined);
+    let judged = Judged::new(Source::Live, examined(World::new(&[2, 2], 20, 2).snapshot));
     let text = text::of(&judged);
     let first = text.lines().next().unwrap();
     assert_eq!(

@@ -1,8 +1,9 @@
 //! An outcome of a machine that need not exist, for tests.
 
+use crate::control::protocol::tests::member;
 use crate::demo::contestants::{Case, Contestant, Section};
 use crate::demo::outcome::*;
-use homenode::{Access, MemberId, MemberKind, MemberState, MemberStatus, NodeId, Spill, Status};
+use homenode::{Access, MemberState, MemberStatus, NodeId, Spill, Status};
 use homenode_linux::topology::{Source, read};
 use std::collections::BTreeMap;
 
@@ -19,16 +20,12 @@ pub(in crate::demo) fn outcome(machine: &str) -> Outcome {
         written_bytes: 0,
     };
     let member = |home: NodeId| MemberStatus {
-        id: MemberId(home.0),
-        kind: MemberKind::Dram,
         home,
-        state: MemberState::Candidate,
-        problem: None,
-        errors: 0,
         backing: "tmpfs".to_owned(),
         capacity_bytes: 1 << 30,
         used_bytes: 300 << 20,
         populated_bytes: 400 << 20,
+        ..member(home.0, MemberState::Candidate)
     };
     let pool = PoolReport {
         contestant: Contestant::Pool,

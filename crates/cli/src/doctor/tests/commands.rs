@@ -243,17 +243,7 @@ fn of_memory() -> Vec<(Problem, &'static str)> {
 fn every_problem_has_its_command() {
     let mut world = World::new(&[4, 4], 20, 4);
     world.add_card("card", Some(1), &[0, 5]);
-    let examined = Examined {
-        sensed: Sensed {
-            snapshot: world.snapshot,
-            cards: Vec::new(),
-            unseen: Vec::new(),
-        },
-        facts: Facts::default(),
-        kernel: None,
-        is_virtual: None,
-    };
-    let judged = Judged::new(Source::Live, examined);
+    let judged = Judged::new(Source::Live, examined(world.snapshot));
     for (problem, command) in [of_devices(), of_buffers(), of_memory()].concat() {
         assert_eq!(remedy::command(&judged, &problem), command, "{problem:?}");
     }

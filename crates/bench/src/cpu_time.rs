@@ -1,6 +1,6 @@
 //! The CPU time of another process, from /proc: what serving a mount costs besides its users' own time.
 
-use crate::error::Error;
+use crate::error::{During, Error};
 use homenode_linux::process::{Stat, run_ns};
 use rustix::io::Errno;
 use std::fs;
@@ -19,7 +19,7 @@ impl CpuTime {
     /// Reads the CPU time of the process with this number.
     pub(crate) fn of(pid: u32) -> Result<Self, Error> {
         let path = format!("/proc/{pid}/stat");
-        let line = fs::read(&path).map_err(|error| Error::system(format!("reading {path}"), error))?;
+        let line = fs::read(&path).during(format_args!("reading {path}"))?;
         let ticks = Stat::parse(&line).ok_or_else(|| malformed(&path))?.run_ticks;
         let tasks = format!("/proc/{pid}/task");
         let listing = |error| Error::system(format!("listing {tasks}"), error);

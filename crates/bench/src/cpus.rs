@@ -1,6 +1,6 @@
 //! CPUs that the measuring threads are pinned to.
 
-use crate::error::Error;
+use crate::error::{During, Error};
 use homenode_engine::CpuId;
 use homenode_linux::cpu;
 use homenode_linux::process::Stat;
@@ -22,7 +22,7 @@ pub(crate) fn choose() -> Result<Vec<usize>, Error> {
 
 /// The CPUs that this process may use, ascending.
 pub(crate) fn allowed() -> Result<Vec<usize>, Error> {
-    let allowed = cpu::allowed_cpus().map_err(|error| Error::system("reading the CPUs allowed to us", error))?;
+    let allowed = cpu::allowed_cpus().during("reading the CPUs allowed to us")?;
     Ok(allowed.into_iter().map(|cpu| cpu.0 as usize).collect())
 }
 
@@ -34,13 +34,13 @@ pub(crate) fn pin(cpu: usize) -> Result<(), Error> {
 /// Lets the calling thread run on these CPUs alone.
 pub(crate) fn allow(cpus: &[usize]) -> Result<(), Error> {
     let ids: Vec<CpuId> = cpus.iter().map(|&cpu| id(cpu)).collect();
-    cpu::pin_to_node_cpus(&ids).map_err(|error| Error::system(format!("pinning a thread to the CPUs {cpus:?}"), error))
+    cpu::pin_to_node_cpus(&ids).during(format_args!("pinning a thread to the CPUs {cpus:?}"))
 }
 
 /// Whether the scheduler runs this process in real time (chrt -f, -r): then its threads do not take turns.
 pub(crate) fn is_realtime() -> Result<bool, Error> {
     let path = "/proc/self/stat";
-    let line = fs::read(path).map_err(|error| Error::system(format!("reading {path}"), error))?;
+    let line = fs::read(path).during(format_args!("reading {path}"))?;
     Ok(Stat::parse(&line).is_some_and(|stat| stat.real_time_priority != 0))
 }
 

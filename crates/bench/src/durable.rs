@@ -11,7 +11,7 @@ pub(crate) mod work;
 mod yardstick;
 
 use crate::arguments::Arguments;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::place::Place;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Row, Table};
@@ -200,7 +200,7 @@ fn on_mount(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
     if !cases.into_iter().any(|case| run.wants(case)) {
         return Ok(());
     }
-    let directory = tempfile::tempdir().map_err(|error| Error::system("making a directory", error))?;
+    let directory = tempfile::tempdir().during("making a directory")?;
     let mount = pool
         .mount(directory.path())
         .map_err(Error::library("mounting a pool"))?;

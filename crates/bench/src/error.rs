@@ -1,5 +1,6 @@
 //! Errors that end a bench early, in words for a person.
 
+use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 
@@ -110,5 +111,17 @@ impl Error {
             what,
             message: error.to_string(),
         }
+    }
+}
+
+/// Results whose errors name the operation that failed, and its object.
+pub(crate) trait During<T> {
+    fn during(self, what: impl Display) -> Result<T, Error>;
+}
+
+impl<T, E: Into<io::Error>> During<T> for Result<T, E> {
+    #[inline]
+    fn during(self, what: impl Display) -> Result<T, Error> {
+        self.map_err(|error| Error::system(what.to_string(), error))
     }
 }

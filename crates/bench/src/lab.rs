@@ -1,6 +1,6 @@
 //! The lab, as benches use it: this program runs in a guest, and tells in lines of JSON what it found there.
 
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::interrupt;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
@@ -34,7 +34,7 @@ impl Lab {
                 );
                 Error::system(what, error)
             })?,
-            bench: bench.map_err(|error| Error::system("finding this program", error))?,
+            bench: bench.during("finding this program")?,
         })
     }
 
@@ -67,7 +67,7 @@ impl Lab {
     pub(crate) fn told<T: DeserializeOwned>(&self, mut guest: Command, tick: impl Fn()) -> Result<Vec<T>, Error> {
         let mut child = guest
             .spawn()
-            .map_err(|error| Error::system(format!("starting {}", self.program.display()), error))?;
+            .during(format_args!("starting {}", self.program.display()))?;
         let out = BufReader::new(child.stdout.take().expect("the stream is piped"));
         let told: Result<Vec<T>, Error> = out
             .lines()
@@ -75,16 +75,14 @@ impl Lab {
                 tick();
                 interrupt::check()?;
                 line.and_then(|line| Ok(serde_json::from_str(&line)?))
-                    .map_err(|error| Error::system("reading what the guest tells", error))
+                    .during("reading what the guest tells")
             })
             .collect();
         if interrupt::check().is_err() {
             // Ctrl-C has reached it already; a signal to this process alone has not. It fails only if it has ended.
             let _ = kill_process(Pid::from_child(&child), Signal::TERM);
         }
-        let status = child
-            .wait()
-            .map_err(|error| Error::system("waiting for the lab", error))?;
+        let status = child.wait().during("waiting for the lab")?;
         interrupt::check()?;
         if status.success() {
             return told;

@@ -1,7 +1,7 @@
 //! Files that a bench writes at its end. They are opened before its first round: a name that cannot be written does not cost
 //! the minutes between.
 
-use crate::error::Error;
+use crate::error::{During, Error};
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
@@ -28,7 +28,7 @@ impl Output {
             }
             made => (made, true),
         };
-        let file = file.map_err(|error| Error::system(format!("opening {} to write it", path.display()), error))?;
+        let file = file.during(format_args!("opening {} to write it", path.display()))?;
         Ok(Some(Self {
             path: path.to_owned(),
             file,
@@ -39,7 +39,7 @@ impl Output {
     /// Writes all of it.
     pub(crate) fn write(mut self, text: &str) -> Result<(), Error> {
         self.replace(text)
-            .map_err(|error| Error::system(format!("writing {}", self.path.display()), error))?;
+            .during(format_args!("writing {}", self.path.display()))?;
         self.is_new = false;
         Ok(())
     }
@@ -66,7 +66,7 @@ impl Drop for Output {
 pub(crate) fn tell(line: impl Display) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     let told = writeln!(out, "{line}").and_then(|()| out.flush());
-    told.map_err(|error| Error::system("answering the bench", error))
+    told.during("answering the bench")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Each thread reads its clock twice, not once per operation.
 
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::place::{Open, whole};
 use crate::shuffle::permutation;
 use fastrand::Rng;
@@ -202,7 +202,7 @@ pub(crate) struct Blocks<'a> {
 impl<'a> Blocks<'a> {
     /// Decides the bytes that are written.
     pub(crate) fn new(lane: Lane<'a>, writes: bool, bytes: usize, order: Vec<u32>, seed: u64) -> Result<Self, Error> {
-        let mut buffer = MmapMut::map_anon(bytes).map_err(|error| Error::system("mapping a buffer", error))?;
+        let mut buffer = MmapMut::map_anon(bytes).during("mapping a buffer")?;
         let mut random = Rng::with_seed(!seed);
         for word in buffer.chunks_exact_mut(8) {
             let written = if writes { random.u64(..) | 1 } else { 0 };
@@ -228,8 +228,7 @@ impl Client for Blocks<'_> {
         if !self.writes {
             return Ok(self.buffer.chunks_exact(8).all(|word| word[0] & 1 == 1));
         }
-        let mut back =
-            MmapMut::map_anon(self.buffer.len()).map_err(|error| Error::system("mapping a buffer", error))?;
+        let mut back = MmapMut::map_anon(self.buffer.len()).during("mapping a buffer")?;
         for &block in self.order.iter().rev().take(VERIFIED_BLOCKS) {
             self.lane.run(false, &[block], &mut back)?;
             if back[..] != self.buffer[..] {

@@ -1,6 +1,6 @@
 //! Files of contestants: in a pool of this process, or in a directory.
 
-use crate::error::Error;
+use crate::error::{During, Error};
 use homenode::{OpenOptions, Pool};
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{pread, pwrite};
@@ -53,7 +53,7 @@ impl Place {
                     .truncate(is_new)
                     .open(&path);
                 file.map(Open::Directory)
-                    .map_err(|error| Error::system(format!("opening {}", path.display()), error))
+                    .during(format_args!("opening {}", path.display()))
             }
         }
     }
@@ -63,7 +63,7 @@ impl Place {
         match self {
             Self::Pool(pool) => pool.rename(from, to).map_err(Error::library("renaming a file")),
             Self::Directory(directory) => fs::rename(directory.join(from), directory.join(to))
-                .map_err(|error| Error::system(format!("renaming in {}", directory.display()), error)),
+                .during(format_args!("renaming in {}", directory.display())),
         }
     }
 }
@@ -75,9 +75,9 @@ impl Open {
         let wanted = to.len();
         let done = match self {
             Self::Pool(file) => file.read_at(to, offset).map_err(Error::library("reading"))?,
-            Self::Directory(file) => pread(file, to, offset).map_err(|error| Error::system("reading", error))?,
+            Self::Directory(file) => pread(file, to, offset).during("reading")?,
         };
-        whole(done, wanted).map_err(|error| Error::system("reading", error))
+        whole(done, wanted).during("reading")
     }
 
     /// Writes all of `bytes`.
@@ -85,9 +85,9 @@ impl Open {
     pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
         let done = match self {
             Self::Pool(file) => file.write_at(bytes, offset).map_err(Error::library("writing"))?,
-            Self::Directory(file) => pwrite(file, bytes, offset).map_err(|error| Error::system("writing", error))?,
+            Self::Directory(file) => pwrite(file, bytes, offset).during("writing")?,
         };
-        whole(done, bytes.len()).map_err(|error| Error::system("writing", error))
+        whole(done, bytes.len()).during("writing")
     }
 
     /// Writes `bytes` bytes, all of them `byte`, 1 MiB at a time.
@@ -102,9 +102,7 @@ impl Open {
     pub(crate) fn set_len(&self, bytes: u64) -> Result<(), Error> {
         match self {
             Self::Pool(file) => file.set_len(bytes).map_err(Error::library("setting a length")),
-            Self::Directory(file) => file
-                .set_len(bytes)
-                .map_err(|error| Error::system("setting a length", error)),
+            Self::Directory(file) => file.set_len(bytes).during("setting a length"),
         }
     }
 
@@ -114,16 +112,14 @@ impl Open {
         let advice = if reads_randomly { Advice::Random } else { Advice::Normal };
         fadvise(file, 0, None, Advice::DontNeed)
             .and_then(|()| fadvise(file, 0, None, advice))
-            .map_err(|error| Error::system("emptying the page cache", error))
+            .during("emptying the page cache")
     }
 
     /// fdatasync(2).
     pub(crate) fn sync_data(&self) -> Result<(), Error> {
         match self {
             Self::Pool(_) => self.sync(),
-            Self::Directory(file) => file
-                .sync_data()
-                .map_err(|error| Error::system("writing back a file", error)),
+            Self::Directory(file) => file.sync_data().during("writing back a file"),
         }
     }
 
@@ -131,9 +127,7 @@ impl Open {
     pub(crate) fn sync(&self) -> Result<(), Error> {
         match self {
             Self::Pool(file) => file.sync().map_err(Error::library("making a file durable")),
-            Self::Directory(file) => file
-                .sync_all()
-                .map_err(|error| Error::system("making a file durable", error)),
+            Self::Directory(file) => file.sync_all().during("making a file durable"),
         }
     }
 }

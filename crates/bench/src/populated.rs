@@ -1,6 +1,6 @@
 //! Pools and memory that are populated: nobody waits for the kernel to find and clear pages while a bench measures.
 
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::required;
 use homenode::{NodeId, Pool, PoolOptions};
 use memmap2::{Advice, MmapMut};
@@ -21,8 +21,7 @@ pub(crate) fn pool(node_bytes: u64, node: Option<u16>) -> Result<Pool, homenode:
 /// Anonymous memory of huge pages, present.
 pub(crate) fn memory(bytes: u64) -> Result<MmapMut, Error> {
     let mapped = MmapMut::map_anon(usize::try_from(bytes).expect("addresses have 64 bits"));
-    let mut memory =
-        mapped.map_err(|error| Error::system(format!("mapping {bytes} bytes of anonymous memory"), error))?;
+    let mut memory = mapped.during(format_args!("mapping {bytes} bytes of anonymous memory"))?;
     // The floor is one of small pages then.
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     if memory.advise(Advice::HugePage).is_err() || enabled.contains("[never]") {

@@ -5,7 +5,7 @@
 mod loops;
 
 use crate::arguments::Arguments;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::mount::served::{Served, Variant};
 use crate::place::Place;
 use crate::private_tmpfs::{self, Pages};
@@ -205,7 +205,7 @@ fn findings(report: &Report) -> Vec<Finding> {
 }
 
 fn library() -> Result<PathBuf, Error> {
-    let own = std::env::current_exe().map_err(|error| Error::system("finding this program", error))?;
+    let own = std::env::current_exe().during("finding this program")?;
     let library = own.with_file_name(LIBRARY);
     match library.is_file() {
         true => Ok(library),

@@ -1,6 +1,6 @@
 //! The command `homenode`, which is under test: `homenode affinity run` as a process.
 
-use crate::error::Error;
+use crate::error::{During, Error};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io;
@@ -53,7 +53,7 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
-            .map_err(|error| Error::system(format!("starting {}", command.display()), error))?;
+            .during(format_args!("starting {}", command.display()))?;
         let mut daemon = Self {
             child,
             _directory: directory,
@@ -77,10 +77,7 @@ impl Daemon {
     pub(super) fn stop(mut self) -> Result<(), Error> {
         // It fails only if the daemon has ended, which its status tells.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let status = self
-            .child
-            .wait()
-            .map_err(|error| Error::system("waiting for the daemon", error))?;
+        let status = self.child.wait().during("waiting for the daemon")?;
         if status.success() {
             return Ok(());
         }

@@ -6,7 +6,7 @@
 use super::command::Daemon;
 use super::movers::Network;
 use crate::cpu_time::CpuTime;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::interrupt;
 use std::io;
 use std::path::Path;
@@ -167,8 +167,7 @@ impl Threads {
         let started = Builder::new()
             .stack_size(STACK_BYTES)
             .spawn(move || work(&end, &messages));
-        self.all
-            .push(started.map_err(|error| Error::system("starting 1,000 threads", error))?);
+        self.all.push(started.during("starting 1,000 threads")?);
         Ok(())
     }
 
@@ -176,7 +175,7 @@ impl Threads {
         self.end();
         self.all.drain(..).try_for_each(|thread| {
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            ended.map_err(|error| Error::system("moving bytes over virtual cards", error))
+            ended.during("moving bytes over virtual cards")
         })
     }
 

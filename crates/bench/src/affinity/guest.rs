@@ -9,7 +9,7 @@ use super::job::{Done, Policy, Work};
 use super::upload::{Load, Upload};
 use super::witness::Machine;
 use crate::cpus;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::lab;
 use crate::output::tell;
 use std::fs;
@@ -83,7 +83,7 @@ fn configuration(policy: Policy) -> String {
 
 /// All NVMe disks of the guest.
 fn disks() -> Result<Vec<String>, Error> {
-    let names = fs::read_dir("/sys/block").map_err(|error| Error::system("/sys/block", error))?;
+    let names = fs::read_dir("/sys/block").during("/sys/block")?;
     let names = names.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<String> = names.filter(|name| name.starts_with("nvme")).collect();
     names.sort();
@@ -140,7 +140,7 @@ impl Card {
         let own: Vec<usize> = (0..machine.cpu_nodes.len())
             .filter(|cpu| Some(machine.cpu_nodes[*cpu]) == self.home)
             .collect();
-        let text = fs::read_to_string("/proc/interrupts").map_err(|error| Error::system("/proc/interrupts", error))?;
+        let text = fs::read_to_string("/proc/interrupts").during("/proc/interrupts")?;
         let is_its = |line: &&str| {
             line.split_whitespace()
                 .last()
@@ -149,7 +149,7 @@ impl Card {
         let numbers = text.lines().filter(is_its).filter_map(|line| line.split(':').next());
         for (number, cpu) in numbers.map(str::trim).zip(own.iter().cycle()) {
             let path = format!("/proc/irq/{number}/smp_affinity_list");
-            fs::write(&path, cpu.to_string()).map_err(|error| Error::system(format!("writing to {path}"), error))?;
+            fs::write(&path, cpu.to_string()).during(format_args!("writing to {path}"))?;
         }
         Ok(())
     }

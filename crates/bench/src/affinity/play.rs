@@ -3,7 +3,7 @@
 
 use super::upload::{Load, Upload};
 use super::witness::Machine;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::output::tell;
 use std::io;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let mut upload = Upload::start(&arguments.load, &machine, arguments.connections, &arguments.on)?;
     tell("steady")?;
     for line in io::stdin().lines() {
-        let line = line.map_err(|error| Error::system("reading the input", error))?;
+        let line = line.during("reading the input")?;
         let seconds = line.trim().parse().map_err(|_| {
             let what = format!("the input holds {line:?}: expected seconds");
             Error::system(what, io::ErrorKind::InvalidInput)

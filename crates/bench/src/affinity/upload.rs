@@ -8,7 +8,7 @@
 use super::job::Shares;
 use super::witness::{Counts, Disk, Machine};
 use crate::cpus;
-use crate::error::Error;
+use crate::error::{During, Error};
 use memmap2::MmapMut;
 use rustix::fs::OFlags;
 use rustix::net::sockopt::socket_incoming_cpu;
@@ -112,9 +112,7 @@ impl Upload {
             let thread = Builder::new().name(format!("reader-{number}"));
             let started = thread.spawn(move || reader.run());
             upload.readers.push(seen);
-            upload
-                .threads
-                .push(started.map_err(|error| Error::system("starting a thread", error))?);
+            upload.threads.push(started.during("starting a thread")?);
         }
         upload.wait_steady()?;
         Ok(upload)
@@ -234,11 +232,11 @@ impl Reader {
         let path = format!("/dev/{}", self.disk().name);
         let direct = OFlags::DIRECT.bits().cast_signed();
         let opened = OpenOptions::new().write(true).custom_flags(direct).open(&path);
-        opened.map_err(|error| Error::system(format!("opening {path}"), error))
+        opened.during(format_args!("opening {path}"))
     }
 
     fn buffer(&self) -> Result<MmapMut, Error> {
-        MmapMut::map_anon(self.load.block).map_err(|error| Error::system("mapping a buffer", error))
+        MmapMut::map_anon(self.load.block).during("mapping a buffer")
     }
 
     fn receive(&self, stream: &mut TcpStream, buffer: &mut [u8]) -> Result<(), Error> {
@@ -264,7 +262,7 @@ impl Reader {
     fn write(&self, disk: &File, buffer: &[u8], offset: u64) -> Result<(), Error> {
         self.seen.submitted[sched_getcpu()].fetch_add(1, Ordering::Relaxed);
         let written = disk.write_all_at(buffer, offset);
-        written.map_err(|error| Error::system(format!("writing to {}", self.disk().name), error))?;
+        written.during(format_args!("writing to {}", self.disk().name))?;
         self.seen.written.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use super::job::Shares;
 use crate::cpus;
-use crate::error::Error;
+use crate::error::{During, Error};
 use homenode_linux::cpu::possible_cpus;
 use homenode_linux::topology::parse_list;
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ impl Machine {
         written: u64,
     ) -> Result<Counts, Error> {
         const INTERRUPTS: &str = "/proc/interrupts";
-        let text = fs::read_to_string(INTERRUPTS).map_err(|error| Error::system(INTERRUPTS, error))?;
+        let text = fs::read_to_string(INTERRUPTS).during(INTERRUPTS)?;
         let table = interrupts(&text);
         let of = |disk: &Disk| {
             let names = (1..=disk.queues.len()).map(|number| format!("{}q{number}", disk.controller));
@@ -139,7 +139,7 @@ impl Disk {
         let path = format!("/sys/block/{name}");
         let text = |file: &str| {
             let file = format!("{path}/{file}");
-            fs::read_to_string(&file).map_err(|error| Error::system(file, error))
+            fs::read_to_string(&file).during(file)
         };
         let no_nvme = || Error::system(format!("{path}: it is no NVMe disk"), io::ErrorKind::InvalidInput);
         let controller = fs::read_link(format!("{path}/device")).map_err(|error| Error::system(&path, error))?;

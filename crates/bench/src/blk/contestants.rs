@@ -2,7 +2,7 @@
 
 use super::load::{Load, null, play, together};
 use super::memcpy::{BUFFER_BYTES, DEVICE_BYTES};
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::populated;
 use crate::report::size_name;
 use homenode::blk::{Arena, ArenaError, Device, Driver, Null, Options, Ram, StampClock, Storage};
@@ -210,5 +210,5 @@ fn volume(homes: &[Option<NodeId>]) -> Result<VolumeDriver, Error> {
 /// A device with a hardware queue for each core, if its driver has so many.
 pub(super) fn device<D: Driver>(driver: &D, cores: usize, options: Options) -> Result<Arc<Device<D::Queue>>, Error> {
     let nodes = vec![NodeId(0); cores];
-    Device::new(driver, &nodes, |_, _| 10, options).map_err(|error| Error::system("setting up the device", error))
+    Device::new(driver, &nodes, |_, _| 10, options).during("setting up the device")
 }

@@ -3,7 +3,7 @@
 use super::divisor;
 use super::load::{NOOP_BYTES, Places};
 use crate::cpus;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::report::Row;
 use crate::required;
 use crate::run::Run;
@@ -42,8 +42,7 @@ fn cross(cpus: &[usize], plug: usize, depth: usize, requests: u64) -> Result<f64
         ..Options::default()
     };
     // The hardware queue is at home on the second core's node: that one owns it.
-    let device = Device::new(&null, &[NodeId(0), NodeId(1)], |_, _| 10, options)
-        .map_err(|error| Error::system("setting up the device", error))?;
+    let device = Device::new(&null, &[NodeId(0), NodeId(1)], |_, _| 10, options).during("setting up the device")?;
     let join = |index| device.join(index).expect("each core joins once");
     let (mut submitter, mut owner): (Core<NullQueue>, Core<NullQueue>) = (join(0), join(1));
     let clock = StampClock::new();

@@ -7,7 +7,7 @@
 use super::contestants::device;
 use super::divisor;
 use super::load::{Load, play, together};
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::place::Open;
 use crate::report::Row;
 use crate::required;
@@ -147,7 +147,7 @@ fn fio(case: &Case, file: &Path, cpu: usize, divisor: u64) -> Result<f64, Error>
             case.requests(divisor) * u64::from(REQUEST_BYTES)
         ))
         .arg(format!("--cpus_allowed={cpu}"));
-    let output = command.output().map_err(|error| Error::system("starting fio", error))?;
+    let output = command.output().during("starting fio")?;
     let iops = serde_json::from_slice::<Value>(&output.stdout)
         .ok()
         .and_then(|told| told["jobs"][0]["read"]["iops"].as_f64())

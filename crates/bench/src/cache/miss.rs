@@ -6,7 +6,7 @@ use super::stage::{BLOCK, STAMPED, Stage, stamp};
 use crate::blk::load::Load;
 use crate::blk::uring;
 use crate::cpus;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::interleave::Samples;
 use crate::place::{Open, Place};
 use crate::report::Row;
@@ -138,7 +138,7 @@ fn by_rings(run: &mut Run<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Resu
     if !run.wants(&case) {
         return Ok(());
     }
-    let directory = tempfile::tempdir().map_err(|error| Error::system("making a directory", error))?;
+    let directory = tempfile::tempdir().during("making a directory")?;
     let mut options = MountOptions::default();
     options.transport = Transport::Uring;
     let mount = match pool.mount_with(directory.path(), &options) {
@@ -196,7 +196,7 @@ fn read_many(file: &Open, blocks: &[u32]) -> Result<Duration, Error> {
 fn direct(path: &Path) -> Result<File, Error> {
     let flags = i32::try_from(OFlags::DIRECT.bits()).expect("a bit of an int");
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
-    file.map_err(|error| Error::system(format!("opening {}", path.display()), error))
+    file.during(format_args!("opening {}", path.display()))
 }
 
 /// Time of a read of these blocks, one after the other, in ns.
@@ -215,7 +215,7 @@ fn read_bare(file: &File, bytes: usize, count: usize, round: u64) -> Result<f64,
         (0..count).try_for_each(|_| {
             let at = random.usize(..bytes / BLOCK) * BLOCK;
             file.read_exact_at(buffer, at as u64)
-                .map_err(|error| Error::system("reading past the page cache", error))
+                .during("reading past the page cache")
         })
     })?;
     Ok(each(elapsed, count))

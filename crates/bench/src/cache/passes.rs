@@ -2,7 +2,7 @@
 
 use super::stage::{BLOCK, stamp};
 use crate::cpus;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::pass;
 use crate::place::Open;
 use memmap2::MmapMut;
@@ -21,7 +21,7 @@ pub(super) fn together(
         || (),
         |(nth, cpu)| {
             cpus::pin(cpu)?;
-            let mut buffer = MmapMut::map_anon(bytes).map_err(|error| Error::system("mapping a buffer", error))?;
+            let mut buffer = MmapMut::map_anon(bytes).during("mapping a buffer")?;
             Ok(move || act(nth, &mut buffer))
         },
     )?;

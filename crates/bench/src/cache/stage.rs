@@ -1,7 +1,7 @@
 //! Contestants on one kind of disk: a pool with a cache, filesystems with the page cache, and a bare disk.
 
 use crate::durable::disk::{self, Disk, Loop};
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::place::Place;
 use crate::populated;
 use crate::private_tmpfs::{self, Pages};
@@ -107,7 +107,7 @@ impl Stage {
             PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), tmpfs.as_raw_fd()))
         });
         let own = tempfile::Builder::new().prefix("homenode-bench-").tempdir_in(&root);
-        let own = own.map_err(|error| Error::system(format!("making a directory in {}", root.display()), error))?;
+        let own = own.during(format_args!("making a directory in {}", root.display()))?;
         let [member, bare] = ["member", "bare"].map(|name| own.path().join(name));
         disk::write_zeros(&bare, sizes.bare)?;
         disk::member(&member, sizes.disk as u64)?;

@@ -1,6 +1,6 @@
 //! A filesystem of the bench's own on a loop device, whose file lies on the disk that is measured. It goes when this is dropped.
 
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::place::Open;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ impl Drop for Loop {
 
 /// Writes all of a file, so that each of its blocks has a place on the disk.
 pub(crate) fn write_zeros(path: &Path, bytes: usize) -> Result<(), Error> {
-    let file = File::create(path).map_err(|error| Error::system(format!("making {}", path.display()), error))?;
+    let file = File::create(path).during(format_args!("making {}", path.display()))?;
     let file = Open::Directory(file);
     file.fill(0, bytes)?;
     file.sync()
@@ -96,9 +96,7 @@ pub(crate) fn write_zeros(path: &Path, bytes: usize) -> Result<(), Error> {
 /// Runs a command that must succeed; gives what it printed.
 pub(crate) fn call(command: &mut Command) -> Result<String, Error> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .output()
-        .map_err(|error| Error::system(format!("running {name}"), error))?;
+    let output = command.output().during(format_args!("running {name}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
@@ -109,7 +107,7 @@ pub(crate) fn call(command: &mut Command) -> Result<String, Error> {
 /// Makes a file of this size for a member.
 pub(crate) fn member(path: &Path, bytes: u64) -> Result<(), Error> {
     let made = File::create(path).and_then(|file| file.set_len(bytes));
-    made.map_err(|error| Error::system(format!("making {}", path.display()), error))
+    made.during(format_args!("making {}", path.display()))
 }
 
 /// Removes a file that may be gone already.

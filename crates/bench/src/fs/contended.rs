@@ -7,7 +7,7 @@
 
 use crate::arguments::Common;
 use crate::cpus;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::interleave::Samples;
 use crate::place::{Open, Place};
 use crate::populated;
@@ -259,7 +259,7 @@ fn punch_first_block(file: &Open) -> Result<(), Error> {
             .map_err(Error::library("punching a hole")),
         Open::Directory(file) => {
             let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            fallocate(file, punch, 0, BLOCK_BYTES).map_err(|error| Error::system("punching a hole", error))
+            fallocate(file, punch, 0, BLOCK_BYTES).during("punching a hole")
         }
     }
 }

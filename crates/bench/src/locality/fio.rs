@@ -1,7 +1,7 @@
 //! fio's jobs, a process pinned to each CPU given.
 
 use super::job::FILE_BYTES;
-use crate::error::Error;
+use crate::error::{During, Error};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsStr;
 use std::fs;
@@ -48,7 +48,7 @@ impl Fio {
             command.args(["--time_based", "--runtime=1d"]);
         }
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        let child = child.map_err(|error| Error::system("starting fio", error))?;
+        let child = child.during("starting fio")?;
         Ok(Self { child, jobs, write })
     }
 
@@ -78,18 +78,15 @@ impl Fio {
     /// Has it end now.
     pub(super) fn stop(mut self) -> Result<(), Error> {
         let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::TERM).map_err(|error| Error::system("ending fio", error))?;
+        kill_process(pid, Signal::TERM).during("ending fio")?;
         // What it says of its end is that it was told to.
         let ended = self.child.wait();
-        ended.map(drop).map_err(|error| Error::system("waiting for fio", error))
+        ended.map(drop).during("waiting for fio")
     }
 
     /// Waits until it has done everything.
     pub(super) fn finish(mut self) -> Result<(), Error> {
-        let status = self
-            .child
-            .wait()
-            .map_err(|error| Error::system("waiting for fio", error))?;
+        let status = self.child.wait().during("waiting for fio")?;
         if status.success() {
             Ok(())
         } else {

@@ -7,7 +7,7 @@ use super::fio::Fio;
 use super::job::{Contestant, Done, FILE_BYTES, Work};
 use super::threads::Library;
 use crate::cpus;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::lab;
 use crate::mount::served::{Served, Variant};
 use crate::output::tell;
@@ -53,7 +53,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// Measures everyone, round after round.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     lab::require_guest("locality")?;
-    fs::write(RINGS, "Y").map_err(|error| Error::system(format!("switching rings on, {RINGS}"), error))?;
+    fs::write(RINGS, "Y").during(format_args!("switching rings on, {RINGS}"))?;
     let cpus = one_of_each_node()?;
     let files = arguments.sizes.len() as u64;
     let stages = Contestant::ALL
@@ -128,9 +128,7 @@ impl Steer {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn();
-        child
-            .map(Self)
-            .map_err(|error| Error::system("starting homenode steer", error))
+        child.map(Self).during("starting homenode steer")
     }
 }
 

@@ -1,7 +1,7 @@
 //! Guests, and what the emulator counted in them.
 
 use super::job::{Done, Size, Work};
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::lab::Lab;
 use serde::Deserialize;
 use std::fs;
@@ -110,7 +110,7 @@ struct Accesses {
 
 /// Boots the guest and has everyone measured; calls `tick` after each interval.
 pub(super) fn measure(lab: &Lab, guest: &Guest<'_>, tick: impl Fn()) -> Result<Vec<Interval>, Error> {
-    let counts = tempfile::NamedTempFile::new().map_err(|error| Error::system("making a temporary file", error))?;
+    let counts = tempfile::NamedTempFile::new().during("making a temporary file")?;
     let mut options = vec![
         "--mem=1G".to_owned(),
         "--kernel=6.18".to_owned(),
@@ -128,7 +128,7 @@ pub(super) fn measure(lab: &Lab, guest: &Guest<'_>, tick: impl Fn()) -> Result<V
         format!("--command={}", guest.command.display()),
     ];
     let done: Vec<Done> = lab.told(lab.guest(guest.nodes, &options, &[guest.command], &words), tick)?;
-    let text = fs::read_to_string(counts.path()).map_err(|error| Error::system("reading the counts", error))?;
+    let text = fs::read_to_string(counts.path()).during("reading the counts")?;
     let document: Document =
         serde_json::from_str(&text).map_err(|error| Error::system("reading the counts", io::Error::from(error)))?;
     if done.len() != document.intervals.len() {

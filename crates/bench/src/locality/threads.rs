@@ -2,7 +2,7 @@
 
 use super::job::FILE_BYTES;
 use crate::cpus;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::populated;
 use crate::shuffle::permutation;
 use fastrand::Rng;
@@ -101,7 +101,7 @@ impl Job {
         let block = usize::try_from(self.block_bytes).expect("a block fits in memory");
         let blocks = usize::try_from(FILE_BYTES / self.block_bytes).expect("a file has few blocks");
         // Pages of its own, which nobody on another node has used before.
-        let mut buffer = MmapMut::map_anon(block).map_err(|error| Error::system("mapping a buffer", error))?;
+        let mut buffer = MmapMut::map_anon(block).during("mapping a buffer")?;
         buffer.fill(1);
         if self.once {
             return permutation(blocks, self.cpu as u64)

@@ -5,7 +5,7 @@
 //! the growth of the kernel's slabs, which other processes disturb.
 
 use super::namespace::{names, small_pool};
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::interleave::Samples;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::Row;
@@ -49,15 +49,14 @@ fn grow_tmpfs(root: &rustix::fd::OwnedFd, names: &[String]) -> Result<u64, Error
     let before = slabs()?;
     for name in names {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        openat(root, &name[1..], flags, Mode::RUSR)
-            .map_err(|error| Error::system("creating a file on tmpfs", error))?;
+        openat(root, &name[1..], flags, Mode::RUSR).during("creating a file on tmpfs")?;
     }
     Ok(slabs()?.saturating_sub(before))
 }
 
 /// The named line of a file like /proc/meminfo, in bytes.
 fn kernel_bytes(path: &str, field: &str) -> Result<u64, Error> {
-    let text = fs::read_to_string(path).map_err(|error| Error::system(format!("reading {path}"), error))?;
+    let text = fs::read_to_string(path).during(format_args!("reading {path}"))?;
     field_bytes(&text, field).ok_or_else(|| {
         Error::system(
             format!("reading {path}"),

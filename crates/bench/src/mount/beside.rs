@@ -6,7 +6,7 @@
 use super::contestant::Contestant;
 use super::served::Variant;
 use crate::cpus;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::report::{HOMENODE, Row, Tail};
 use crate::run::Run;
 use memmap2::MmapMut;
@@ -53,7 +53,7 @@ pub(super) fn rows(run: &mut Run<'_>, contestants: &[Contestant], file_bytes: us
 fn reads(contestant: &Contestant, file_bytes: usize, cpu: usize, time: Duration) -> Result<Vec<u64>, Error> {
     let system = |error| Error::system(format!("{CASE} on {}", contestant.name()), error);
     let (file, zeroed) = (contestant.open(READ, true)?, contestant.open(ZEROED, false)?);
-    let mut page = MmapMut::map_anon(READ_BYTES).map_err(|error| Error::system("mapping a buffer", error))?;
+    let mut page = MmapMut::map_anon(READ_BYTES).during("mapping a buffer")?;
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let zeroing = scope.spawn(|| {

@@ -3,7 +3,7 @@
 use super::served::{Served, Variant};
 use crate::cpu_time::CpuTime;
 use crate::cpus::THREADS_MAX;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::place::Open;
 use crate::private_tmpfs::{self, Pages};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -96,7 +96,7 @@ impl Contestant {
         };
         let flags = OFlags::RDWR | OFlags::CLOEXEC | direct;
         openat(&self.root, client.to_string(), flags, Mode::empty())
-            .map_err(|error| Error::system(format!("opening file {client} on {}", self.name), error))
+            .during(format_args!("opening file {client} on {}", self.name))
     }
 
     /// The directory with the files to read and write.
@@ -111,7 +111,7 @@ impl Contestant {
 
     /// Has the kernel write everything back that it still keeps.
     pub(super) fn settle(&self) -> Result<(), Error> {
-        syncfs(&self.root).map_err(|error| Error::system(format!("writing back {}", self.name), error))
+        syncfs(&self.root).during(format_args!("writing back {}", self.name))
     }
 }
 

@@ -7,7 +7,7 @@
 use super::contestant::Contestant;
 use super::served::Variant;
 use crate::cpus;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::interrupt;
 use crate::pass::{order, together};
 use crate::place::whole;
@@ -235,10 +235,7 @@ impl<'a> Pass<'a> {
             || (),
             |(order, &cpu)| {
                 cpus::pin(cpu)?;
-                Ok(move || {
-                    self.alone(subject, order, each)
-                        .map_err(|error| Error::system("a pass", error))
-                })
+                Ok(move || self.alone(subject, order, each).during("a pass"))
             },
         )?;
         let longest = done.results.iter().map(|(ns, _)| *ns).max().unwrap_or(0);

@@ -5,7 +5,7 @@
 
 use super::contestant::{numbered, old_names};
 use super::subjects::Names;
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::pass::Client;
 use fastrand::Rng;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -32,8 +32,7 @@ pub(super) fn prepare<'a>(
 ) -> Result<Box<dyn Client + 'a>, Error> {
     let old = old_names();
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let synced = openat(directory, &old[0], flags, Mode::empty())
-        .map_err(|error| Error::system("opening a file to sync", error))?;
+    let synced = openat(directory, &old[0], flags, Mode::empty()).during("opening a file to sync")?;
     let new = numbered('g', operations);
     let operations = plan(names, operations, old.len(), &mut Rng::with_seed(seed));
     Ok(Box::new(ByName {
@@ -94,7 +93,7 @@ impl Client for ByName<'_> {
     fn run(&mut self) -> Result<(), Error> {
         let mut operations = self.operations.iter();
         let done = operations.try_for_each(|&(operation, name)| self.carry_out(operation, name));
-        done.map_err(|error| Error::system("files by name", error))
+        done.during("files by name")
     }
 
     /// Checks that the files made are gone again. Everything else fails by itself where it does not work.

@@ -4,7 +4,7 @@
 //! `failed WHY`. For each line of its standard input it then prints how many requests it has served. When its input ends, because the bench is done or
 //! has died of whatever, it unmounts, removes the directory and ends.
 
-use crate::error::Error;
+use crate::error::{During, Error};
 use crate::output::tell;
 use crate::populated;
 use homenode::{Data, Mount, MountError, MountOptions, Transport};
@@ -59,12 +59,12 @@ fn bring_up(arguments: &Arguments) -> Result<Mount, homenode::Error> {
 fn answer(mount: &Mount) -> Result<(), Error> {
     tell("ready")?;
     for line in io::stdin().lock().lines() {
-        line.map_err(|error| Error::system("reading from the bench", error))?;
+        line.during("reading from the bench")?;
         tell(mount.statistics().request_count())?;
     }
     Ok(())
 }
 
 fn remove(directory: &Path) -> Result<(), Error> {
-    fs::remove_dir(directory).map_err(|error| Error::system(format!("removing {}", directory.display()), error))
+    fs::remove_dir(directory).during(format_args!("removing {}", directory.display()))
 }

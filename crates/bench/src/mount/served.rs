@@ -4,7 +4,7 @@
 //! outlives nobody. Should it die first, what it left mounted is taken away here.
 
 use crate::cpu_time::CpuTime;
-use crate::error::Error;
+use crate::error::{During, Error};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{UnmountFlags, unmount};
@@ -93,8 +93,8 @@ impl Served {
             .prefix("homenode-bench-")
             .permissions(Permissions::from_mode(0o700))
             .tempdir()
-            .map_err(|error| Error::system("making a temporary directory to mount on", error))?;
-        let program = std::env::current_exe().map_err(|error| Error::system("finding this program", error))?;
+            .during("making a temporary directory to mount on")?;
+        let program = std::env::current_exe().during("finding this program")?;
         let mut child = Command::new(program)
             .args(["serve-mount", &format!("--node-bytes={node_bytes}")])
             .args(node.map(|node| format!("--node={node}")))
@@ -104,7 +104,7 @@ impl Served {
             .stdout(Stdio::piped())
             .process_group(0)
             .spawn()
-            .map_err(|error| Error::system("starting a server of this program", error))?;
+            .during("starting a server of this program")?;
         let to = child.stdin.take();
         let from = BufReader::new(child.stdout.take().expect("the stream is piped"));
         let mut served = Self {
@@ -137,8 +137,7 @@ impl Served {
     /// Opens its root.
     pub(crate) fn open(&self) -> Result<OwnedFd, Error> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        open(&self.directory, flags, Mode::empty())
-            .map_err(|error| Error::system(format!("opening {}", self.directory.display()), error))
+        open(&self.directory, flags, Mode::empty()).during(format_args!("opening {}", self.directory.display()))
     }
 
     /// CPU time of the process so far.

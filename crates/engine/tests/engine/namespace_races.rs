@@ -1,8 +1,8 @@
 //! Threads that rename, make and remove in the same few directories: none waits for ever, and the tree stays a tree.
 
 use crate::namespace_model::{list, remove_all};
-use crate::support::pattern::Random;
 use crate::support::{FILES_MAX, TestFs, assert_empty, directory, empty_filesystem, regular, seeded, threads};
+use fastrand::Rng;
 use homenode_engine::fs::{Error, Inode, RenameMode};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn renames_among_nested_directories_neither_deadlock_nor_lose_anything() {
     let rename = |thread: u64| -> Box<dyn FnOnce() -> u64 + Send> {
         let fs = Arc::clone(&fs);
         Box::new(move || {
-            let mut random = Random::new(seed ^ thread);
+            let mut random = Rng::with_seed(seed ^ thread);
             let end = Instant::now() + RUN_FOR;
             let mut renames = 0;
             while Instant::now() < end {
@@ -73,14 +73,14 @@ fn removing_a_directory_and_its_parent_concurrently_keeps_link_counts() {
     check_tree(&fs);
 }
 
-fn name(random: &mut Random) -> [u8; 1] {
-    [b'a' + random.below(4) as u8]
+fn name(random: &mut Rng) -> [u8; 1] {
+    [b'a' + random.u64(..4) as u8]
 }
 
 /// A directory somewhere in the tree, if it is still there.
-fn walk(fs: &TestFs, random: &mut Random) -> Arc<Inode> {
+fn walk(fs: &TestFs, random: &mut Rng) -> Arc<Inode> {
     let mut at = fs.root();
-    for _ in 0..random.below(DEPTH) {
+    for _ in 0..random.u64(..DEPTH) {
         match fs.lookup(&at, &name(random)) {
             Ok(next) if next.is_directory() => at = next,
             _ => break,
@@ -90,11 +90,11 @@ fn walk(fs: &TestFs, random: &mut Random) -> Arc<Inode> {
 }
 
 /// Tries a random operation; returns true if it was a rename that succeeded.
-fn step(fs: &TestFs, random: &mut Random) -> bool {
+fn step(fs: &TestFs, random: &mut Rng) -> bool {
     let dir = walk(fs, random);
     let name = name(random);
     let is_crowded = fs.statfs().files_free < FILES_MAX - INODES;
-    match random.below(16) {
+    match random.u64(..16) {
         0..=3 if is_crowded => expect(
             fs.rmdir(&dir, &name),
             &[Error::NotFound, Error::NotEmpty, Error::NotDirectory],
@@ -128,7 +128,7 @@ fn step(fs: &TestFs, random: &mut Random) -> bool {
                 Error::IsDirectory,
                 Error::NotDirectory,
             ];
-            let renamed = fs.rename(&dir, &name, &to, &new, *random.pick(&modes));
+            let renamed = fs.rename(&dir, &name, &to, &new, modes[random.usize(..modes.len())]);
             let ok = renamed.is_ok();
             expect(renamed, &errors);
             return ok;

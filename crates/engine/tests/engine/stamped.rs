@@ -4,8 +4,8 @@
 
 mod world;
 
-use crate::support::pattern::Random;
 use crate::support::{Bytes, Caller, DISKS, add_member, remove_member, seeded, sized, tend, threads};
+use fastrand::Rng;
 use homenode_engine::fs::{Error, Whence, fallocate_mode as mode};
 use homenode_engine::pool::PoolError;
 use homenode_engine::{Memory, NodeId};
@@ -30,9 +30,9 @@ fn reads_below_a_cache_return_no_foreign_or_stale_byte() {
 fn race(bytes: Bytes) {
     let seed = seeded::seed();
     let world = Arc::new(World::new(bytes));
-    let with = |number: u64, work: fn(&World, &Caller, &mut Random, u64) -> u64| -> Job {
+    let with = |number: u64, work: fn(&World, &Caller, &mut Rng, u64) -> u64| -> Job {
         let world = Arc::clone(&world);
-        let random = Random::new(seed ^ number << 32);
+        let random = Rng::with_seed(seed ^ number << 32);
         Box::new(move || world.work(number, random, work))
     };
     let mut jobs: Vec<Job> = (0..OWNERS).map(|number| with(number, own)).collect();
@@ -50,19 +50,19 @@ fn race(bytes: Bytes) {
 }
 
 /// Writes, punches and reads a region of each file that nobody else writes.
-fn own(world: &World, caller: &Caller, random: &mut Random, number: u64) -> u64 {
+fn own(world: &World, caller: &Caller, random: &mut Rng, number: u64) -> u64 {
     let region = region(number);
     let words = ((region.end - region.start) / WORD) as usize;
     let mut model = vec![vec![0_u64; words]; FILES];
     let rounds = world.repeat(|| {
-        let file = random.below(FILES as u64) as usize;
+        let file = random.u64(..FILES as u64) as usize;
         let (inode, own) = (&world.files[file], &mut model[file]);
         let (from, to) = world::stretch(random, &region);
         let span = ((from - region.start) / WORD) as usize..((to - region.start) / WORD) as usize;
         let asking = &caller.asking();
-        match random.below(10) {
+        match random.u64(..10) {
             0..=3 => {
-                let stamps = world::stamps(file, number, from, to, random.next());
+                let stamps = world::stamps(file, number, from, to, random.u64(..));
                 let written = world.fs.write(asking, inode, from, &world::to_bytes(&stamps), false);
                 assert_eq!(written, Ok((to - from) as usize), "the pool has room");
                 own[span].copy_from_slice(&stamps);
@@ -86,11 +86,11 @@ fn own(world: &World, caller: &Caller, random: &mut Random, number: u64) -> u64 
 }
 
 /// Writes where others write and take away.
-fn overlap(world: &World, caller: &Caller, random: &mut Random, number: u64) -> u64 {
+fn overlap(world: &World, caller: &Caller, random: &mut Rng, number: u64) -> u64 {
     world.repeat(|| {
-        let file = random.below(FILES as u64) as usize;
+        let file = random.u64(..FILES as u64) as usize;
         let (from, to) = world::stretch(random, &SHARED);
-        let stamps = world::to_bytes(&world::stamps(file, number, from, to, random.next()));
+        let stamps = world::to_bytes(&world::stamps(file, number, from, to, random.u64(..)));
         let written = world
             .fs
             .write(&caller.asking(), &world.files[file], from, &stamps, false);
@@ -99,29 +99,29 @@ fn overlap(world: &World, caller: &Caller, random: &mut Random, number: u64) -> 
 }
 
 /// Truncates within the shared part, extends again, punches.
-fn destroy(world: &World, caller: &Caller, random: &mut Random, _: u64) -> u64 {
+fn destroy(world: &World, caller: &Caller, random: &mut Rng, _: u64) -> u64 {
     world.repeat(|| {
-        let inode = &world.files[random.below(FILES as u64) as usize];
+        let inode = &world.files[random.u64(..FILES as u64) as usize];
         let (from, to) = world::stretch(random, &SHARED);
         let truncate = |size| {
             world.fs.set_attr(inode, &sized(size)).expect("the inode is a file");
         };
-        if random.below(2) == 0 {
+        if random.u64(..2) == 0 {
             truncate(from);
             truncate(SIZE);
         } else {
             world.clear(&caller.asking(), inode, mode::PUNCH_HOLE, from, to);
         }
-        std::thread::sleep(Duration::from_micros(random.below(2000)));
+        std::thread::sleep(Duration::from_micros(random.u64(..2000)));
     })
 }
 
 /// Moves files to and fro.
-fn relocate(world: &World, _: &Caller, random: &mut Random, _: u64) -> u64 {
+fn relocate(world: &World, _: &Caller, random: &mut Rng, _: u64) -> u64 {
     let mut rounds = 0;
     while !world.is_over() {
-        let inode = &world.files[random.below(FILES as u64) as usize];
-        let node = NodeId(random.below(u64::from(NODES)) as u16);
+        let inode = &world.files[random.u64(..FILES as u64) as usize];
+        let node = NodeId(random.u64(..u64::from(NODES)) as u16);
         match world.fs.move_to(inode, node, &mut |_, _| {}) {
             Ok(_) => rounds += 1,
             // Its only member is being drained, or is full.
@@ -133,11 +133,11 @@ fn relocate(world: &World, _: &Caller, random: &mut Random, _: u64) -> u64 {
 }
 
 /// Replaces one member after the other.
-fn drain(world: &World, _: &Caller, random: &mut Random, _: u64) -> u64 {
+fn drain(world: &World, _: &Caller, random: &mut Rng, _: u64) -> u64 {
     let mut rounds = 0;
     while !world.is_over() {
         let members = world.fs.pool().status().members;
-        let member = random.pick(&members);
+        let member = &members[random.usize(..members.len())];
         match world.fs.drain(member.id, &mut |_, _| {}) {
             Ok(_) => {
                 remove_member(&world.fs, member.id);
@@ -153,9 +153,9 @@ fn drain(world: &World, _: &Caller, random: &mut Random, _: u64) -> u64 {
 }
 
 /// Reads everything all the time, and asks where it lies.
-fn read(world: &World, caller: &Caller, random: &mut Random, _: u64) -> u64 {
+fn read(world: &World, caller: &Caller, random: &mut Rng, _: u64) -> u64 {
     world.repeat(|| {
-        let file = random.below(FILES as u64) as usize;
+        let file = random.u64(..FILES as u64) as usize;
         let (from, to) = world::stretch(random, &(0..SIZE));
         let asking = &caller.asking();
         let read = world.read(asking, &world.files[file], from, to);
@@ -170,10 +170,10 @@ fn read(world: &World, caller: &Caller, random: &mut Random, _: u64) -> u64 {
 }
 
 /// Tends the cache, where there is one, and makes all durable that is in it.
-fn keep(world: &World, _: &Caller, random: &mut Random, _: u64) -> u64 {
+fn keep(world: &World, _: &Caller, random: &mut Rng, _: u64) -> u64 {
     world.repeat(|| {
         tend(&world.fs);
-        if random.below(50) == 0 {
+        if random.u64(..50) == 0 {
             let memory = world.fs.pool().memory();
             for member in world.fs.pool().status().members {
                 // One that is being taken away.
@@ -184,19 +184,19 @@ fn keep(world: &World, _: &Caller, random: &mut Random, _: u64) -> u64 {
 }
 
 /// Makes files, fills them and removes them, so that blocks go from file to file.
-fn recycle(world: &World, caller: &Caller, random: &mut Random, number: u64) -> u64 {
+fn recycle(world: &World, caller: &Caller, random: &mut Rng, number: u64) -> u64 {
     let file = 0x40;
     let (fs, root) = (&world.fs, world.fs.root());
     world.repeat(|| {
         let inode = crate::support::new_file(fs, "recycled");
         let (from, to) = world::stretch(random, &(0..4 << 20));
-        let stamps = world::stamps(file, number, from, to, random.next());
+        let stamps = world::stamps(file, number, from, to, random.u64(..));
         let asking = &caller.asking();
         let written = fs.append(asking, &inode, &vec![0; from as usize], false);
         assert!(from == 0 || written == Ok((0, from as usize)));
         let written = fs.append(asking, &inode, &world::to_bytes(&stamps), false);
         assert_eq!(written, Ok((from, (to - from) as usize)), "the pool has room");
-        if random.below(2) == 0 {
+        if random.u64(..2) == 0 {
             fs.unlink(&root, b"recycled").expect("the name exists");
         }
         assert_own(&world.read(asking, &inode, from, to), &stamps, file, from);

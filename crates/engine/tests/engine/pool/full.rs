@@ -1,8 +1,8 @@
 //! A full pool: what is left is found wherever it lies, and what is freed can be used at once.
 
-use crate::support::pattern::Random;
 use crate::support::{BLOCK, Caller, RUN, TestFs, add_member, assert_empty, empty_filesystem, filesystem, sized};
 use crate::support::{new_file, pattern, seeded, threads};
+use fastrand::Rng;
 use homenode_engine::fs::{Error, Inode, fallocate_mode as mode};
 use homenode_engine::{MemberId, NodeId};
 use std::sync::Arc;
@@ -154,11 +154,11 @@ fn no_write_fails_while_space_is_free() {
     let job = |thread: u64| -> Box<dyn FnOnce() + Send> {
         let fs = Arc::clone(&fs);
         Box::new(move || {
-            let mut random = Random::new(seed ^ thread);
+            let mut random = Rng::with_seed(seed ^ thread);
             let caller = Caller::on_cpu(&fs, thread as u32);
             let inode = new_file(&fs, &thread.to_string());
             for _ in 0..3000 {
-                let blocks = 1 + random.below(EACH);
+                let blocks = 1 + random.u64(..EACH);
                 let data = vec![1; (blocks * BLOCK) as usize];
                 let written = fs.write(&caller.asking(), &inode, 0, &data, false);
                 assert_eq!(
@@ -167,7 +167,7 @@ fn no_write_fails_while_space_is_free() {
                     "HOMENODE_SEED={seed}: {:?}",
                     fs.pool().status()
                 );
-                truncate(&fs, &inode, random.below(blocks) * BLOCK);
+                truncate(&fs, &inode, random.u64(..blocks) * BLOCK);
             }
         })
     };

@@ -1,8 +1,8 @@
 //! Members are added, drained and removed while files are in use.
 
-use crate::support::pattern::Random;
 use crate::support::{BLOCK, Caller, RUN, TestFs, add_member, assert_empty, filesystem, new_file, pattern};
 use crate::support::{remove_member, seeded, threads};
+use fastrand::Rng;
 use homenode_engine::fs::{Error, Inode, fallocate_mode as mode};
 use homenode_engine::pool::{MemberStatus, PoolError};
 use homenode_engine::{MemberId, NodeId};
@@ -207,9 +207,9 @@ fn files_are_removed_while_their_member_is_drained() {
             })
         };
         let remover = {
-            let (fs, mut random) = (Arc::clone(&fs), Random::new(seed ^ turn));
+            let (fs, mut random) = (Arc::clone(&fs), Rng::with_seed(seed ^ turn));
             Box::new(move || {
-                std::thread::sleep(Duration::from_micros(random.below(800)));
+                std::thread::sleep(Duration::from_micros(random.u64(..800)));
                 fs.unlink(&fs.root(), b"a").expect("the name exists");
                 fs.unpin(&inode, 1);
             })

@@ -1,7 +1,7 @@
 //! The files that all threads work on, and the stamps in them.
 
-use crate::support::pattern::Random;
 use crate::support::{Bytes, Caller, TestFs, assert_empty, filesystem_on, new_file, sized};
+use fastrand::Rng;
 use homenode_engine::fs::{Asking, Inode, fallocate_mode as mode};
 use std::ops::Range;
 use std::sync::Arc;
@@ -72,12 +72,7 @@ impl World {
     }
 
     /// Runs one thread's work; gives its rounds.
-    pub(crate) fn work(
-        &self,
-        number: u64,
-        mut random: Random,
-        work: fn(&Self, &Caller, &mut Random, u64) -> u64,
-    ) -> u64 {
+    pub(crate) fn work(&self, number: u64, mut random: Rng, work: fn(&Self, &Caller, &mut Rng, u64) -> u64) -> u64 {
         let caller = Caller::on_cpu(&self.fs, number as u32);
         work(self, &caller, &mut random, number)
     }
@@ -105,15 +100,15 @@ impl World {
 }
 
 /// A stretch of words within `within`: often a few, sometimes blocks, sometimes a whole aligned 2 MiB.
-pub(crate) fn stretch(random: &mut Random, within: &Range<u64>) -> (u64, u64) {
-    let (unit, units) = match random.below(20) {
-        0..=9 => (WORD, 1 + random.below(1200)),
-        10..=18 => (4096, 1 + random.below(20)),
+pub(crate) fn stretch(random: &mut Rng, within: &Range<u64>) -> (u64, u64) {
+    let (unit, units) = match random.u64(..20) {
+        0..=9 => (WORD, 1 + random.u64(..1200)),
+        10..=18 => (4096, 1 + random.u64(..20)),
         _ => (2 * MIB, 1),
     };
     let first = within.start.next_multiple_of(unit);
     let count = ((within.end - first) / unit).max(1);
-    let from = first + random.below(count) * unit;
+    let from = first + random.u64(..count) * unit;
     (from, (from + units * unit).min(within.end))
 }
 

@@ -1,10 +1,10 @@
 //! Threads that write and read a volume while others shrink, grow, discard and replace it, and write files: nobody reads a
 //! byte that was not written for that place, and in the end the books agree.
 
-use crate::support::pattern::Random;
 use crate::support::{
     BLOCK, Bytes, Caller, DISKS, TestFs, assert_empty, filesystem_on, new_file, seeded, sized, tend, threads,
 };
+use fastrand::Rng;
 use homenode_engine::fs::{Placement, Volume, VolumeError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ struct World {
 }
 
 /// Round of a thread; returns whether the thread did anything.
-type Work = fn(&World, &Caller, &mut Random) -> bool;
+type Work = fn(&World, &Caller, &mut Rng) -> bool;
 type Job = Box<dyn FnOnce() -> u64 + Send>;
 
 #[test]
@@ -44,7 +44,7 @@ fn race(bytes: Bytes) {
     let works: [Work; 7] = [write, write, read, resize, discard, recycle, keep];
     let job = |(number, work): (usize, Work)| -> Job {
         let world = Arc::clone(&world);
-        let mut random = Random::new(seed ^ (number as u64) << 32);
+        let mut random = Rng::with_seed(seed ^ (number as u64) << 32);
         Box::new(move || {
             let caller = Caller::on_cpu(&world.fs, number as u32);
             let mut rounds = 0;
@@ -64,7 +64,7 @@ fn race(bytes: Bytes) {
 }
 
 /// Tends the cache, where there is one.
-fn keep(world: &World, _: &Caller, _: &mut Random) -> bool {
+fn keep(world: &World, _: &Caller, _: &mut Rng) -> bool {
     tend(&world.fs);
     true
 }
@@ -79,13 +79,13 @@ fn volume(world: &World) -> Arc<Volume> {
 }
 
 /// Some words, in place.
-fn stretch(random: &mut Random) -> (u64, Vec<u8>) {
-    let words = if random.below(10) == 0 {
+fn stretch(random: &mut Rng) -> (u64, Vec<u8>) {
+    let words = if random.u64(..10) == 0 {
         512 * 512
     } else {
-        1 + random.below(3000)
+        1 + random.u64(..3000)
     };
-    let first = random.below(SIZE / 8 - words);
+    let first = random.u64(..SIZE / 8 - words);
     let stamped = (first..first + words).flat_map(|place| (VOLUME_STAMP | place).to_le_bytes());
     (first * 8, stamped.collect())
 }
@@ -98,12 +98,12 @@ fn within<T: std::fmt::Debug>(result: Result<T, VolumeError>) -> bool {
     }
 }
 
-fn write(world: &World, caller: &Caller, random: &mut Random) -> bool {
+fn write(world: &World, caller: &Caller, random: &mut Rng) -> bool {
     let (at, bytes) = stretch(random);
     within(world.fs.write_volume(&caller.asking(), &volume(world), at, &bytes))
 }
 
-fn read(world: &World, caller: &Caller, random: &mut Random) -> bool {
+fn read(world: &World, caller: &Caller, random: &mut Rng) -> bool {
     let (at, mut bytes) = stretch(random);
     let done = within(world.fs.read_volume(&caller.asking(), &volume(world), at, &mut bytes));
     for (word, place) in bytes.as_chunks().0.iter().zip(at / 8..) {
@@ -116,31 +116,31 @@ fn read(world: &World, caller: &Caller, random: &mut Random) -> bool {
     done
 }
 
-fn resize(world: &World, _: &Caller, random: &mut Random) -> bool {
+fn resize(world: &World, _: &Caller, random: &mut Rng) -> bool {
     let (fs, volume) = (&world.fs, volume(world));
-    if random.below(4) == 0 {
+    if random.u64(..4) == 0 {
         fs.remove_volume(&volume).expect("no other thread changes the volume");
         assert_eq!(volume.size_bytes(), 0);
         // Some go before a first write, or beside it.
-        for _ in 0..random.below(8) {
+        for _ in 0..random.u64(..8) {
             let fresh = fs.create_volume("v", SIZE, Placement::Local).expect("nobody else does");
             fs.remove_volume(&fresh).expect("no other thread changes the volume");
         }
         fs.create_volume("v", SIZE, Placement::Interleave)
             .expect("no other thread changes the volume");
     } else {
-        let size = (1 + random.below(SIZE / BLOCK)) * BLOCK;
+        let size = (1 + random.u64(..SIZE / BLOCK)) * BLOCK;
         fs.resize_volume(&volume, size, true).expect("no other thread does");
         fs.resize_volume(&volume, SIZE, false).expect("it grows");
     }
-    std::thread::sleep(Duration::from_micros(random.below(2000)));
+    std::thread::sleep(Duration::from_micros(random.u64(..2000)));
     true
 }
 
-fn discard(world: &World, caller: &Caller, random: &mut Random) -> bool {
+fn discard(world: &World, caller: &Caller, random: &mut Rng) -> bool {
     let (at, bytes) = stretch(random);
     let (asking, volume, bytes) = (&caller.asking(), volume(world), bytes.len() as u64);
-    if random.below(2) == 0 {
+    if random.u64(..2) == 0 {
         within(world.fs.discard_volume(asking, &volume, at, bytes))
     } else {
         within(world.fs.zero_volume(asking, &volume, at, bytes))
@@ -148,10 +148,10 @@ fn discard(world: &World, caller: &Caller, random: &mut Random) -> bool {
 }
 
 /// A file takes blocks that were the volume's, and gives them back.
-fn recycle(world: &World, caller: &Caller, random: &mut Random) -> bool {
+fn recycle(world: &World, caller: &Caller, random: &mut Rng) -> bool {
     let (fs, asking) = (&world.fs, &caller.asking());
     let inode = new_file(fs, "recycled");
-    let words = 1 + random.below(100_000);
+    let words = 1 + random.u64(..100_000);
     let bytes: Vec<u8> = (0..words)
         .flat_map(|place| (FILE_STAMP | place).to_le_bytes())
         .collect();
@@ -167,7 +167,7 @@ fn recycle(world: &World, caller: &Caller, random: &mut Random) -> bool {
 
 #[test]
 fn a_write_concurrent_with_a_volumes_removal_leaks_no_block() {
-    let mut random = Random::new(seeded::seed());
+    let mut random = Rng::with_seed(seeded::seed());
     let (fs, _) = filesystem_on(Bytes::Memory, 1, 16 << 8);
     let fs = Arc::new(fs);
     let current: Arc<Mutex<Option<Arc<Volume>>>> = Arc::default();
@@ -189,7 +189,7 @@ fn a_write_concurrent_with_a_volumes_removal_leaks_no_block() {
     for _ in 0..20_000 {
         let volume = fs.create_volume("v", SIZE, Placement::Local).expect("the name is new");
         *current.lock().expect("no thread panics while it holds the lock") = Some(Arc::clone(&volume));
-        (0..random.below(300)).for_each(|_| std::hint::spin_loop());
+        (0..random.u64(..300)).for_each(|_| std::hint::spin_loop());
         fs.remove_volume(&volume).expect("no other thread changes the volume");
         *current.lock().expect("no thread panics while it holds the lock") = None;
     }

@@ -5,6 +5,7 @@ known to the test on the host. Writers' files are named by what they are filled 
 even one that is gone: so the witness finds each by its content.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -84,6 +85,13 @@ def by_node(rows) -> dict[int, int]:
 def present(table: dict[str, dict[int, int]]) -> dict[int, int]:
     """Of a witness's table: what is there of each node, whatever it holds."""
     return by_node(pair for nodes in table.values() for pair in nodes.items())
+
+
+def name_of(task: Path) -> str:
+    """Name of a thread, a folder of /proc; nothing when it has ended meanwhile."""
+    with contextlib.suppress(OSError):
+        return (task / "comm").read_text().rstrip("\n")
+    return ""
 
 
 def settled(read, seconds=10):

@@ -433,7 +433,7 @@ class FullNodes(unittest.TestCase):
         self.free_memory_in_small_pieces()
         self.pool = Pool("128M", "--transport", TRANSPORT, data="kernel")
         tasks = Path(f"/proc/{self.pool.pid}/task").iterdir()
-        room = next(task for task in tasks if (task / "comm").read_text() == "room\n")
+        room = next(task for task in tasks if inside.name_of(task) == "room")
         for _ in range(10):
             looked = (room / "schedstat").read_text()
             soon(lambda: (room / "schedstat").read_text() != looked, "the keeper goes on")

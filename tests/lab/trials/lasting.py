@@ -183,7 +183,7 @@ class Lasting(Commanding):
             # Where the server is, who waits for it, and who is in the driver.
             others = [task for task in Path("/proc").glob("[0-9]*") if "ublk" in stack_of(task)]
             for task in [*Path(f"/proc/{self.pid}/task").iterdir(), Path(f"/proc/{program.pid}"), *others]:
-                print(name_of(task), stack_of(task), file=sys.stderr)
+                print(inside.name_of(task), stack_of(task), file=sys.stderr)
             raise
         self.assertNotEqual(program.returncode, 0, told)
         self.assertRegex(told, r"Input/output error|No such device")
@@ -270,13 +270,6 @@ def stack_of(task: Path) -> str:
     return ""
 
 
-def name_of(task: Path) -> str:
-    """Name of a thread; nothing when it has ended meanwhile."""
-    with contextlib.suppress(FileNotFoundError):
-        return (task / "comm").read_text()
-    return ""
-
-
 class Ends(Lasting):
     """Nobody has to wait for ever."""
 
@@ -318,7 +311,7 @@ class Ends(Lasting):
     def test_killed_while_it_flushes_a_device(self):
         disk = self.disk("disk")
         queue = f"ublk{disk.name.removeprefix('ublkb')}q"
-        threads = [task.name for task in Path(f"/proc/{self.pid}/task").iterdir() if name_of(task).startswith(queue)]
+        threads = [task.name for task in Path(f"/proc/{self.pid}/task").iterdir() if inside.name_of(task).startswith(queue)]
         words = ["strace", *(word for thread in threads for word in ("-p", thread)), "-o", "/dev/null"]
         words += ["-e", "trace=io_uring_enter", "-e", "inject=io_uring_enter:delay_enter=1000000"]
         with disk.open("r+b", buffering=0) as user:
@@ -409,7 +402,7 @@ class Ends(Lasting):
     def test_a_queue_that_fails_ends_the_device(self):
         disk = self.disk("disk")
         queue = f"ublk{disk.name.removeprefix('ublkb')}q"
-        thread = next(task.name for task in Path(f"/proc/{self.pid}/task").iterdir() if name_of(task).startswith(queue))
+        thread = next(task.name for task in Path(f"/proc/{self.pid}/task").iterdir() if inside.name_of(task).startswith(queue))
         words = ["strace", "-p", thread, "-o", "/dev/null", "-e", "trace=io_uring_enter", "-e", "inject=io_uring_enter:error=EBADF"]
         failing = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(failing.wait)

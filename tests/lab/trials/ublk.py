@@ -101,7 +101,7 @@ class FourNodes(Attached):
         """The CPUs that the thread of each queue may run on."""
         found = {}
         for task in Path(f"/proc/{self.pool.pid}/task").iterdir():
-            name = re.fullmatch(r"ublk\d+q(\d+)", (task / "comm").read_text().strip())
+            name = re.fullmatch(r"ublk\d+q(\d+)", inside.name_of(task))
             if name:
                 mask = re.search(r"^Cpus_allowed_list:\s*(\S+)", (task / "status").read_text(), re.M)[1]
                 found[int(name[1])] = inside.cpu_list(mask)
@@ -300,7 +300,7 @@ class Ends(Attached):
         other = self.disk("other", "32M")
         tasks = Path(f"/proc/{self.pool.pid}/task").iterdir()
         queue = f"ublk{disk.name.removeprefix('ublkb')}q"
-        thread = next(task.name for task in tasks if (task / "comm").read_text().startswith(queue))
+        thread = next(task.name for task in tasks if inside.name_of(task).startswith(queue))
         program = self.busy(disk)
         # The kernel serves this thread's ring no more, as far as the thread can tell.
         words = ["strace", "-p", thread, "-o", "/dev/null", "-e", "trace=io_uring_enter", "-e", "inject=io_uring_enter:error=EBADF"]

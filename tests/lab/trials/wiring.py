@@ -129,8 +129,8 @@ class Upload(Load):
 
     def readers(self) -> list[int]:
         """Its threads that read and write."""
-        named = {task: Path(f"/proc/{self.process.pid}/task/{task}/comm").read_text() for task in threads(self.process.pid)}
-        return [task for task, name in named.items() if name.startswith("reader-")]
+        tasks = Path(f"/proc/{self.process.pid}/task")
+        return [task for task in threads(self.process.pid) if inside.name_of(tasks / str(task)).startswith("reader-")]
 
     def end(self) -> None:
         """Has to have lived until now."""

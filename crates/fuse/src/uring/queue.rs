@@ -94,6 +94,8 @@ pub(super) struct Desk {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready {
     index: usize,
+    /// Number of the user who asks.
+    user: u32,
     /// When it was first carried out, and not to its end.
     since: Option<Instant>,
     /// How far it came.
@@ -227,18 +229,25 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 std::mem::swap(&mut self.ready, &mut self.waiting);
                 self.ready.append(&mut self.waiting);
             }
-            for next in 0..self.ready.len() {
-                let bytes = self.serve(self.ready[next]);
-                if bytes >= LONG_BYTES {
+            let mut served = None;
+            while served.is_none() && !self.ready.is_empty() {
+                let next = self.ready.remove(0);
+                if self.serve(next) >= LONG_BYTES {
                     // Whoever waits for so much does not wait for the rest.
-                    settled(self.ring.0.submit())?;
+                    served = Some(next.user);
                 }
             }
-            self.ready.clear();
             self.wait()?;
             self.take_completions()?;
             // One long request goes on by a step; the others after those that came meanwhile.
-            self.ready.extend(self.going.pop());
+            if !self.ready.iter().any(|ready| ready.done > 0) {
+                self.ready.extend(self.going.pop());
+            }
+            // Another user does not wait for the rest either, and comes next.
+            let other = |user| self.ready.iter().position(|ready| ready.user != user);
+            if let Some(at) = served.and_then(other) {
+                self.ready[..=at].rotate_right(1);
+            }
         }
         Ok(())
     }
@@ -258,6 +267,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             since,
             done,
             fetched,
+            ..
         } = ready;
         let header = self.buffers.header(index);
         let origin = Origin::Ring {
@@ -286,6 +296,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             since,
             done,
             fetched,
+            ..
         } = ready;
         let entry = header.entry();
         let out = match answer {
@@ -298,10 +309,9 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             },
             Answer::Later(why) => {
                 let ready = |done| Ready {
-                    index,
                     since: Some(begun),
                     done,
-                    fetched,
+                    ..ready
                 };
                 match why {
                     Later::Step(so_far) => self.going.push(header.request().uid, ready(so_far), since.is_none()),
@@ -429,11 +439,15 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
     }
 
     /// Sends the answers that are prepared and waits for requests; for a moment when some wait for room, and not at all when some
-    /// go on.
+    /// go on or are there.
     fn wait(&mut self) -> io::Result<()> {
+        // A wait that is over at once may still be a change of context.
+        if !self.ready.is_empty() && !self.ring.0.submission().taskrun() {
+            return settled(self.ring.0.submit());
+        }
+        let is_going = !(self.going.is_empty() && self.ready.is_empty());
         let submitter = self.ring.0.submitter();
-        let waited = if !(self.waiting.is_empty() && self.going.is_empty()) {
-            let is_going = !self.going.is_empty();
+        let waited = if is_going || !self.waiting.is_empty() {
             let moment = types::Timespec::from(if is_going { Duration::ZERO } else { ROOM_WAIT });
             submitter.submit_with_args(1, &types::SubmitArgs::new().timespec(&moment))
         } else if self.spin.is_zero() {
@@ -480,6 +494,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             if completion.result() >= 0 {
                 self.ready.push(Ready {
                     index,
+                    user: self.buffers.header(index).request().uid,
                     since: None,
                     done: 0,
                     fetched: 0,

@@ -1,12 +1,14 @@
 //! Contents of files, beside many threads and calls that wait. tests/posix has each call by itself.
 
-use crate::support::{Mounted, TestHost, eventually, options, xattr};
+use crate::support::{LONG_LOAD, Mounted, TestHost, eventually, options, xattr};
 use homenode_engine::CpuId;
 use homenode_fuse::{Data, Host, Transport};
 use rustix::fs::{Advice, FallocateFlags, fallocate};
 use rustix::io::Errno;
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -130,6 +132,59 @@ fn calls_that_wait_for_space_do_not_block_others() {
     });
     assert!(waited >= Duration::from_millis(200), "no call waited: {waited:?}");
     assert!(most < Duration::from_millis(100), "nine of ten took up to {most:?}");
+    drop(file);
+    mounted.finish();
+}
+
+/// All come to one ring, most of whose entries hold long reads.
+#[test]
+fn a_user_with_one_read_does_not_wait_for_all_long_ones_of_another() {
+    const READERS: usize = 24;
+    let mut options = options();
+    (options.transport, options.data) = (Transport::Auto, Data::Pool);
+    let Some(mounted) = Mounted::with(&options) else { return };
+    if mounted.server.transport().transport != Transport::Uring {
+        return crate::support::skip(format_args!("no rings here: {}", mounted.server.transport().reason));
+    }
+    let path = mounted.path("file");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(&path)
+        .unwrap();
+    let is_slow = &mounted.fs.pool().memory().is_slow;
+    is_slow.store(true, Ordering::Relaxed);
+    let median = std::thread::scope(|scope| {
+        for _ in 0..READERS {
+            scope.spawn(|| {
+                TestHost.pin_to_cpu(CpuId(0)).unwrap();
+                let mut bytes = vec![0; 1 << 20];
+                while is_slow.load(Ordering::Relaxed) {
+                    file.read_exact_at(&mut bytes, 0).unwrap();
+                }
+            });
+        }
+        let other = scope.spawn(|| {
+            TestHost.pin_to_cpu(CpuId(0)).unwrap();
+            let nobody = Uid::from_raw(65534);
+            set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            let mut took: Vec<_> = (0..9)
+                .map(|_| {
+                    std::thread::sleep(LONG_LOAD);
+                    let start = Instant::now();
+                    file.read_exact_at(&mut [0; 512], 0).unwrap();
+                    start.elapsed()
+                })
+                .collect();
+            took.sort_unstable();
+            took[took.len() / 2]
+        });
+        let median = other.join();
+        is_slow.store(false, Ordering::Relaxed);
+        median.unwrap()
+    });
+    assert!(median < LONG_LOAD * 6, "half of the reads took {median:?} and more");
     drop(file);
     mounted.finish();
 }

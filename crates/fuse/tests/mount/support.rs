@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -28,7 +28,14 @@ pub(crate) struct TestMemory {
     members: Vec<RwLock<Vec<u8>>>,
     /// Where it becomes durable, in a durable pool.
     disk: Option<Disk>,
+    /// Whether loads of [`LONG_BYTES`] and more take [`LONG_LOAD`].
+    pub(crate) is_slow: AtomicBool,
 }
+
+/// Bytes of loads that a slow memory takes its time for.
+const LONG_BYTES: usize = 128 << 10;
+/// Time of such a load.
+pub(crate) const LONG_LOAD: Duration = Duration::from_millis(20);
 
 /// Longest that a disk is stuck, so that a test in which everybody waits for it fails, and does not hang.
 const STUCK_MAX: Duration = Duration::from_secs(20);
@@ -83,7 +90,8 @@ impl Disk {
 impl TestMemory {
     fn new(disk: Option<Disk>) -> Self {
         let members = (0..2).map(|_| RwLock::new(vec![0xDB; MEMBER_BYTES])).collect();
-        Self { members, disk }
+        let is_slow = AtomicBool::new(false);
+        Self { members, disk, is_slow }
     }
 
     pub(crate) fn disk(&self) -> &Disk {
@@ -101,6 +109,9 @@ impl TestMemory {
 
 impl Memory for TestMemory {
     fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
+        if to.len() >= LONG_BYTES && self.is_slow.load(Ordering::Relaxed) {
+            std::thread::sleep(LONG_LOAD);
+        }
         let bytes = self.of(from).read().unwrap_or_else(PoisonError::into_inner);
         let start = Self::at(from, offset);
         to.copy_from_slice(&bytes[start..start + to.len()]);

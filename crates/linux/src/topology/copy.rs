@@ -1,6 +1,6 @@
 //! Copies of the files that were read, so that another machine can read the same.
 //!
-//! A copy has the files where they were, behind the same links, and directories and files that were only looked at as
+//! A copy has the files where they were, behind the same links (absolute ones lead within the copy), and directories and files that were only looked at as
 //! empty ones. What files cannot carry (modes do not survive every archive, and a file that could not be read has no text)
 //! is in a list beside them: a line a file, `MODE BYTES PATH` or `error ERRNO PATH`, the paths as they were asked for and the
 //! size of what the file has, and `end` as the last line. Reading a copy begins with that list, and a file that has gone missing or
@@ -141,7 +141,17 @@ impl Copy {
         at
     }
 
+    /// An absolute target becomes one within the copy.
     fn link(&self, at: &Path, target: &Path) {
+        let to_root: PathBuf = at.components().skip(1).map(|_| "..").collect();
+        let target = target
+            .strip_prefix("/")
+            .map_or(target.into(), |below| to_root.join(below));
+        let target = if target.as_os_str().is_empty() {
+            ".".into()
+        } else {
+            target
+        };
         let at = self.to.join(at);
         if at.symlink_metadata().is_err() {
             let made = at.parent().map_or(Ok(()), fs::create_dir_all);
@@ -269,6 +279,22 @@ mod tests {
         let again = Tree::recorded(&copied, Recorded::open(&copied, &list).unwrap());
         assert_eq!(read(&again), read(&machine.tree()));
         assert!(!copied.join("sys/devices/function/vda/never_read").exists());
+    }
+
+    /// Control groups are seen from a network namespace through such a link, `proc/1/root`.
+    #[test]
+    fn a_copy_behind_an_absolute_link_needs_the_machine_no_more() {
+        let to = tempfile::tempdir().unwrap();
+        let fact = to.path().join("fact");
+        fs::write(&fact, "7").unwrap();
+        let path = Path::new("proc/self/root").join(fact.strip_prefix("/").unwrap());
+        let (copied, list) = (to.path().join("tree"), to.path().join("list"));
+        let tree = Tree::copied(Path::new("/"), Copy::new(&copied));
+        assert_eq!(tree.number(&path), Some(7));
+        fs::remove_file(&fact).unwrap();
+        tree.into_copy().unwrap().finish(&list).unwrap();
+        let again = Tree::recorded(&copied, Recorded::open(&copied, &list).unwrap());
+        assert_eq!(again.number(&path), Some(7));
     }
 
     #[test]

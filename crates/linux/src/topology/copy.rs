@@ -297,6 +297,22 @@ mod tests {
         assert_eq!(again.number(&path), Some(7));
     }
 
+    /// Somebody else may have made the recording.
+    #[test]
+    fn a_pipe_in_a_copy_is_not_waited_for() {
+        let to = tempfile::tempdir().unwrap();
+        let (_machine, list) = copy(to.path());
+        let copied = to.path().join("tree");
+        let (cwd, kind) = (rustix::fs::CWD, rustix::fs::FileType::Fifo);
+        rustix::fs::mknodat(cwd, copied.join("pipe"), kind, 0o600.into(), 0).unwrap();
+        let (told, tell) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let tree = Tree::recorded(&copied, Recorded::open(&copied, &list).unwrap());
+            told.send(tree.text("pipe"))
+        });
+        assert_eq!(tell.recv_timeout(std::time::Duration::from_secs(10)), Ok(None));
+    }
+
     #[test]
     fn a_missing_or_cut_file_is_named() {
         let to = tempfile::tempdir().unwrap();

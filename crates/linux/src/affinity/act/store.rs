@@ -2,9 +2,10 @@
 
 use super::error::Error;
 use super::lock::Lock;
+use rustix::process::geteuid;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 const NEW: &str = ".new";
@@ -108,11 +109,10 @@ impl Store for Disk {
     fn load(&mut self) -> Result<Option<Vec<u8>>, Error> {
         let read = || -> io::Result<Vec<u8>> {
             let mut bytes = Vec::new();
-            let file = OpenOptions::new()
-                .read(true)
-                .custom_flags(libc::O_NOFOLLOW)
-                .open(&self.path);
-            file?.read_to_end(&mut bytes)?;
+            let mut options = OpenOptions::new();
+            let mut file = options.read(true).custom_flags(libc::O_NOFOLLOW).open(&self.path)?;
+            check_owner(&file)?;
+            file.read_to_end(&mut bytes)?;
             Ok(bytes)
         };
         match read() {
@@ -126,6 +126,7 @@ impl Store for Disk {
         let write = || {
             let mut options = OpenOptions::new();
             let mut file = options.append(true).custom_flags(libc::O_NOFOLLOW).open(&self.path)?;
+            check_owner(&file)?;
             let before = file.metadata()?.len();
             let written = file.write_all(bytes).and_then(|()| file.sync_data());
             // What was not written whole is not done, and a part of it would look like a kill.
@@ -168,6 +169,14 @@ impl Store for Disk {
             if had || had_new { self.sync_directory() } else { Ok(()) }
         };
         remove_all().map_err(self.failed("remove"))
+    }
+}
+
+/// Whoever wrote the lines chose the values that are restored, and the files in /sys that they are written to.
+fn check_owner(file: &File) -> io::Result<()> {
+    match [0, geteuid().as_raw()].contains(&file.metadata()?.uid()) {
+        true => Ok(()),
+        false => Err(io::Error::other("it belongs to another user: name another file")),
     }
 }
 

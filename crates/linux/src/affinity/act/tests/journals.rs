@@ -203,6 +203,22 @@ fn a_symbolic_link_at_the_journals_path_is_not_followed() {
     untouched();
 }
 
+/// Its lines would have root set any interrupt, thread or queue.
+#[test]
+fn a_journal_of_another_user_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let mut disk = Disk::open(&path).unwrap();
+    disk.replace(b"one\n").unwrap();
+    if std::os::unix::fs::chown(&path, Some(65534), None).is_err() {
+        return eprintln!("SKIPPED: only root can give files to others");
+    }
+    let error = disk.load().unwrap_err().to_string();
+    assert!(error.contains("another user"), "{error}");
+    assert!(disk.append(b"two\n").is_err());
+    assert_eq!(fs::read(&path).unwrap(), b"one\n");
+}
+
 #[test]
 fn a_journal_must_be_a_regular_file() {
     let directory = tempfile::tempdir().unwrap();

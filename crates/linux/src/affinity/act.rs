@@ -150,10 +150,11 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     pub fn note_files(&mut self, files: &[MoveFile]) -> Result<(), Error> {
         let now = self.kernel.now().map_err(Error::kernel("the time since boot"))?;
         let records: Vec<Record> = files.iter().map(|one| book::of_file(one.file, one.to, now)).collect();
-        match files {
-            [] => Ok(()),
-            _ => self.journal.append(&records.iter().collect::<Vec<_>>()),
+        if files.is_empty() {
+            return Ok(());
         }
+        self.forget_vanished()?;
+        self.journal.append(&records.iter().collect::<Vec<_>>())
     }
 
     /// Whether nothing has been changed that was not restored.
@@ -169,6 +170,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     pub fn apply(&mut self, plan: &Plan, snapshot: &Snapshot, conflicts: &[Conflict]) -> Result<Applied, Error> {
         let online = self.online()?;
         let now = self.kernel.now().map_err(Error::kernel("the time since boot"))?;
+        self.forget_vanished()?;
         let taken_up = self.note_resets(&plan.resets, now)?;
         // Before anything is set: an error loses no outcome.
         let returned = self.give_back(&plan.returns)?;
@@ -185,9 +187,6 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             }
         }
         if !ready.is_empty() {
-            if self.journal.is_long() {
-                self.forget_vanished()?;
-            }
             let records: Vec<&Record> = ready.iter().map(|it| &it.record).collect();
             self.journal.append(&records)?;
         }
@@ -385,8 +384,11 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         }
     }
 
-    /// Writes the journal anew without what has vanished or is back, unless a thread that is still there has inherited of it.
+    /// Writes a journal that has become long anew, without what has vanished or is back, unless a thread that is still there has inherited of it.
     fn forget_vanished(&mut self) -> Result<(), Error> {
+        if !self.journal.is_long() {
+            return Ok(());
+        }
         let kernel = &self.kernel;
         let inheritors = Families::new(kernel, self.journal.entries()).inheritors();
         let inheritors = inheritors.map_err(Error::kernel("the threads of the machine"))?;

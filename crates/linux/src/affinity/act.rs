@@ -398,7 +398,9 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         }
         let entries = self.journal.entries().clone();
         self.journal.retain(|target| {
-            let (there, entry) = (kernel.identity(target), &entries[target]);
+            let entry = &entries[target];
+            let renamed = kernel.renamed(target, &entry.identity);
+            let there = kernel.identity(renamed.as_ref().unwrap_or(target));
             !entry.is_back() && there.map_or(true, |identity| identity.as_ref() == Some(&entry.identity))
                 || inheritors.found.iter().any(|inheritor| inheritor.ancestor == *target)
         })

@@ -45,6 +45,11 @@ pub trait Kernel {
     /// It cannot be read.
     fn identity(&self, target: &Target) -> io::Result<Option<String>>;
 
+    /// A queue under the name that the card of this identity has now; none where no card has it, and for other targets.
+    fn renamed(&self, _target: &Target, _identity: &str) -> Option<Target> {
+        None
+    }
+
     /// The CPUs that a target has.
     ///
     /// # Errors

@@ -191,6 +191,18 @@ impl Kernel for Live {
         }
     }
 
+    fn renamed(&self, target: &Target, identity: &str) -> Option<Target> {
+        let mut renamed = target.clone();
+        let (Target::Transmit { device, .. } | Target::Receive { device, .. }) = &mut renamed else {
+            return None;
+        };
+        let has_it = |card: &String| self.tree.text(format!("{CARDS}/{card}/ifindex")).as_deref() == Some(identity);
+        if !has_it(device) {
+            *device = self.tree.names(CARDS).into_iter().find(has_it)?;
+        }
+        Some(renamed)
+    }
+
     fn read(&self, target: &Target) -> io::Result<Mask> {
         let mut bytes = Vec::new();
         self.tree.read(path(target), &mut bytes)?;
@@ -280,8 +292,12 @@ fn unclear(path: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Actor, Disk, Restore};
     use super::*;
     use crate::topology::made::Made;
+    use crate::topology::{self, Source};
+    use homenode_policy::NodeId;
+    use homenode_policy::affinity::{Action, Cost, Plan, Reason, Snapshot};
 
     fn below(machine: &Made) -> Live {
         Live {
@@ -327,6 +343,47 @@ mod tests {
         add("eth0");
         live.check_cards().unwrap_err();
         Live::new().check_cards().unwrap();
+    }
+
+    #[test]
+    fn queues_of_a_renamed_card_are_restored() {
+        let queue = |card: &str| format!("{CARDS}/{card}/queues/tx-0/xps_cpus");
+        let machine = Made::of(&[
+            ("proc/sys/kernel/random/boot_id", "1\n"),
+            (UPTIME, "9.00 9.00\n"),
+            (ONLINE, "0-3\n"),
+            ("sys/devices/system/cpu/possible", "0-3\n"),
+            (&format!("{CARDS}/eth0/ifindex"), "7\n"),
+            (&queue("eth0"), "f\n"),
+        ]);
+        let cpus = |numbers: &[u32]| numbers.iter().copied().map(CpuId).collect::<Vec<_>>();
+        let (device, index) = ("eth0".to_owned(), 0);
+        let action = Action {
+            target: Target::Transmit { device, index },
+            from: cpus(&[0, 1, 2, 3]),
+            to: cpus(&[1]),
+            reason: Reason::NearDevice {
+                device: "eth0".to_owned(),
+                node: NodeId(0),
+            },
+            cost_before: Cost::default(),
+            cost_after: Cost::default(),
+        };
+        let plan = Plan {
+            actions: vec![action],
+            ..Plan::default()
+        };
+        let topology = topology::read(&Source::Live).unwrap();
+        let snapshot = Snapshot::idle(topology, cpus(&[0, 1, 2, 3]), 1);
+        let directory = tempfile::tempdir().unwrap();
+        let disk = Disk::open(&directory.path().join("journal")).unwrap();
+        let mut actor = Actor::with_store(below(&machine), disk).unwrap();
+        assert_eq!(actor.apply(&plan, &snapshot, &[]).unwrap().made(), 1);
+        let cards = machine.root().join(CARDS);
+        fs::rename(cards.join("eth0"), cards.join("lan0")).unwrap();
+        let reverted = actor.revert().unwrap();
+        assert_eq!(reverted.targets[0].1, Restore::Restored);
+        assert_eq!(fs::read_to_string(machine.root().join(queue("lan0"))).unwrap(), "f\n");
     }
 
     #[test]

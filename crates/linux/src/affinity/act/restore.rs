@@ -89,7 +89,8 @@ impl<'a, K: Kernel> Machine<'a, K> {
     }
 
     fn restore(&self, target: &Target, entry: &Entry, families: &Families<'_, K>) -> Restore {
-        let restored = self.restore_if_ours(target, entry, families);
+        let renamed = self.kernel.renamed(target, &entry.identity);
+        let restored = self.restore_if_ours(renamed.as_ref().unwrap_or(target), entry, families);
         restored.unwrap_or_else(|error| failure(&error))
     }
 

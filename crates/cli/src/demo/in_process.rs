@@ -2,7 +2,6 @@
 
 use super::contestants::{Case, Operation};
 use crate::failure::{Cannot, Result, fail};
-use fastrand::Rng;
 use homenode::{OpenOptions, Pool};
 use homenode_linux::cpu::pin_to_node_cpus;
 use homenode_policy::CpuId;
@@ -127,12 +126,12 @@ fn run(
     let blocks = file_bytes / block_bytes;
     let calls_per_look = (BYTES_PER_LOOK / case.block_bytes).max(1);
     let mut buffer = vec![2; case.block_bytes];
-    let (mut random, mut calls) = (Rng::with_seed(seed), 0.0);
+    let (mut state, mut calls) = (seed, 0.0);
     let time = Duration::from_secs_f64(seconds);
     let start = Instant::now();
     loop {
         for _ in 0..calls_per_look {
-            let done = call(&mut buffer, random.u64(..blocks) * block_bytes)?;
+            let done = call(&mut buffer, random(&mut state) % blocks * block_bytes)?;
             whole(done, buffer.len())?;
             calls += 1.0;
         }
@@ -141,6 +140,15 @@ fn run(
             return Ok(case.rate(calls, elapsed.as_secs_f64()));
         }
     }
+}
+
+/// Well mixed 64-bit numbers (splitmix64).
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

@@ -156,11 +156,8 @@ fn a_journal_with_a_cut_last_line_is_reported() {
     let output = load.affinity(&["revert"]).output().unwrap();
     let (said, warned) = (text(output.stdout), text(output.stderr));
     assert_eq!(said, "nothing was to be restored\n", "{warned}");
-    says(&warned, &[
-        "is cut, and is not used",
-        "set it by hand",
-        &format!("\"thread\":{},", load.id()),
-    ]);
+    let thread = format!("\"thread\":{},", load.id());
+    says(&warned, &["is cut, and is not used", "set it by hand", &thread]);
     assert!(load.is_moved());
     fs::write(load.journal(), whole).unwrap();
     shown(&mut load.affinity(&["revert"]));
@@ -216,7 +213,10 @@ fn on_a_full_disk_nothing_is_moved() {
     let script = "head -c 100000 /dev/zero > rest 2> /dev/null\n\
                   for i in 1 2 3 4 5; do apply || { echo failed $?; break; }; done; ls";
     let (said, warned) = on_a_file_system(&load, script);
-    says(&warned, &["No space left on device", "make room there: no change stands"]);
+    says(
+        &warned,
+        &["No space left on device", "make room there: no change stands"],
+    );
     assert!(said.ends_with("failed 1\njournal.lock\nrest\n"), "{said}");
     assert_eq!(load.mask(), before);
 }
@@ -233,11 +233,14 @@ fn a_read_only_journal_is_reverted() {
         said.ends_with("failed 1\n") && said.contains("now\n1 value restored\n"),
         "{said}{warned}"
     );
-    says(&warned, &[
-        "all values are restored, but cannot remove",
-        "Read-only file system",
-        "make that file system writable",
-    ]);
+    says(
+        &warned,
+        &[
+            "all values are restored, but cannot remove",
+            "Read-only file system",
+            "make that file system writable",
+        ],
+    );
     assert!(
         !warned.contains("nothing is changed") && !warned.contains("--journal"),
         "the message offers another journal: {warned}"

@@ -148,12 +148,7 @@ fn options_in_the_file_of_a_pool_are_those_of_up() {
         &["cannot understand line 1 of", "`option`", "correct the line", advice],
     );
     assert!(pools.run("pool import x").contains("pool other is known"));
-    let import = || {
-        let mut import = pools.homenode("pool import --force --name tank a member-0 member-1");
-        let output = import.output().unwrap();
-        assert!(output.status.success(), "{}", describe(&output));
-        String::from_utf8(output.stderr).unwrap()
-    };
+    let import = || warned(&mut pools.homenode("pool import --force --name tank a member-0 member-1"));
     let said = import();
     assert!(said.contains("written anew without option = [\"--nosuid\"]"), "{said}");
     assert!(fs::read_to_string(&known).unwrap().contains("--noatime"));
@@ -244,12 +239,7 @@ fn an_existing_file_keeps_its_size_and_create_says_so() {
     let file = fs::File::create(pools.path("a")).unwrap();
     file.set_len(64 << 20).unwrap();
     for (size, is_told) in [("32M", true), ("64M", false)] {
-        let made = pools
-            .homenode(&format!("pool create tank a --force --size {size}"))
-            .output()
-            .unwrap();
-        assert!(made.status.success(), "{}", describe(&made));
-        let said = String::from_utf8(made.stderr).unwrap();
+        let said = warned(&mut pools.homenode(&format!("pool create tank a --force --size {size}")));
         assert_eq!(said.contains("a exists and keeps its 64 MiB"), is_told, "{said}");
         assert_eq!(file.metadata().unwrap().len(), 64 << 20);
         pools.run("pool export tank");

@@ -152,6 +152,13 @@ pub(crate) fn succeed(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Runs a command that must succeed; gives what it printed on standard error.
+pub(crate) fn warned(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", describe(&output));
+    String::from_utf8(output.stderr).unwrap()
+}
+
 /// Expects a failure as [`refused_with`] does, with code 1.
 pub(crate) fn refused(command: &mut Command, parts: &[&str]) {
     refused_with(1, command, parts);

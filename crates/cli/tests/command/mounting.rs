@@ -71,12 +71,7 @@ fn wrong_values_are_usage_errors_that_name_flag_and_remedy() {
 #[test]
 fn up_and_status_show_the_transport_and_the_reason() {
     let (_scratch, dir) = need_mounts!("transport");
-    let output = homenode(["up", SIZE, "--transport=classic"])
-        .arg(&dir)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", describe(&output));
-    let notice = String::from_utf8(output.stderr).unwrap();
+    let notice = warned(homenode(["up", SIZE, "--transport=classic"]).arg(&dir));
     let fuse = status(&dir)["fuse"].clone();
     assert_eq!(fuse["transport"], "classic");
     let reason = fuse["transport_reason"].as_str().unwrap();

@@ -7,11 +7,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner
 pub(crate) fn seed() -> u64 {
     let seed = match std::env::var("HOMENODE_SEED") {
         Ok(text) => text.parse().expect("HOMENODE_SEED is a number"),
-        Err(_) => {
-            use std::hash::{BuildHasher, RandomState};
-            // The standard library's hasher is keyed at random.
-            RandomState::new().hash_one(std::process::id())
-        }
+        Err(_) => fastrand::u64(..),
     };
     println!("HOMENODE_SEED={seed} repeats this run");
     seed

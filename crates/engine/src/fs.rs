@@ -338,7 +338,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.metadata.give_back(uid, charged);
         match &inode.body {
             Body::File(file) | Body::Volume(file) => self.discard(inode, file),
-            Body::Kernel(file) => file.discard(&self.pool, inode.ino),
+            Body::Kernel(file) => {
+                self.forget_growing(inode.ino, file);
+                file.discard(&self.pool, inode.ino);
+            }
             Body::Directory(_) | Body::Symlink(_) | Body::Special => {}
         }
     }
@@ -515,6 +518,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.metadata.check_invariants(charged);
         self.check_volumes();
         self.check_opens();
+        self.check_growing();
         self.pool.check_invariants();
     }
 }

@@ -54,6 +54,21 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
+    /// Takes a file that is gone off the list.
+    pub(in crate::fs) fn forget_growing(&self, ino: Ino, file: &KernelFile) {
+        // Relaxed: nobody opens it any more, and who took it off before has found no writer.
+        if file.is_growing.load(Ordering::Relaxed) {
+            self.growing.0.lock().files.remove(&ino);
+        }
+    }
+
+    /// Panics when a listed file is gone: a look may come to few files, and nobody is charged for the list. At rest only.
+    pub(in crate::fs) fn check_growing(&self) {
+        for ino in self.growing.0.lock().files.keys() {
+            assert!(self.table.find(*ino).is_some(), "{ino:?} is listed, and gone");
+        }
+    }
+
     /// Puts a part of a listed file that rests in huge pages; returns whether there was one. Call this again and again.
     pub fn collapse_rested(&self) -> bool {
         let found: Vec<(Ino, u64)> = {

@@ -144,6 +144,18 @@ fn a_file_that_was_changed_in_a_time_to_come_rests() {
 }
 
 #[test]
+fn a_removed_file_is_not_listed_as_one_that_may_have_grown() {
+    let (fs, _, _) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    fs.open(&inode, Access::Write).unwrap();
+    forgets(&fs, &inode);
+    remove(&fs, "file", &inode);
+    fs.release(&inode, Access::Write);
+    // Looks at the list, too.
+    fs.check_invariants();
+}
+
+#[test]
 fn a_grown_idle_file_moves_to_huge_pages_step_by_step() {
     const MIB: u64 = 1 << 20;
     let (fs, clock, store) = kernel_filesystem(1, MEMBER_BLOCKS);

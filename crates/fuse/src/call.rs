@@ -3,8 +3,8 @@
 //! A [`Call`] holds the caller, and turns operations of the wire into operations of [`Fs`]. It waits at most 200 ms for free space. In a durable
 //! pool it also waits for the disk, on threads of `aside` where the thread that takes requests must not wait.
 //!
-//! ENOSYS is the answer, once, to INTERRUPT (no wait can be interrupted), FLUSH (nothing to do in memory) and OPENDIR (no handle needed); the
-//! kernel sends no more of them. FSYNC and FSYNCDIR are answered each time, because after ENOSYS the kernel reports success even when the server
+//! ENOSYS is the answer, once, to FLUSH (nothing to do in memory) and OPENDIR (no handle needed): the kernel sends no more of them. It is the
+//! answer to each INTERRUPT, too, as no wait can be interrupted. FSYNC and FSYNCDIR are answered each time, because after ENOSYS the kernel reports success even when the server
 //! is dead. Where the kernel holds the bytes that success is true, and the answer is ENOSYS.
 //!
 //! A lookup pins an inode until FORGET; an open counts, and keeps it, until RELEASE. The two come by different ways, in any order.

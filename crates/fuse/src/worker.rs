@@ -139,7 +139,7 @@ fn send(device: &Device, answer: Answer, message: &mut [u8]) -> bool {
     let placed = header.put(&mut &mut message[..]);
     let message = placed.and_then(|()| message.get(..header.len as usize));
     match message.map(|message| device.send(message)) {
-        // Unwanted only when the connection has ended: its pins go with the mount.
+        // Unwanted when the connection has ended, whose pins go with the mount, and after an INTERRUPT.
         Some(Ok(Sent::Taken | Sent::Unwanted)) => {}
         // The kernel gives the caller EIO then.
         Some(Err(error)) => tracing::error!(%error, bytes = header.len, "the kernel refused an answer"),

@@ -25,7 +25,7 @@ mod restarts;
 mod settings;
 pub(super) mod thread_files;
 mod thread_proc;
-mod threads;
+pub(super) mod threads;
 mod ties;
 
 use crate::topology::{self, sysfs::Tree};
@@ -52,7 +52,7 @@ use std::path::{Path, PathBuf};
 use threads::{Pass, TICKS_PER_SECOND, Threads};
 
 pub(super) const INTERRUPTS: &str = "proc/interrupts";
-pub(super) const UPTIME: &str = "proc/uptime";
+const UPTIME: &str = "proc/uptime";
 pub(super) const ONLINE: &str = "sys/devices/system/cpu/online";
 const ISOLATED: [&str; 2] = ["sys/devices/system/cpu/isolated", "sys/devices/system/cpu/nohz_full"];
 
@@ -276,7 +276,7 @@ fn interrupts(settings: &Settings, now: &Counts, last: &Counts) -> Vec<Interrupt
 
 /// Parses `4711.42 9000.00` to clock ticks since boot: seconds with two places, which are ticks. A clock of our own would
 /// not be in recordings.
-pub(super) fn uptime_ticks(text: &str) -> Option<u64> {
+fn uptime_ticks(text: &str) -> Option<u64> {
     let (seconds, rest) = text.split_ascii_whitespace().next()?.split_once('.')?;
     let seconds: u64 = seconds.parse().ok()?;
     let hundredths: u64 = (rest.len() == 2).then(|| rest.parse().ok())??;

@@ -7,12 +7,14 @@ use crate::affinity::sense::counts::Counts;
 use crate::affinity::sense::cpusets::within;
 use crate::affinity::sense::cpusets::{Cpuset, Cpusets};
 use crate::affinity::sense::thread_files::allowed_mask;
-use crate::affinity::sense::{INTERRUPTS, ONLINE, UPTIME, uptime_ticks};
+use crate::affinity::sense::threads::{TICK_NS, TICKS_PER_SECOND};
+use crate::affinity::sense::{INTERRUPTS, ONLINE};
 use crate::cpu;
 use crate::process::Stat;
 use crate::topology::sysfs::{Tree, parse_list};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
+use rustix::time::{ClockId, clock_gettime};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
@@ -163,7 +165,11 @@ impl Kernel for Live {
     }
 
     fn now(&self) -> io::Result<u64> {
-        uptime_ticks(&self.tree.try_text(UPTIME)?).ok_or_else(|| unclear(UPTIME))
+        // Not by /proc/uptime, which lxcfs shows as that of its container.
+        let now = clock_gettime(ClockId::Boottime);
+        let seconds = u64::try_from(now.tv_sec).map_err(io::Error::other)?;
+        let nanoseconds = u64::try_from(now.tv_nsec).map_err(io::Error::other)?;
+        Ok(seconds * TICKS_PER_SECOND + nanoseconds / TICK_NS)
     }
 
     fn online(&self) -> io::Result<Vec<CpuId>> {
@@ -350,7 +356,6 @@ mod tests {
         let queue = |card: &str| format!("{CARDS}/{card}/queues/tx-0/xps_cpus");
         let machine = Made::of(&[
             ("proc/sys/kernel/random/boot_id", "1\n"),
-            (UPTIME, "9.00 9.00\n"),
             (ONLINE, "0-3\n"),
             ("sys/devices/system/cpu/possible", "0-3\n"),
             (&format!("{CARDS}/eth0/ifindex"), "7\n"),
@@ -384,6 +389,13 @@ mod tests {
         let reverted = actor.revert().unwrap();
         assert_eq!(reverted.targets[0].1, Restore::Restored);
         assert_eq!(fs::read_to_string(machine.root().join(queue("lan0"))).unwrap(), "f\n");
+    }
+
+    #[test]
+    fn a_container_with_an_uptime_of_its_own_has_the_time_of_its_threads() {
+        let machine = Made::of(&[("proc/uptime", "0.01 0.00\n")]);
+        let started = crate::process::start_ticks(std::process::id()).unwrap();
+        assert!(below(&machine).now().unwrap() >= started);
     }
 
     #[test]

@@ -21,8 +21,8 @@ use std::io;
 use std::sync::Arc;
 
 /// /proc counts in these on every architecture that this project runs on (`USER_HZ`).
-pub(super) const TICKS_PER_SECOND: u64 = 100;
-pub(super) const TICK_NS: u64 = 1_000_000_000 / TICKS_PER_SECOND;
+pub(in crate::affinity) const TICKS_PER_SECOND: u64 = 100;
+pub(in crate::affinity) const TICK_NS: u64 = 1_000_000_000 / TICKS_PER_SECOND;
 
 /// A thread that ran for less since the last pass is not asked how long it waited.
 const SHORT_NS: u64 = 100_000_000;

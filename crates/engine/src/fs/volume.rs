@@ -6,7 +6,7 @@
 //!
 //! Invariants: its size is whole blocks, and changes only in [`Fs::resize_volume`] and [`Fs::remove_volume`]; it has no block
 //! beyond the 2 MiB that the size ends in, and beyond the size only what a cut could not split off; a removed one has size 0 for ever, so who still
-//! holds it reads and writes nothing. Locks: the table's, then a volume's state, then those of its inode.
+//! holds it reads and writes nothing. Locks: a volume's changes, the table's, its state, then those of its inode.
 
 mod data;
 mod error;
@@ -41,6 +41,8 @@ pub(super) type Volumes = Mutex<BTreeMap<Box<str>, Arc<Volume>>>;
 pub struct Volume {
     name: Box<str>,
     inode: Arc<Inode>,
+    /// Held while the volume is resized, attached or removed. Threads that find volumes, or look at them, do not take it.
+    changing: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -75,6 +77,7 @@ impl Volume {
         Self {
             name: name.into(),
             inode,
+            changing: Mutex::default(),
             state: Mutex::new(State::Idle),
         }
     }
@@ -149,6 +152,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let volume = Arc::new(Volume {
             name: name.into(),
             inode,
+            changing: Mutex::default(),
             state: Mutex::new(State::Idle),
         });
         entry.insert(Arc::clone(&volume));
@@ -189,16 +193,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Sets a volume's size. What is added reads as zeros; what is cut off is free at once, and gone: where that has data, only
-    /// if it `may_discard`.
+    /// if it `may_discard`. That goes in steps of a few milliseconds, and others use the volume between them.
     ///
     /// # Errors
     /// [`VolumeError::HoldsData`], [`VolumeError::Attached`], [`VolumeError::Unknown`] when it is removed, or a size that a volume
-    /// cannot have. Nothing is changed then.
+    /// cannot have. Nothing is changed then. After an error of the log or the memory it may have a size in between.
     pub fn resize_volume(&self, volume: &Volume, size_bytes: u64, may_discard: bool) -> Result<(), VolumeError> {
         check_size(size_bytes)?;
+        let _alone = volume.changing.lock();
+        volume.state.lock().require_idle()?;
+        while !self.resize_step(volume, size_bytes, may_discard)? {}
+        self.pool.lend_all();
+        Ok(())
+    }
+
+    /// Comes a step nearer to a size; returns whether the volume has it.
+    fn resize_step(&self, volume: &Volume, size_bytes: u64, may_discard: bool) -> Result<bool, VolumeError> {
         let _room = self.admit_bytes(Effect::Splits, 0)?;
-        let state = volume.state.lock();
-        state.require_idle()?;
         let file = volume.file();
         let closed = volume.inode.close(file, &self.slots);
         if !may_discard && size_bytes < volume.size_bytes() {
@@ -207,10 +218,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 return Err(VolumeError::HoldsData { bytes });
             }
         }
-        self.cut(&closed, file, size_bytes)?;
-        drop(closed);
-        self.pool.lend_all();
-        Ok(())
+        let next = self.step_towards(&closed, file, size_bytes);
+        self.cut(&closed, file, next)?;
+        Ok(next == size_bytes)
     }
 
     /// Removes a volume. Its space is free at once.
@@ -218,6 +228,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`VolumeError::Attached`], [`VolumeError::Unknown`] when it is removed already.
     pub fn remove_volume(&self, volume: &Volume) -> Result<(), VolumeError> {
+        let alone = volume.changing.lock();
         let _room = self.admit(false)?;
         let mut volumes = self.volumes.lock();
         let mut state = volume.state.lock();
@@ -228,6 +239,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         // What follows takes long where there is much to free.
         drop(state);
         drop(volumes);
+        drop(alone);
         let mut inode = volume.inode.state.lock();
         inode.links = 0;
         let gone = inode.evict(&volume.inode);
@@ -244,6 +256,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`VolumeError::Attached`], [`VolumeError::Unknown`] when it is removed.
     pub fn attach_volume(&self, volume: &Volume) -> Result<(), VolumeError> {
+        let _alone = volume.changing.lock();
         let mut state = volume.state.lock();
         state.require_idle()?;
         *state = State::Attached;

@@ -60,7 +60,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// The size nearest to `size` with something in at most [`STEP_RUNS`] aligned 2 MiB behind it.
-    fn step_towards(&self, _closed: &Closed<'_>, file: &BlockFile, size: u64) -> u64 {
+    pub(in crate::fs) fn step_towards(&self, _closed: &Closed<'_>, file: &BlockFile, size: u64) -> u64 {
         let (now, first) = (file.size.load(Ordering::Relaxed), size.div_ceil(BLOCK));
         let mut end = BlockMap::LIMIT;
         for _ in 0..STEP_RUNS {

@@ -6,6 +6,8 @@ use crate::support::{
 };
 use fastrand::Rng;
 use homenode_engine::fs::{Placement, Volume, VolumeError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -163,6 +165,79 @@ fn recycle(world: &World, caller: &Caller, random: &mut Rng) -> bool {
     fs.unlink(&fs.root(), b"recycled").expect("the name exists");
     fs.unpin(&inode, 1);
     true
+}
+
+/// A copy under way keeps the resize waiting, and the status of the volume is told meanwhile.
+#[test]
+fn status_of_a_volume_does_not_wait_for_a_resize() {
+    let (fs, _) = filesystem_on(Bytes::Memory, 1, 16 << 8);
+    let fs = Arc::new(fs);
+    let volume = fs.create_volume("v", SIZE, Placement::Local).expect("the name is new");
+    let caller = Caller::on_cpu(&fs, 0);
+    let asking = caller.asking();
+    let (begin, begun) = channel();
+    let resize = {
+        let (fs, volume) = (Arc::clone(&fs), Arc::clone(&volume));
+        std::thread::spawn(move || {
+            begun.recv().expect("the copy begins");
+            fs.resize_volume(&volume, BLOCK, true)
+        })
+    };
+    let mut told = None;
+    let place = (asking.slot.number(), asking.cpu);
+    let read = fs.read_straight(place, &volume, 0, BLOCK as usize, |_, _| {
+        begin.send(()).expect("the thread waits");
+        std::thread::sleep(Duration::from_millis(200));
+        let (tell, telling) = channel();
+        let (fs, volume) = (Arc::clone(&fs), Arc::clone(&volume));
+        std::thread::spawn(move || tell.send(fs.volume_status(&volume, || false)));
+        told = telling.recv_timeout(Duration::from_secs(10)).ok();
+    });
+    assert_eq!(read, BLOCK as usize);
+    resize.join().expect("it does not panic").expect("nothing refuses it");
+    let told = told.expect("the status waits for the resize");
+    assert_eq!((told.size_bytes, told.attached), (SIZE, false));
+    assert_eq!(volume.size_bytes(), BLOCK);
+}
+
+#[test]
+fn a_volume_shrinks_in_steps() {
+    const RUN_BYTES: u64 = 2 << 20;
+    const RUNS: u64 = 256;
+    let (fs, _) = filesystem_on(Bytes::Memory, 1, 16 << 8);
+    let volume = fs
+        .create_volume("v", RUNS * RUN_BYTES, Placement::Local)
+        .expect("the name is new");
+    let caller = Caller::on_cpu(&fs, 0);
+    let (ends, seen) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                if (2 * BLOCK..RUNS * RUN_BYTES).contains(&volume.size_bytes()) {
+                    seen.store(true, Ordering::Relaxed);
+                }
+            }
+        });
+        let end = Instant::now() + Duration::from_secs(20);
+        while !seen.load(Ordering::Relaxed) && Instant::now() < end {
+            for run in 0..RUNS {
+                assert!(within(fs.write_volume(
+                    &caller.asking(),
+                    &volume,
+                    run * RUN_BYTES,
+                    b"x"
+                )));
+            }
+            fs.resize_volume(&volume, BLOCK, true).expect("nothing refuses it");
+            assert_eq!(volume.size_bytes(), BLOCK);
+            assert_eq!(fs.volume_status(&volume, || true).used_bytes, BLOCK);
+            fs.resize_volume(&volume, RUNS * RUN_BYTES, false).expect("it grows");
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    assert!(seen.into_inner(), "it was cut at once");
+    fs.remove_volume(&volume).expect("the volume exists");
+    assert_empty(&fs);
 }
 
 #[test]

@@ -337,7 +337,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// lseek(2)'s SEEK_DATA and SEEK_HOLE. A reserved block is a hole.
+    /// lseek(2)'s SEEK_DATA and SEEK_HOLE. A reserved block is a hole, in a file of the kernel until it is allocated.
     ///
     /// # Errors
     /// [`Error::NoData`] at or beyond the end, or when no data follows.

@@ -33,6 +33,8 @@ const STEP_PIECES: u64 = 16;
 const STEP_BLOCKS: u64 = STEP_PIECES * huge::HUGE_BYTES / BLOCK_BYTES as u64;
 /// Blocks in which one step of a seek finds that there is no hole: 1 GiB, 2 ms of pages of 4 KiB.
 const SEEK_BLOCKS: u64 = (1 << 30) / BLOCK_BYTES as u64;
+/// Blocks of an aligned 2 MiB, in which one step of a seek finds data.
+const HUGE_BLOCKS: u64 = huge::HUGE_BYTES / BLOCK_BYTES as u64;
 /// Set in the progress of a fallocate that books room, besides the bytes that are booked; without it they are allocated.
 const BOOKING: u64 = 1 << 63;
 /// Bits of a truncation's progress that tell the place, in units of [`huge::HUGE_BYTES`]; those above count the steps.
@@ -199,20 +201,56 @@ impl KernelFile {
         appended
     }
 
-    /// Carries out one step of a seek, a few milliseconds long: breaks with what was found, or tells where the next step goes on. Where all of a
-    /// window is allocated, it counts as data, written or not.
+    /// Carries out one step of a seek, a few milliseconds long: breaks with what was found, or tells where the next step goes on. Blocks that take
+    /// room count as data, written or not: lseek(2) visits all data to find a hole, and all that nobody has written to find data.
     pub(super) fn seek_step(&self, offset: u64, whence: Whence) -> Result<ControlFlow<u64, u64>> {
-        let block = offset / BLOCK_BYTES as u64;
-        // Any offset may be asked for.
-        let end = (block + SEEK_BLOCKS).saturating_mul(BLOCK_BYTES as u64);
-        // The kernel visits all data up to the next hole; holes it passes at once.
-        let is_data = whence == Whence::Hole
-            && end < self.file.status()?.size
-            && self.file.holes(slice::from_ref(&(block..block + SEEK_BLOCKS))) == Ok(vec![0]);
-        match is_data {
-            true => Ok(ControlFlow::Continue(end)),
-            false => self.file.seek(offset, whence).map(ControlFlow::Break),
+        match self.counted_step(offset, whence) {
+            Ok(step) => step.ok_or(Error::NoData),
+            // The kernel does not count.
+            Err(_) => self.file.seek(offset, whence).map(ControlFlow::Break),
         }
+    }
+
+    /// [`KernelFile::seek_step`] by counts of blocks; `None` where there is no data.
+    fn counted_step(&self, offset: u64, whence: Whence) -> Result<Option<ControlFlow<u64, u64>>> {
+        let size = self.file.status()?.size;
+        let start = match whence {
+            _ if offset >= size => None,
+            Whence::Data => self.file.next_taken(offset, size)?,
+            Whence::Hole => Some(offset),
+        };
+        let Some(start) = start else { return Ok(None) };
+        let first = start / BLOCK_BYTES as u64;
+        let most = match whence {
+            Whence::Data => HUGE_BLOCKS - first % HUGE_BLOCKS,
+            Whence::Hole => SEEK_BLOCKS,
+        };
+        let end = (first + most).min(size.div_ceil(BLOCK_BYTES as u64));
+        Ok(match self.first_block(first..end, whence)? {
+            Some(block) => Some(ControlFlow::Break((block * BLOCK_BYTES as u64).max(start))),
+            None if end * BLOCK_BYTES as u64 >= size => (whence == Whence::Hole).then_some(ControlFlow::Break(size)),
+            None => Some(ControlFlow::Continue(end * BLOCK_BYTES as u64)),
+        })
+    }
+
+    /// The first block of a range that takes room, or that takes none.
+    fn first_block(&self, mut range: Range<u64>, whence: Whence) -> Result<Option<u64>> {
+        let has_some = |range: &Range<u64>| {
+            let holes = self.file.holes(slice::from_ref(range))?[0];
+            Ok::<_, Error>(match whence {
+                Whence::Data => holes < range.end - range.start,
+                Whence::Hole => holes > 0,
+            })
+        };
+        if !has_some(&range)? {
+            return Ok(None);
+        }
+        while range.end - range.start > 1 {
+            let middle = range.start.midpoint(range.end);
+            let half = range.start..middle;
+            range = if has_some(&half)? { half } else { middle..range.end };
+        }
+        Ok(Some(range.start))
     }
 
     /// Adds the bytes on each node of a part of the file; gives where the next part begins.

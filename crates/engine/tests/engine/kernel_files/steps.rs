@@ -1,9 +1,9 @@
 //! Long operations, which come in steps.
 
 use super::{MEMBER_BLOCKS, forgets, remove};
-use crate::support::{BLOCK, Caller, assert_empty, kernel_filesystem, new_file};
+use crate::support::{BLOCK, Caller, assert_empty, kernel_filesystem, new_file, sized};
 use homenode_engine::backing::BackingStore;
-use homenode_engine::fs::{Access, Whence, fallocate_mode as mode};
+use homenode_engine::fs::{Access, Error, Whence, fallocate_mode as mode};
 use std::ops::ControlFlow;
 
 #[test]
@@ -122,12 +122,44 @@ fn holes_are_sought_in_steps() {
     let step = |at| fs.seek_step(&asking, &inode, at, Whence::Hole).unwrap();
     assert_eq!(step(0), ControlFlow::Continue(GIB));
     assert_eq!(step(GIB + 5), ControlFlow::Continue(2 * GIB), "whole blocks");
-    assert_eq!(step(2 * GIB), ControlFlow::Break(2 * GIB));
+    assert_eq!(step(2 * GIB), ControlFlow::Break(2 * GIB + 90 * BLOCK), "the end");
     let punch = mode::PUNCH_HOLE | mode::KEEP_SIZE;
     fs.fallocate(&asking, &inode, punch, 100 * BLOCK, BLOCK).unwrap();
-    assert_eq!(step(0), ControlFlow::Break(0), "there is a hole");
+    assert_eq!(step(0), ControlFlow::Break(100 * BLOCK), "the hole");
     assert_eq!(step(100 * BLOCK + 1), ControlFlow::Break(100 * BLOCK + 1));
     assert_eq!(step(101 * BLOCK), ControlFlow::Continue(101 * BLOCK + GIB));
+}
+
+/// Blocks that were allocated beyond the end, which the file then grew over: lseek(2) would visit all of them to find data.
+#[test]
+fn allocated_blocks_that_nobody_wrote_are_found_as_data_in_one_step() {
+    const GIB: u64 = 1 << 30;
+    let (fs, _, store) = kernel_filesystem(1, 2 * GIB / BLOCK + 100);
+    let (caller, inode) = (Caller::on_node(&fs, 0), new_file(&fs, "file"));
+    let asking = caller.asking();
+    let (start, end) = (700 * BLOCK, 2 * GIB + 90 * BLOCK);
+    fs.fallocate(&asking, &inode, mode::KEEP_SIZE, start, end - start)
+        .unwrap();
+    assert_eq!(
+        store.used_blocks(),
+        (end - start) / BLOCK,
+        "so little room is left that it is allocated"
+    );
+    fs.set_attr(&inode, &sized(end + 5 * BLOCK)).unwrap();
+    let step = |at, whence| fs.seek_step(&asking, &inode, at, whence);
+    for at in [0, 5, 699 * BLOCK, start] {
+        assert_eq!(step(at, Whence::Data), Ok(ControlFlow::Break(start)), "from {at}");
+    }
+    assert_eq!(step(start + 7, Whence::Data), Ok(ControlFlow::Break(start + 7)));
+    assert_eq!(step(start, Whence::Hole), Ok(ControlFlow::Continue(start + GIB)));
+    assert_eq!(fs.seek(&asking, &inode, start, Whence::Hole), Ok(end));
+    for at in [end, end + 4 * BLOCK] {
+        assert_eq!(step(at, Whence::Hole), Ok(ControlFlow::Break(at)));
+        assert_eq!(step(at, Whence::Data), Err(Error::NoData));
+    }
+    for whence in [Whence::Data, Whence::Hole] {
+        assert_eq!(step(end + 5 * BLOCK, whence), Err(Error::NoData), "the end of the file");
+    }
 }
 
 #[test]

@@ -69,6 +69,11 @@ pub enum PoolError {
     /// Bytes of it, or of where they were to go, cannot be reached.
     #[error("bytes on {0} cannot be copied elsewhere: it stays in service")]
     Io(MemberId),
+    /// A block of another member cannot be written, so nothing that was moved is durable.
+    #[error(
+        "what was moved off {0} is not durable, as another member has a block that cannot be written: {0} stays in service, drain that member first"
+    )]
+    Unsettled(MemberId),
     /// Blocks of files on it cannot be read, so many; and the number of the first file that has some.
     #[error(
         "{1} blocks of files on {0} cannot be read, all others were moved: it stays in service until the files that have them are removed, the first is number {2} (`find -inum {2}`, or it is a volume)"

@@ -345,7 +345,9 @@ impl Error {
                 | PoolError::Pinned(..)
                 | PoolError::Busy,
             ) => EBUSY,
-            Self::Pool(PoolError::Io(_) | PoolError::Unread(..) | PoolError::Unwritable(_)) => EIO,
+            Self::Pool(
+                PoolError::Io(_) | PoolError::Unsettled(_) | PoolError::Unread(..) | PoolError::Unwritable(_),
+            ) => EIO,
             Self::Pool(PoolError::Log | PoolError::ReadOnly) => EROFS,
             Self::Pool(PoolError::NoSpace(_)) | Self::Room(_) => ENOSPC,
             Self::Pool(_) => EINVAL,

@@ -128,7 +128,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`PoolError::NoSpace`] when the other members have no room, [`PoolError::Unowned`] when no file has what is left,
     /// [`PoolError::Unread`] when blocks cannot be read, behind moving all others; [`PoolError::Pinned`] when the kernel does not move pages of files,
-    /// [`PoolError::Log`] when the log cannot be written; the member is
+    /// [`PoolError::Unsettled`] when blocks of another member cannot be written, [`PoolError::Log`] when the log cannot be; the member is
     /// in service again then, with what is left on it.
     pub fn drain(&self, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> std::result::Result<u64, PoolError> {
         let (mut moved, mut idle_passes, mut least) = (0, 0, u64::MAX);
@@ -155,7 +155,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let before = moved;
             let mut unread = None;
             moved = self.drain_files(member, moved, left, progress, &mut unread)?;
-            self.move_log(member).inspect_err(|_| self.pool.cancel_drain(member))?;
+            self.move_log(member).map_err(|error| {
+                self.pool.cancel_drain(member);
+                match error {
+                    // Nothing that is on the member: that was moved, or is counted as unread.
+                    PoolError::Io(_) => PoolError::Unsettled(member),
+                    error => error,
+                }
+            })?;
             if let Some((blocks, ino)) = unread {
                 self.pool.cancel_drain(member);
                 return Err(PoolError::Unread(member, blocks, ino));

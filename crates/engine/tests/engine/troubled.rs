@@ -276,6 +276,32 @@ fn a_drain_moves_all_but_the_blocks_that_cannot_be_read() {
 }
 
 #[test]
+fn a_drain_that_another_disk_holds_up_says_so_and_succeeds_behind_a_drain_of_that_disk() {
+    const DRAINED: MemberId = MemberId(2);
+    let world = World {
+        fs: durable_on(FRAMES, 3, BLOCKS),
+    };
+    let (moved, stuck) = (world.file("moved", 2, 40), world.file("stuck", 1, 16));
+    let places = world.places_of(&stuck);
+    let bad = places.first().expect("the file has places").start;
+    world.sync_all().expect("all disks work");
+    world.trouble(|trouble| trouble.unwritten = bad..bad + 1);
+    let caller = Caller::on_node(&world.fs, 1);
+    for at in 0..16 {
+        world.write(&caller, &stuck, at, 1).expect("it has its place");
+    }
+    let drain = |member| world.fs.drain(member, &mut |_, _| {});
+    assert_eq!(drain(DRAINED), Err(PoolError::Unsettled(DRAINED)));
+    world.check(&moved, 0..40, 0);
+    assert_eq!(drain(TROUBLED), Ok(16 * BLOCK));
+    assert_eq!(world.sync_all(), Ok(()), "nobody wants the bad block");
+    drain(DRAINED).expect("the others take writes");
+    world.check(&moved, 0..40, 0);
+    world.check(&stuck, 0..16, 1);
+    world.fs.check_invariants();
+}
+
+#[test]
 fn failures_at_blocks_of_other_files_are_not_reported() {
     let world = World::new();
     // More than goes into the log.

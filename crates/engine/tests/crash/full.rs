@@ -4,7 +4,7 @@ use crate::sim::{DISK, Disk, Event, Kind, SimMemory};
 use crate::tree::Tree;
 use crate::workload::{Operation, Range, Run, SimFs, asking, format_of, format_slack, open, open_with};
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, KEEP_SIZE, PUNCH_HOLE};
-use homenode_engine::fs::{Error, NewInode, Placement, RenameMode, Volume, XattrMode};
+use homenode_engine::fs::{Error, NewInode, Placement, RenameMode, SetAttr, SetTime, Volume, XattrMode};
 
 const THREADS: usize = 64;
 const ROUNDS: usize = 60;
@@ -486,4 +486,51 @@ fn a_full_pool_with_a_block_that_cannot_be_written_survives_any_number_of_syncs(
     fs.tend_log(&slot).expect("the log goes on");
     assert!(fs.create(&root, b"new", file()).is_ok(), "no space after removals");
     fs.check_invariants();
+}
+
+/// Changes of attributes end where a snapshot cannot be written, and leave files removable.
+#[test]
+fn changes_of_attributes_at_the_end_of_the_log_leave_room_for_removals() {
+    const FILES: usize = 64;
+    let utimens = |nth: i64| SetAttr {
+        atime: Some(SetTime::At(nth)),
+        mtime: Some(SetTime::At(nth)),
+        ..SetAttr::default()
+    };
+    let chmod = |nth: i64| SetAttr {
+        mode: Some(if nth % 2 == 0 { 0o600 } else { 0o644 }),
+        ..SetAttr::default()
+    };
+    for change in [&chmod as &dyn Fn(i64) -> SetAttr, &utimens] {
+        let (fs, memory) = format_of(DISK, 4096, 64);
+        memory.forget_events();
+        let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
+        let [filler, bad] = [b"f", b"b"].map(|name| fs.create(&root, name, file()).expect("the pool is empty"));
+        for nth in 0..FILES {
+            fs.create(&root, nth.to_string().as_bytes(), file())
+                .expect("the pool is empty");
+        }
+        fs.write(&asking(&slot), &bad, 0, &[77; 4096], false)
+            .expect("there is room");
+        while !is_full(&fs.append(&asking(&slot), &filler, &[1; 20_000], false)) {}
+        fs.sync_all(&slot).expect("the disk works");
+        let place = memory
+            .bytes()
+            .chunks(4096)
+            .position(|block| block.iter().all(|byte| *byte == 77));
+        memory.fail_block(place.expect("it is written"));
+        fs.write(&asking(&slot), &bad, 0, &[78; 4096], false)
+            .expect("an overwrite adds nothing");
+        let ended = (0..1_000_000).find_map(|nth| fs.set_attr(&filler, &change(nth)).err());
+        assert!(matches!(ended, Some(Error::NoSpace | Error::Io)), "{ended:?}");
+        for nth in 0..FILES {
+            let removed = fs.unlink(&root, nth.to_string().as_bytes());
+            removed.unwrap_or_else(|error| panic!("removing file {nth}: {error}"));
+        }
+        drop(bad);
+        fs.unlink(&root, b"b").expect("removing works in a full pool");
+        fs.sync_all(&slot).expect("nobody wants the block any more");
+        fs.set_attr(&filler, &change(0)).expect("the log goes on");
+        fs.check_invariants();
+    }
 }

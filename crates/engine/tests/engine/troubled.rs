@@ -641,3 +641,57 @@ fn unwritable_dirty_bytes_are_drained_to_another_disk() {
     assert!(requests[1] > 0 && requests[2] > 0, "{requests:?}");
     world.fs.check_invariants();
 }
+
+/// More stretches of one file than a sync lists: all bytes of one disk are made durable then, and those of the other one by one.
+#[test]
+fn a_sync_of_very_many_stretches_makes_all_of_them_durable() {
+    const STRETCHES: u64 = 66_000;
+    const DISK_BLOCKS: u64 = 36_000;
+    const MANY: u32 = 1024;
+    let world = World {
+        fs: durable_on(MANY, 2, DISK_BLOCKS),
+    };
+    let file = new_file(&world.fs, "file");
+    let callers = [0, 1].map(|node| Caller::on_node(&world.fs, node));
+    let write = |at: u64, version| {
+        let caller = &callers[(at % 2) as usize];
+        world
+            .write(caller, &file, at, version)
+            .expect("the disk works and has room");
+    };
+    // No two of them lie side by side: each is a stretch.
+    (0..STRETCHES).for_each(|at| write(at, 0));
+    world.sync_all().expect("both disks work");
+    let later = [
+        0,
+        1,
+        2,
+        30_001,
+        65_534,
+        65_535,
+        65_536,
+        65_537,
+        STRETCHES - 2,
+        STRETCHES - 1,
+    ];
+    later.iter().for_each(|at| write(*at, 1));
+    assert!(world.dirty() >= later.len() as u64);
+    assert_eq!(world.sync(&file), Ok(()));
+    let opened = World {
+        fs: after_power_cut(&world.fs, MANY, 2, DISK_BLOCKS),
+    };
+    let inode = opened.fs.lookup(&opened.fs.root(), b"file").expect("it was settled");
+    later.iter().for_each(|at| opened.check(&inode, *at..at + 1, 1));
+    opened.check(&inode, 100..200, 0);
+
+    // A block that cannot be written keeps the sync from succeeding, on each of the disks.
+    for (disk, at) in [(SOUND, 65_000), (TROUBLED, 65_001)] {
+        write(at, 2);
+        write(0, 2);
+        let memory = world.fs.pool().memory().below();
+        memory.trouble(disk, |trouble| trouble.unwritten = 0..DISK_BLOCKS);
+        assert_eq!(world.sync(&file), Err(Error::Io), "{disk}");
+        memory.trouble(disk, |trouble| trouble.unwritten = NONE);
+        assert_eq!(world.sync(&file), Ok(()));
+    }
+}

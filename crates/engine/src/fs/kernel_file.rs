@@ -35,6 +35,8 @@ const STEP_BLOCKS: u64 = STEP_PIECES * huge::HUGE_BYTES / BLOCK_BYTES as u64;
 const SEEK_BLOCKS: u64 = (1 << 30) / BLOCK_BYTES as u64;
 /// Blocks of an aligned 2 MiB, in which one step of a seek finds data.
 const HUGE_BLOCKS: u64 = huge::HUGE_BYTES / BLOCK_BYTES as u64;
+/// Blocks in which a seek looks first.
+const LOOK_BLOCKS: u64 = 16;
 /// Set in the progress of a fallocate that books room, besides the bytes that are booked; without it they are allocated.
 const BOOKING: u64 = 1 << 63;
 /// Bits of a truncation's progress that tell the place, in units of [`huge::HUGE_BYTES`]; those above count the steps.
@@ -242,8 +244,15 @@ impl KernelFile {
                 Whence::Hole => holes > 0,
             })
         };
-        if !has_some(&range)? {
-            return Ok(None);
+        // Each part is twice as long as the one before, so that a near block is found by a look at what is near.
+        let end = range.end;
+        range.end = end.min(range.start + LOOK_BLOCKS);
+        while !has_some(&range)? {
+            if range.end == end {
+                return Ok(None);
+            }
+            let blocks = range.end - range.start;
+            range = range.end..end.min(range.end + 2 * blocks);
         }
         while range.end - range.start > 1 {
             let middle = range.start.midpoint(range.end);

@@ -1,8 +1,9 @@
 //! Helper threads for requests that wait for a durable pool's disk and, with the classic transport, for every long request of any pool.
 //!
 //! Three lanes: fsyncs of few bytes; reads that wait for frames or for other threads' reads; long requests. Each has a thread; with the classic
-//! transport the last two have several. One pass settles all waiting fsyncs and forces the log once. Users take turns: when all fsyncs of a user are
-//! settled and another user has many, the log is forced for those that are settled so far.
+//! transport the last two have several. One pass settles all waiting fsyncs and forces the log once. Users take turns. A long
+//! request of the classic transport goes on by a step in each turn. When all fsyncs of a user are settled and another user has many, the log is
+//! forced for those that are settled so far.
 
 use crate::host::Host;
 use crate::responder::{Answer, Responder};
@@ -37,6 +38,12 @@ pub(crate) trait Errand: Send + Sized + 'static {
 
     /// Carries the request out; an fsync up to where the log is to be forced.
     fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, responder: &Responder<M, C, H>) -> Answer;
+
+    /// Whether it is to be carried out again by this lane, for its next step. Requests of rings go back to their threads for that.
+    fn goes_on(&mut self, answer: Answer) -> bool {
+        let _ = answer;
+        false
+    }
 
     /// Gives the answers of some requests back, from `errands`, which may keep its room.
     fn give_back(errands: &mut Vec<(Self, Answer)>);
@@ -167,6 +174,10 @@ impl<E: Errand> Lane<E> {
             }
             loop {
                 let answer = errand.carry_out(responder);
+                if errand.goes_on(answer) {
+                    self.put_back(errand);
+                    break;
+                }
                 answered.push((errand, answer));
                 match are_syncs.then(|| self.take_next(&mut turns)).flatten() {
                     Some(next) => errand = next,
@@ -181,6 +192,14 @@ impl<E: Errand> Lane<E> {
             }
             E::give_back(&mut answered);
         }
+    }
+
+    /// Puts a request back for its next step, before others of its user; the calling thread looks for the next one itself.
+    fn put_back(&self, errand: E) {
+        let mut state = self.lock();
+        state.bytes += errand.bytes();
+        let at = state.syncs();
+        state.errands.insert(at, errand);
     }
 
     /// Waits for requests and takes the first one of the user who was served longest ago; none when there are to be none.

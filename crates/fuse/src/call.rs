@@ -159,6 +159,8 @@ pub(crate) enum Origin {
     Device {
         /// Whether another thread than a reader carries it out, which may wait.
         is_aside: bool,
+        /// How far it came there.
+        done: u64,
     },
     /// The ring of this CPU, whose thread has others to serve.
     Ring {
@@ -304,7 +306,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     fn is_aside(&self) -> bool {
         matches!(
             self.origin,
-            Origin::Device { is_aside: true } | Origin::Ring { is_aside: true, .. }
+            Origin::Device { is_aside: true, .. } | Origin::Ring { is_aside: true, .. }
         )
     }
 
@@ -509,7 +511,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         // It was noted with the first step. What waits for no disk comes aside behind that.
         let is_later = match self.origin {
             Origin::Ring { done, .. } => done > 0,
-            Origin::Device { is_aside } => is_aside && !self.fs().is_durable(),
+            Origin::Device { is_aside, done } => done > 0 || is_aside && !self.fs().is_durable(),
         };
         if !is_later {
             self.note_going(freed);
@@ -610,10 +612,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         Ok(())
     }
 
-    /// Carries a long operation out by steps: `step` takes how far it came and gives how far it comes, `None` at the end. A ring's thread
-    /// does one step and then serves others. A reader of the device does all of them, unless it is the last one that reads: then another thread does.
+    /// Carries a long operation out by steps: `step` takes how far it came and gives how far it comes, `None` at the end. A ring's thread and
+    /// one aside do one step and then serve others. A reader of the device does all of them, unless it is the last one that reads: then another thread does.
     fn in_steps(&self, mut step: impl FnMut(u64) -> Result<Option<u64>, Errno>) -> Result<(), Errno> {
-        let Origin::Ring { done, .. } = self.origin else {
+        let (Origin::Ring { done, .. } | Origin::Device { is_aside: true, done }) = self.origin else {
             let Some(mut done) = step(0)? else { return Ok(()) };
             let Some(_waiting) = self.wait_here() else {
                 self.later.set(Some(Later::Disk(Way::Long)));

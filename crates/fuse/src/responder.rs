@@ -50,11 +50,25 @@ impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
     }
 
     /// Carries out the request in `bytes`, read from the device, and writes the payload of its answer into `message`, behind the place of
-    /// its header.
-    pub(crate) fn answer(&self, bytes: &[u8], is_aside: bool, message: &mut [u8]) -> Answer {
+    /// its header. A thread `aside` tells how far the request came, 0 at first, and has one step of it carried out.
+    pub(crate) fn answer(&self, bytes: &[u8], aside: Option<u64>, message: &mut [u8]) -> Answer {
         let payload = message.get_mut(OutHeader::BYTES..).unwrap_or_default();
-        let origin = Origin::Device { is_aside };
+        let origin = Origin::Device {
+            is_aside: aside.is_some(),
+            done: aside.unwrap_or(0),
+        };
         self.carry_out(Incoming::parse(bytes), origin, &mut Reply::new(payload))
+    }
+
+    /// [`Self::answer`] by a thread that may wait, to the end.
+    pub(crate) fn answer_wholly(&self, bytes: &[u8], message: &mut [u8]) -> Answer {
+        let mut done = 0;
+        loop {
+            match self.answer(bytes, Some(done), message) {
+                Answer::Later(Later::Step(so_far)) => done = so_far,
+                answer => return answer,
+            }
+        }
     }
 
     /// Makes durable what the requests that have these answers settled, or changes the answers.
@@ -91,7 +105,7 @@ impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
         };
         if !matches!(
             origin,
-            Origin::Ring { is_new: false, .. } | Origin::Device { is_aside: true }
+            Origin::Ring { is_new: false, .. } | Origin::Device { is_aside: true, .. }
         ) {
             self.counters.count_request(header.opcode);
         }

@@ -40,6 +40,8 @@ pub(crate) struct Asked {
     device: Arc<Device>,
     /// When the request came.
     begun: Instant,
+    /// How far it came.
+    done: u64,
     /// Calls that find no room wait for a request that frees some.
     _discarding: Option<Discarding>,
 }
@@ -65,6 +67,7 @@ impl Asked {
             request_bytes: request.len(),
             device: Arc::clone(device),
             begun,
+            done: 0,
             _discarding: FREEING.contains(&opcode_in(request)).then(|| pool.note_discarding()),
         })
     }
@@ -106,7 +109,15 @@ impl Errand for Asked {
 
     fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, responder: &Responder<M, C, H>) -> Answer {
         let (request, message) = self.buffer.bytes().split_at_mut(self.request_bytes);
-        responder.answer(request, true, message)
+        responder.answer(request, Some(self.done), message)
+    }
+
+    fn goes_on(&mut self, answer: Answer) -> bool {
+        let Answer::Later(Later::Step(done)) = answer else {
+            return false;
+        };
+        self.done = done;
+        true
     }
 
     fn give_back(errands: &mut Vec<(Self, Answer)>) {
@@ -160,7 +171,7 @@ impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
             };
             let begun = Instant::now();
             let request = requests.bytes().get(..bytes).unwrap_or_default();
-            let mut answer = self.responder.answer(request, false, replies.bytes());
+            let mut answer = self.responder.answer(request, None, replies.bytes());
             if let Answer::Later(Later::Disk(way)) = answer {
                 let message_bytes = aside_message_bytes(&Incoming::parse(request));
                 let has_room = |aside: &&Arc<Aside<Asked>>| aside.has_room(Buffer::bytes_of(bytes, message_bytes), way);
@@ -171,7 +182,7 @@ impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
                     continue;
                 }
                 // Beside rings nobody waits for this thread; and where too much waits already, all do.
-                answer = self.responder.answer(request, true, replies.bytes());
+                answer = self.responder.answer_wholly(request, replies.bytes());
                 if sync_in(request) {
                     self.responder.force(std::iter::once(&mut answer));
                 }

@@ -11,7 +11,8 @@ use crate::negotiate::Agreed;
 use crate::statistics::Statistics;
 use crate::tasks::{TaskCount, TaskCounts};
 use crate::wire::{
-    CreateIn, EntryOut, FAllocateIn, ForgetOne, GetXattrIn, MkNodIn, OpenOut, ReadIn, ReleaseIn, WriteIn,
+    CopyFileRangeIn, CreateIn, EntryOut, FAllocateIn, ForgetOne, GetXattrIn, MkNodIn, OpenOut, ReadIn, ReleaseIn,
+    WriteIn,
 };
 use crate::worker::Asked;
 use homenode_engine::backing::BackingStore;
@@ -172,10 +173,10 @@ fn encode<F: Field>(field: F) -> Vec<u8> {
 /// The errno of an answer (0: none) and its payload.
 fn ask(responder: &TestResponder, bytes: &[u8]) -> Option<(i32, Vec<u8>)> {
     let mut message = vec![0; OutHeader::BYTES + (1 << 16)];
-    let mut answer = responder.answer(bytes, false, &mut message);
+    let mut answer = responder.answer(bytes, None, &mut message);
     if let Answer::Later(_) = answer {
         // What takes long is a lane's.
-        answer = responder.answer(bytes, true, &mut message);
+        answer = responder.answer_wholly(bytes, &mut message);
     }
     let Answer::Due(header) = answer else {
         return None;
@@ -342,7 +343,7 @@ fn ends_of_large_files_block_no_other_request() {
             .collect();
         request(Opcode::BatchForget, 0, 0, &batch)
     };
-    let answer = |request: &[u8], is_aside| responder.answer(request, is_aside, &mut [0; 256]);
+    let answer = |request: &[u8], is_aside: bool| responder.answer(request, is_aside.then_some(0), &mut [0; 256]);
     let later = Answer::Later(Later::Disk(Way::Long));
     let is_gone = |nodeid| fs.inode(Ino(nodeid)).is_none();
 
@@ -529,4 +530,53 @@ fn long_operations_on_a_ring_do_not_block_others() {
         counted.contains(&(Opcode::FAllocate, 1)),
         "several steps count as one request"
     );
+}
+
+/// A copy of another user, which comes while a lane zeroes the file, still finds bytes at its end.
+#[test]
+fn a_long_operation_in_a_lane_does_not_block_another_user() {
+    const BLOCKS: usize = 3000;
+    let Ok(device) = Device::open().map(Arc::new) else {
+        return eprintln!("SKIPPED: there is no /dev/fuse");
+    };
+    let responder = responder_with(1, BLOCKS + 1);
+    let (long, copy) = (make(&responder, b"long\0"), make(&responder, b"copy\0"));
+    let bytes = BLOCKS * BLOCK_BYTES;
+    assert_eq!(ask(&responder, &write_request(long, bytes)).unwrap().0, 0);
+    let zero = FAllocateIn {
+        length: bytes as u64,
+        mode: 0x10,
+        ..FAllocateIn::default()
+    };
+    let last = CopyFileRangeIn {
+        off_in: (bytes - BLOCK_BYTES) as u64,
+        nodeid_out: copy,
+        len: BLOCK_BYTES as u64,
+        ..CopyFileRangeIn::default()
+    };
+    let aside = Aside::new();
+    for (opcode, user, arguments) in [
+        (Opcode::FAllocate, 1, encode(zero)),
+        (Opcode::CopyFileRange, 2, encode(last)),
+    ] {
+        let request = request(opcode, long, user, &arguments);
+        let pool = responder.service.fs.pool();
+        aside.send(
+            Asked::new(&request, 256, &device, Instant::now(), pool).unwrap(),
+            Way::Long,
+        );
+    }
+    let lane = Arc::clone(&aside.lanes()[Way::Long as usize]);
+    drop(aside);
+    lane.serve(&responder);
+    let last_byte = |nodeid, offset: usize| {
+        let read = encode(ReadIn {
+            offset: offset as u64,
+            size: 1,
+            ..ReadIn::default()
+        });
+        ask(&responder, &request(Opcode::Read, nodeid, 0, &read)).unwrap().1
+    };
+    assert_eq!(last_byte(long, bytes - 1), [0], "it came to its end");
+    assert_eq!(last_byte(copy, BLOCK_BYTES - 1), [7]);
 }

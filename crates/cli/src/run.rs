@@ -113,6 +113,7 @@ fn run_or_fail(args: &RunArgs) -> std::result::Result<Infallible, (ExitCode, Fai
         Some(Fit::Other(_)) => unload(&mut command),
         _ => preload(&mut command, &library().map_err(failed)?, args.stats, device),
     }
+    homenode_linux::process::keep_pipe_signal(&mut command);
     let error = command.exec();
     let name = shown(Path::new(program));
     let (code, why) = match error.kind() {

@@ -2,7 +2,11 @@
 
 use rustix::mount::{MountPropagationFlags, mount_change};
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::str;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Keeps every descriptor from `first` on out of the programs this process starts from now on: a server must not hold its
 /// starter's pipes and locks.
@@ -21,6 +25,38 @@ pub(crate) fn check(status: impl Into<i64>) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// True if this process was started with SIGPIPE ignored, as systemd does with services.
+static WAS_PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// Runs before the standard library, which ignores the signal from the start of each process on.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK: extern "C" fn() = look_at_pipe_signal;
+
+extern "C" fn look_at_pipe_signal() {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: asks only, into a sigaction.
+    let told = unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: all zero bits are one, if the call has not filled it.
+    let is_ignored = told == 0 && unsafe { action.assume_init_ref() }.sa_sigaction == libc::SIG_IGN;
+    // Relaxed: no other thread is there yet.
+    WAS_PIPE_IGNORED.store(is_ignored, Ordering::Relaxed);
+}
+
+/// Has a command start with SIGPIPE ignored if this process did: the standard library gives it the default action.
+pub fn keep_pipe_signal(command: &mut Command) {
+    if !WAS_PIPE_IGNORED.load(Ordering::Relaxed) {
+        return;
+    }
+    let ignore = || {
+        // SAFETY: takes numbers.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+        Ok(())
+    };
+    // SAFETY: the closure calls only signal(2), which may be called after fork(2).
+    unsafe { command.pre_exec(ignore) };
 }
 
 /// Gives this thread, and the threads and programs that it starts from now on, a mount table of their own: nobody else sees what

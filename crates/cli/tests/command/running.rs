@@ -59,6 +59,20 @@ fn a_command_keeps_its_arguments_streams_and_exit_code() {
     assert_eq!(output.stderr, b"--stats\n");
 }
 
+/// A service of systemd is started with SIGPIPE ignored, and counts on that.
+#[test]
+fn a_command_ignores_sigpipe_if_its_starter_does() {
+    library();
+    for (trap, is_ignored) in [("trap '' PIPE; ", true), ("", false)] {
+        let script = format!("{trap}exec \"$0\" run -- grep SigIgn /proc/self/status");
+        let output = Command::new("sh").args(["-c", &script, BINARY]).output().unwrap();
+        let line = String::from_utf8(output.stdout).unwrap();
+        let ignored = u64::from_str_radix(line.trim().trim_start_matches("SigIgn:").trim(), 16).unwrap();
+        // The mask has signal 1 first, and SIGPIPE is 13.
+        assert_eq!(ignored >> 12 & 1 == 1, is_ignored, "{script}: {line}");
+    }
+}
+
 #[test]
 fn stats_name_the_command_and_why_a_program_runs_unchanged() {
     library();

@@ -185,6 +185,10 @@ fn first_uses(descriptor: &'static Descriptor, fd: c_int, state: usize) -> Optio
 /// later use. The mapping has `patience`, if it takes the place of an earlier one.
 fn learn(descriptor: &Descriptor, before: usize, fd: c_int, offset: u64, patience: Option<u32>) {
     let _errno = KeptErrno::new();
+    // A child of vfork(2) may have another file under this number.
+    if !statistics::is_own_process() {
+        return;
+    }
     LEARNED.fetch_max(fd + 1, Ordering::Relaxed);
     // The server is asked with nothing held, and handlers may run: it may take long.
     let found = pages::look(fd);

@@ -582,10 +582,24 @@ fn children(path: &Path) {
     }
     let mut stack = vec![0_u128; 8192];
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: this thread goes on when the child, which has a stack of its own, has ended: as after vfork(2).
-    let child = unsafe { libc::clone(reset, stack.as_mut_ptr_range().end.cast(), flags, std::ptr::null_mut()) };
-    assert!(child > 0);
-    wait_for(child, || true);
+    let mut in_vfork = |act, argument| {
+        // SAFETY: this thread goes on when the child, which has a stack of its own, has ended: as after vfork(2).
+        let child = unsafe { libc::clone(act, stack.as_mut_ptr_range().end.cast(), flags, argument) };
+        assert!(child > 0);
+        wait_for(child, || true);
+    };
+    in_vfork(reset, std::ptr::null_mut());
+    // In the child the number is another file's, and used often.
+    extern "C" fn use_other(fds: *mut libc::c_void) -> c_int {
+        let [fd, other] = unsafe { *fds.cast::<[c_int; 2]>() };
+        // SAFETY: takes numbers.
+        let done = unsafe { libc::dup2(other, fd) };
+        c_int::from(done != fd || !(0..50).all(|_| pread(fd, 1, 50) == Ok(vec![b'b'])))
+    }
+    let other = open(&path.with_extension("other"));
+    let mut fds = [fd, other.as_raw_fd()];
+    in_vfork(use_other, fds.as_mut_ptr().cast());
+    use_as(fd, b'a');
     // SAFETY: all zero bits are a sigaction.
     let mut told: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: room for a sigaction.

@@ -4,8 +4,10 @@
 //! syscall(2). A program that closes what the C library has opened by an instruction of its own is not for this library.
 
 use crate::real::{alias, real};
-use homenode_mapped::{after_fork, forget, forget_all, is_on, of_descriptor, of_path, replaced, stop, stop_appending};
-use libc::{DIR, FILE, mode_t};
+use homenode_mapped::{
+    after_fork, forget, forget_all, forget_answers, is_on, of_descriptor, of_path, replaced, stop, stop_appending,
+};
+use libc::{DIR, FILE, mode_t, off64_t};
 use std::ffi::{c_char, c_int, c_long, c_uint};
 use std::mem::MaybeUninit;
 
@@ -270,6 +272,26 @@ alias! {
     stat = stat64(path: *const c_char, to: *mut libc::stat64) -> c_int;
 }
 
+/// Functions that take room for a file, or give it back.
+macro_rules! allocate {
+    ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
+        #[doc = concat!(stringify!($name), ": fallocate(2) or a relative of it.")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+            let result = real!($name($($argument => $kind),*) -> c_int);
+            forget_answers();
+            result
+        }
+    )*};
+}
+
+allocate! {
+    fallocate(fd: c_int, mode: c_int, offset: off64_t, bytes: off64_t);
+    fallocate64(fd: c_int, mode: c_int, offset: off64_t, bytes: off64_t);
+    posix_fallocate(fd: c_int, offset: off64_t, bytes: off64_t);
+    posix_fallocate64(fd: c_int, offset: off64_t, bytes: off64_t);
+}
+
 /// syscall(2), by which some programs close and duplicate descriptors.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -307,6 +329,11 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
         libc::SYS_mlockall => {
             stop();
             call()
+        }
+        libc::SYS_fallocate => {
+            let result = call();
+            forget_answers();
+            result
         }
         libc::SYS_setrlimit | libc::SYS_prlimit64 => {
             let result = call();

@@ -378,6 +378,17 @@ fn times_follow_writes_while_the_clock_of_the_program_stands_still() {
     assert!(client.end().0 > 20, "copies");
 }
 
+/// The kernel does not know what fallocate(2) has done to a file's blocks.
+#[test]
+fn blocks_follow_allocations_of_the_program() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 1 << 20]).unwrap();
+    let mut client = Program::start("allocating", &path, true);
+    assert_eq!(client.answer(), "done");
+    client.end();
+}
+
 /// fstat(2) and stat(2) ask the server once in a tick. The size and the mode are always those that others have left; the time is true to a tick.
 #[test]
 fn attributes_are_fetched_once_a_tick_and_are_current() {

@@ -46,6 +46,11 @@ pub(crate) fn note_written(inode: u64) {
     WRITTEN[place(inode)].store(tick(), Ordering::Relaxed);
 }
 
+/// Forgets the server's answers, after a call that changes blocks and times of which the kernel keeps nothing.
+pub fn forget_answers() {
+    ASKED.iter().for_each(|asked| asked.store(0, Ordering::Relaxed));
+}
+
 /// Gives attributes of the file behind a descriptor, as `system` does, or as they were in this tick. 0, or -1 with errno.
 pub fn of_descriptor(
     fd: c_int,

@@ -1,6 +1,6 @@
 //! The program that tests run with the library preloaded. It uses the C library as programs do, and knows nothing of the library.
 
-use crate::support::calls::{commands, errno, open, pread, pwrite, say};
+use crate::support::calls::{PUNCH, allocate, commands, errno, open, pread, pwrite, say, status};
 use crate::support::{FILE, PART};
 use std::ffi::{CStr, CString, c_int, c_long};
 use std::fs::{File, OpenOptions};
@@ -26,6 +26,7 @@ fn program() {
         "successors" => successors(&path),
         "appending" => appending(&path),
         "replacing" => replacing(&path),
+        "allocating" => allocating(&path),
         "locked" => locked(&path),
         "reasons" => reasons(&path),
         "users" => users(&path),
@@ -772,6 +773,28 @@ fn replacing(path: &Path) {
             is_in_old != is_in_new,
             "round {round}: in the old file {is_in_old}, in the new one {is_in_new}"
         );
+    }
+    say("done");
+}
+
+/// The file loses its bytes, and gets room for them, each time just after its blocks were looked at.
+fn allocating(path: &Path) {
+    const BYTES: usize = 1 << 20;
+    let file = open(path);
+    let fd = file.as_raw_fd();
+    use_as(fd, b'a');
+    for round in 0..50 {
+        // In a tick: the first look is the server's answer.
+        let blocks = || [status(fd).st_blocks, status(fd).st_blocks][1];
+        file.write_all_at(&vec![b'a'; BYTES], 0).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(11));
+        assert_eq!(blocks(), 2048, "round {round}, written");
+        assert_eq!(allocate(fd, PUNCH, 0, BYTES), 0);
+        assert_eq!(blocks(), 0, "round {round}, punched");
+        let room = unsafe { libc::posix_fallocate(fd, 0, BYTES as i64) };
+        assert_eq!((room, blocks()), (0, 2048), "round {round}, with room");
+        assert_eq!(unsafe { libc::syscall(libc::SYS_fallocate, fd, PUNCH, 0, BYTES) }, 0);
+        assert_eq!(blocks(), 0, "round {round}, punched by the number of the call");
     }
     say("done");
 }

@@ -146,7 +146,7 @@ pub(crate) fn commands(path: &Path) {
 }
 
 /// fstat(2). The standard library calls statx(2).
-fn status(fd: c_int) -> libc::stat64 {
+pub(crate) fn status(fd: c_int) -> libc::stat64 {
     let mut status = std::mem::MaybeUninit::uninit();
     // SAFETY: room for one.
     assert_eq!(unsafe { libc::fstat64(fd, status.as_mut_ptr()) }, 0);

@@ -91,8 +91,10 @@ impl Previous {
                 threads: activities(snapshot),
             });
         }
+        // A file that is not used for a moment is in no snapshot, and rests all the same.
+        let rests = |id| self.file_rests(id, config.dwell_periods);
         next.files
-            .retain(|id, _| snapshot.files.iter().any(|file| file.id == *id));
+            .retain(|id, _| rests(*id) || snapshot.files.iter().any(|file| file.id == *id));
         for one in &plan.files {
             let moved = next.files.entry(one.file).or_default();
             moved.times += 1;

@@ -265,6 +265,31 @@ fn a_moved_file_rests_twice_as_long_after_each_move() {
     assert_eq!(moves, [0, 3, 10, 23]);
 }
 
+#[test]
+fn a_moved_file_rests_also_when_a_pause_takes_it_out_of_the_snapshot() {
+    let mut world = users(2, 100 * MB);
+    world.snapshot.threads[0].allowed = cpus([0]).into();
+    world.snapshot.threads[1].allowed = cpus([2]).into();
+    world.snapshot.threads[1].cpu = cpus([2])[0];
+    let config = dwelling(4);
+    let (mut previous, mut moves) = (Previous::default(), Vec::new());
+    for period in 0..20 {
+        // Both take turns, with a pause behind each.
+        world.uses[0].bytes = FAR * u64::from(period % 4 == 0);
+        world.uses[1].bytes = FAR * u64::from(period % 4 == 2);
+        world.observe();
+        if period % 2 == 1 {
+            let files = std::mem::take(&mut world.snapshot.files);
+            world.decide(&config, &mut previous);
+            world.snapshot.files = files;
+            continue;
+        }
+        let plan = world.period(&config, &mut previous);
+        moves.extend(plan.files.iter().map(|_| period));
+    }
+    assert_eq!(moves, [0, 6, 12, 18]);
+}
+
 /// Cpusets are seen to by the world, which panics as a kernel refuses.
 #[test]
 fn plans_with_files_have_exact_costs_and_no_other_moves() {

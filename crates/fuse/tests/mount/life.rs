@@ -116,6 +116,8 @@ fn the_kernel_keeps_no_file_after_the_end_of_a_mount() {
     for nth in 0..20 {
         fs::write(mounted.path(&nth.to_string()), "bytes").unwrap();
     }
+    // Later, the kernel tells of no close any more.
+    eventually("all closes were told", || mounted.fs.open_count() == 0);
     // A child that another test starts has its descriptors until it runs its program.
     eventually("nothing uses the mount", || mounted.server.unmount(false).is_ok());
     mounted.server.wait().unwrap();

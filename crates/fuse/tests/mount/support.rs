@@ -35,7 +35,7 @@ pub(crate) struct TestMemory {
 /// Bytes of loads that a slow memory takes its time for.
 const LONG_BYTES: usize = 128 << 10;
 /// Time of such a load.
-pub(crate) const LONG_LOAD: Duration = Duration::from_millis(20);
+pub(crate) const LONG_LOAD: Duration = Duration::from_millis(50);
 
 /// Longest that a disk is stuck, so that a test in which everybody waits for it fails, and does not hang.
 const STUCK_MAX: Duration = Duration::from_secs(20);

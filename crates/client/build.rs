@@ -9,6 +9,8 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libhomenode.so");
     // It stays after dlclose(3): the action for SIGBUS is its function.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // A thread may end within its functions: see src/ending.rs.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,--wrap=rust_eh_personality");
     println!("cargo::rerun-if-changed=build.rs");
     // The library that is looked for is this machine's; where there is none, the shared one does.
     if env::var_os("HOST") != env::var_os("TARGET") {

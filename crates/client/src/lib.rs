@@ -10,6 +10,7 @@
 pub mod abi;
 mod calls;
 mod descriptors;
+mod ending;
 mod real;
 mod signals;
 mod start;

@@ -190,6 +190,16 @@ fn longjmp_out_of_a_copy_leaves_the_library_usable() {
 }
 
 #[test]
+fn threads_that_end_within_calls_end_alone() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 100_000]).unwrap();
+    let mut client = Program::of(Command::new(mounted.build("ends")).arg(&path), true);
+    assert_eq!(client.answer(), "done");
+    client.end();
+}
+
+#[test]
 fn concurrent_closes_and_forks_harm_no_reader() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");

@@ -22,6 +22,8 @@ BLOCK = 4096
 MIB = 1 << 20
 # What the kernel, the server or a thread of it does a moment later than it was asked to. All that is emulated is slow.
 SOON_S = 20
+# A command that takes longer hangs.
+COMMAND_S = 300
 
 
 def run_trials(*names: str) -> None:
@@ -40,8 +42,25 @@ def start(program: str, *words, through: tuple = ()) -> subprocess.Popen:
 
 
 def homenode(*words) -> subprocess.CompletedProcess:
-    """The command, to its end, whatever that is."""
-    return subprocess.run([BINARY, *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    """The command, to its end, whatever that is. Of one that has none it is told where it waits, and where servers do."""
+    words = [BINARY, *map(str, words)]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, **pipes) as command:
+        try:
+            told = command.communicate(timeout=COMMAND_S)
+        except subprocess.TimeoutExpired:
+            tell_waits()
+            command.kill()
+            raise
+    return subprocess.CompletedProcess(words, command.returncode, *told)
+
+
+def tell_waits() -> None:
+    """Tells where the threads of all processes of the command wait in the kernel."""
+    for task in Path("/proc").glob("[0-9]*/task/*"):
+        with contextlib.suppress(OSError):
+            if (task / "exe").samefile(BINARY):
+                print(task, inside.name_of(task), (task / "stack").read_text(), file=sys.stderr)
 
 
 class Commanding(unittest.TestCase):

@@ -6,17 +6,21 @@ use homenode_linux::cpu::pin_to_cpu;
 use homenode_policy::CpuId;
 use std::env;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::UdpSocket;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 const READY: &str = "the load is at work";
 
-/// Runs in a session of its own until it is dropped.
-pub(crate) struct Load(Child);
+/// Runs in a session of its own until it is dropped. Its output stays open: the test harness in it would end when it cannot write that a minute
+/// has passed.
+pub(crate) struct Load {
+    child: Child,
+    _output: BufReader<ChildStdout>,
+}
 
 impl Load {
     pub(crate) fn start() -> Self {
@@ -24,21 +28,21 @@ impl Load {
         command.arg(env::current_exe().unwrap()).args(role("work"));
         command.env(DIRECTORY, directory()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().contains(READY)));
-        Self(child)
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        assert!(output.by_ref().lines().any(|line| line.unwrap().contains(READY)));
+        Self { child, _output: output }
     }
 
     pub(crate) fn session(&self) -> u32 {
-        self.0.id()
+        self.child.id()
     }
 }
 
 impl Drop for Load {
     fn drop(&mut self) {
         // What it has started last ends by itself.
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 }
 

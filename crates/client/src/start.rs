@@ -2,7 +2,7 @@
 
 use crate::real::{alias, real};
 use homenode_mapped::statistics;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int};
 
 /// Set by `homenode run`: the library does nothing without it.
 const RUN: &CStr = c"HOMENODE_RUN";
@@ -24,20 +24,7 @@ fn device(text: &[u8]) -> Option<u64> {
     Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// The clock_gettime(2) of the C library itself, null if it is not found; the process may have another one, such as libfaketime's.
-fn clock() -> *mut c_void {
-    // SAFETY: a string that ends in NUL; the library is there already.
-    let library = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if library.is_null() {
-        return library;
-    }
-    // SAFETY: the library from above, and a string that ends in NUL.
-    unsafe { libc::dlsym(library, c"clock_gettime".as_ptr()) }
-}
-
 extern "C" fn start() {
-    // SAFETY: it is that function, or null.
-    unsafe { homenode_mapped::use_clock(clock()) };
     let Some(value) = variable(RUN) else { return };
     if let Some(command) = value.strip_prefix(STATS) {
         let command = std::str::from_utf8(command).ok().and_then(|number| number.parse().ok());

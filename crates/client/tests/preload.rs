@@ -375,21 +375,6 @@ fn times_and_set_uid_follow_writes() {
     assert!(fast > 1000, "{fast} copies");
 }
 
-/// Another preloaded library, or the program, may have a clock of its own.
-#[test]
-fn times_follow_writes_while_the_clock_of_the_program_stands_still() {
-    let Some(mounted) = Mounted::new() else { return };
-    let path = mounted.path("file");
-    fs::write(&path, vec![b'a'; 10_000]).unwrap();
-    let mut client = Program::of(Command::new(mounted.build("frozen")).arg(&path), true);
-    assert_eq!(client.answer(), "begun");
-    let before = std::time::SystemTime::now();
-    assert_eq!(client.ask("go on"), "done");
-    let written = fs::metadata(&path).unwrap().modified().unwrap();
-    assert!(written > before, "written at {written:?}, after {before:?}");
-    assert!(client.end().0 > 20, "copies");
-}
-
 /// The kernel does not know what fallocate(2) has done to a file's blocks.
 #[test]
 fn blocks_follow_allocations_of_the_program() {

@@ -26,6 +26,6 @@ pub use attributes::{forget_answers, of_descriptor, of_path};
 pub use copies::{read, write};
 pub use faults::{is_caught, program_action, set_program_action, without_bus};
 pub use files::{after_fork, forget, forget_all, has, is_on, is_other, learn_now, replaced, start_all, stop};
-pub use mapped::{Buffers, From, FromMany, Range, To, ToMany, range, use_clock};
+pub use mapped::{Buffers, From, FromMany, Range, To, ToMany, range};
 pub use pages::only;
 pub use statistics::is_own_process;

@@ -709,32 +709,12 @@ fn window(size: u64, offset: u64) -> Option<(u64, u64)> {
     (bytes > 0 && has_room).then_some((start, bytes))
 }
 
-type Clock = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
-
-/// The clock to use instead of the function of the process, if any: a [`Clock`].
-static CLOCK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-
-/// Uses `clock` from now on, as the function of that name may be another library's, whose clock stands still.
-///
-/// # Safety
-/// It is the C library's clock_gettime(2), or null.
-pub unsafe fn use_clock(clock: *mut c_void) {
-    CLOCK.store(clock, Ordering::Relaxed);
-}
-
 /// The kernel's clock of ticks, by which it stamps files.
 #[inline]
 pub(crate) fn tick() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // Relaxed: it is set once, to code that is always there.
-    let clock = CLOCK.load(Ordering::Relaxed);
-    let clock: Clock = match clock.is_null() {
-        true => libc::clock_gettime,
-        // SAFETY: `use_clock` was given a function of this type.
-        false => unsafe { std::mem::transmute::<*mut c_void, Clock>(clock) },
-    };
     // SAFETY: there is room for a time.
-    unsafe { clock(libc::CLOCK_REALTIME_COARSE, &raw mut now) };
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut now) };
     tick_of(now.tv_sec, now.tv_nsec)
 }
 

@@ -3,7 +3,7 @@
 //! A [`Call`] holds the caller, and turns operations of the wire into operations of [`Fs`]. It waits at most 200 ms for free space. In a durable
 //! pool it also waits for the disk, on threads of `aside` where the thread that takes requests must not wait.
 //!
-//! ENOSYS is the answer, once, to FLUSH (nothing to do in memory) and OPENDIR (no handle needed): the kernel sends no more of them. It is the
+//! ENOSYS is the answer, once, to FLUSH (nothing to do in memory), OPENDIR (no handle needed) and ACCESS: the kernel sends no more of them. It is the
 //! answer to each INTERRUPT, too, as no wait can be interrupted. FSYNC and FSYNCDIR are answered each time, because after ENOSYS the kernel reports success even when the server
 //! is dead. Where the kernel holds the bytes that success is true, and the answer is ENOSYS.
 //!

@@ -2,7 +2,7 @@
 //!
 //! The kernel has a queue for each possible CPU and puts a request into the one of the CPU its caller runs on. Each queue
 //! is served by one thread, pinned to that CPU, with a ring and buffers of its own on that CPU's node: a request crosses no
-//! CPU, and answering one and taking the next is one system call. FORGET and INTERRUPT still come through the device.
+//! CPU, and answering one and taking the next is one system call (two while long ones are ready). FORGET and INTERRUPT still come through the device.
 //!
 //! The kernel uses the rings once every queue has an entry, those of offline CPUs too; until then callers wait. So all
 //! that can fail is done before the kernel is told ([`prepare`]), but for the registration itself ([`Queue::run`]).

@@ -30,8 +30,9 @@ pub(crate) fn apart<F: FnMut()>(mut act: F) -> bool {
     let process = unsafe { libc::clone(begin::<F>, top, flags, (&raw mut act).cast()) };
     let mut status = -1;
     if process > 0 {
-        // SAFETY: room for a status.
-        unsafe { libc::waitpid(process, &raw mut status, libc::__WCLONE) };
+        // Not by the function, in which a thread that is to be cancelled ends.
+        // SAFETY: room for a status; no figures are wanted.
+        unsafe { libc::syscall(libc::SYS_wait4, process, &raw mut status, libc::__WCLONE, 0) };
     }
     drop(quiet);
     // SAFETY: the mapping from above, which nobody uses any more.

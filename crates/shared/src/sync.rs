@@ -2,7 +2,6 @@
 
 #[cfg(loom)]
 pub(crate) use loom::{
-    hint::spin_loop,
     sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     thread::yield_now,
 };

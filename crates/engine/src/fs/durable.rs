@@ -419,7 +419,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let mut room = find();
         let mut unsettled = None;
         for _ in 0..COMMITS_MAX {
-            let is_short = room.is_none() && journal.may_fit() && journal.may_be_shorter(self.now_ns());
+            let is_short =
+                room.is_none() && journal.may_fit(self.metadata.used()) && journal.may_be_shorter(self.now_ns());
             // A commit takes room as well: not where it gives none.
             if room.is_none() && (is_short || journal.has_quarantined()) {
                 unsettled = self.settle_all(journal, &slot).err();

@@ -158,6 +158,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             self.move_log(member).map_err(|error| {
                 self.pool.cancel_drain(member);
                 match error {
+                    PoolError::Io(_) if self.check_writable().is_err() => PoolError::Log,
                     // Nothing that is on the member: that was moved, or is counted as unread.
                     PoolError::Io(_) => PoolError::Unsettled(member),
                     error => error,

@@ -27,7 +27,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::NoSpace`] while there is no room for one, and the errors of [`Fs::sync_all`].
     pub(super) fn write_snapshot(&self, journal: &Journal, slot: &Slot) -> Result<()> {
-        if !journal.may_fit() {
+        if !journal.may_fit(self.metadata.used()) {
             return Err(Error::NoSpace);
         }
         // Any other failure to append to it ends the log.
@@ -35,7 +35,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             true => Error::Io,
             false => Error::NoSpace,
         };
-        let (mut snapshot, tail) = journal.begin_snapshot(&self.pool).map_err(why)?;
+        let note = |error: &Error| {
+            if *error == Error::NoSpace {
+                journal.note_too_few(self.metadata.used());
+            }
+        };
+        let begun = journal.begin_snapshot(&self.pool).map_err(why);
+        let (mut snapshot, tail) = begun.inspect_err(note)?;
         let mut failed = None;
         let mut append = |records: &mut dyn Iterator<Item = Record<'_>>| {
             if failed.is_none() {
@@ -59,9 +65,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let written = written.and_then(|()| journal.end_snapshot(&self.pool, &mut snapshot).map_err(why));
         if let Err(error) = written {
             journal.drop_snapshot(snapshot);
-            if error == Error::NoSpace {
-                journal.note_too_few();
-            }
+            note(&error);
             return Err(error);
         }
         journal.publish_snapshot(&self.pool, snapshot, tail)?;
@@ -189,14 +193,18 @@ mod tests {
     }
 
     #[test]
-    fn fewer_but_larger_segments_may_have_room_for_a_snapshot() {
+    fn fewer_but_larger_segments_or_less_metadata_may_have_room_for_a_snapshot() {
         let fs = durable_pool(SEGMENT_BLOCKS);
         let journal = fs.journal.as_deref().expect("a durable pool has a log");
         let place = Block::new(MemberId(0), 100);
         *journal.spare.lock() = vec![(place, SEGMENT_BLOCKS / 4); 20];
-        journal.note_too_few();
-        assert!(!journal.may_fit());
+        journal.note_too_few(1000);
+        assert!(!journal.may_fit(800));
+        assert!(journal.may_fit(700));
         *journal.spare.lock() = vec![(place, SEGMENT_BLOCKS); 8];
-        assert!(journal.may_fit());
+        assert!(journal.may_fit(800));
+        journal.spare.lock().clear();
+        journal.note_too_few(1000);
+        assert!(!journal.may_fit(1000), "none at all are too few");
     }
 }

@@ -171,6 +171,8 @@ pub(crate) struct Journal {
     snapshot_end: AtomicU64,
     /// Bytes of empty segments that were too few for a snapshot since the last one that was written.
     too_few: AtomicU64,
+    /// Bytes of metadata at that time.
+    too_few_for: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -232,6 +234,7 @@ impl Journal {
             snapshot_ns: AtomicI64::new(0),
             snapshot_end: AtomicU64::new(0),
             too_few: AtomicU64::new(0),
+            too_few_for: AtomicU64::new(0),
             writer: Mutex::new(Writer {
                 group: Vec::new(),
                 segments,
@@ -874,15 +877,21 @@ impl Journal {
         self.spare.lock().extend(snapshot.writer.segments);
     }
 
-    /// A snapshot found too few empty segments: another one needs more. It has cost the segment that was to follow it.
-    pub(crate) fn note_too_few(&self) {
-        self.too_few.store(bytes_of(&self.spare.lock()), Ordering::Relaxed);
+    /// A snapshot of so many bytes of metadata found too few empty segments: another one needs more, or less metadata. It may have cost the segment
+    /// that was to follow it.
+    pub(crate) fn note_too_few(&self, metadata: u64) {
+        // 0 is for none.
+        self.too_few
+            .store(bytes_of(&self.spare.lock()).max(1), Ordering::Relaxed);
+        self.too_few_for.store(metadata, Ordering::Relaxed);
     }
 
-    /// Whether there are more bytes of empty segments than were too few for the last snapshot that was begun.
-    pub(crate) fn may_fit(&self) -> bool {
+    /// Whether there are more bytes of empty segments than were too few for the last snapshot that was begun, or a quarter less of metadata.
+    pub(crate) fn may_fit(&self, metadata: u64) -> bool {
         let too_few = self.too_few.load(Ordering::Relaxed);
-        too_few == 0 || bytes_of(&self.spare.lock()) > too_few
+        too_few == 0
+            || bytes_of(&self.spare.lock()) > too_few
+            || metadata < self.too_few_for.load(Ordering::Relaxed) / 4 * 3
     }
 
     /// Changes the superblocks, one copy after the other.

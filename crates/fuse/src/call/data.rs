@@ -16,10 +16,10 @@ use homenode_engine::{AccessKind, Clock, Memory};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Most bytes one COPY_FILE_RANGE copies, so that it does not hold a thread for long, or a ring's, which has all others of its
-/// CPU to serve; the kernel reports the short count and the caller goes on.
+/// Most bytes one COPY_FILE_RANGE copies, so that it does not hold a thread for long, or a ring's or a lane's, which have all others
+/// to serve; the kernel reports the short count and the caller goes on.
 const COPY_BYTES_MAX: u64 = 16 << 20;
-const COPY_BYTES_MAX_IN_RING: u64 = 1 << 20;
+const COPY_BYTES_MAX_IN_TURN: u64 = 1 << 20;
 
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn read(&self, input: &ReadIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
@@ -148,8 +148,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         }
         let (from, to) = (self.inode()?, self.inode_of(input.nodeid_out)?);
         let most = input.len.min(match self.origin {
-            Origin::Device { .. } => COPY_BYTES_MAX,
-            Origin::Ring { .. } => COPY_BYTES_MAX_IN_RING,
+            Origin::Device { is_aside: false, .. } => COPY_BYTES_MAX,
+            _ => COPY_BYTES_MAX_IN_TURN,
         });
         let node = || self.own_node();
         let asking = self.asking(&node);

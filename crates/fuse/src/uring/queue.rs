@@ -1,13 +1,13 @@
 //! Queue of one CPU: its thread takes requests from the ring and puts answers back.
 //!
-//! All requests that are there are carried out before their answers go back together, in one system call that also waits
-//! for the next ones. After its start a thread takes nothing from the heap to read and write files.
+//! All requests that are there are carried out, up to the first long answer, before their answers go back together, in one system call that also
+//! waits for the next ones. After its start a thread takes nothing from the heap to read and write files.
 
 use super::buffers::Buffers;
 use super::going::Going;
 use super::parked::{Back, Parked, carry_out};
 use super::{Ring, command};
-use crate::aside::{Aside, Lane, Way};
+use crate::aside::{Aside, Lane, Served, Way};
 use crate::call::{Later, Origin, ROOM_TIMEOUT, ROOM_WAIT};
 use crate::device::Device;
 use crate::host::Host;
@@ -61,6 +61,8 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
     ready: Vec<Ready>,
     /// Entries whose requests have come a step further, and go on after those that come meanwhile.
     going: Going<Ready>,
+    /// Users who got long answers, or steps of long requests, last.
+    long: Served,
     /// Entries whose requests wait for room.
     waiting: Vec<Ready>,
     /// When they were last carried out.
@@ -165,6 +167,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             spin,
             ready: Vec::with_capacity(depth),
             going: Going::new(depth),
+            long: Served::default(),
             waiting: Vec::with_capacity(depth),
             waited: None,
             aside,
@@ -229,23 +232,27 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 std::mem::swap(&mut self.ready, &mut self.waiting);
                 self.ready.append(&mut self.waiting);
             }
-            let mut served = None;
-            while served.is_none() && !self.ready.is_empty() {
+            let mut was_long = false;
+            while !was_long && !self.ready.is_empty() {
                 let next = self.ready.remove(0);
-                if self.serve(next) >= LONG_BYTES {
-                    // Whoever waits for so much does not wait for the rest.
-                    served = Some(next.user);
+                // Whoever waits for so much does not wait for the rest.
+                was_long = self.serve(next) >= LONG_BYTES;
+                if was_long || next.done > 0 {
+                    self.long.note(next.user);
                 }
             }
             self.wait()?;
             self.take_completions()?;
-            // One long request goes on by a step; the others after those that came meanwhile.
-            if !self.ready.iter().any(|ready| ready.done > 0) {
-                self.ready.extend(self.going.pop());
+            // One long request goes on by a step, before others of its user; the others after those that came meanwhile.
+            if !self.ready.iter().any(|ready| ready.done > 0)
+                && let Some(step) = self.going.pop()
+            {
+                let own = self.ready.iter().position(|ready| ready.user == step.user);
+                self.ready.insert(own.unwrap_or(self.ready.len()), step);
             }
-            // Another user does not wait for the rest either, and comes next.
-            let other = |user| self.ready.iter().position(|ready| ready.user != user);
-            if let Some(at) = served.and_then(other) {
+            // Other users do not wait for the rest either, and come next.
+            let turn = || self.long.turn(self.ready.iter().map(|ready| ready.user));
+            if let Some(at) = was_long.then(turn).flatten() {
                 self.ready[..=at].rotate_right(1);
             }
         }

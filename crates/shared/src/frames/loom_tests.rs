@@ -508,7 +508,7 @@ fn frames_of_a_block_that_ends_while_it_is_moved_have_one_owner() {
             assert!(!world.index.is_filling(BLOCK), "the block stays in filling");
             assert_eq!(free + mapped, frames, "a frame is lost, or is two people's");
             assert!(
-                end as usize != forget as usize || mapped == 0,
+                end as usize != forget as *const () as usize || mapped == 0,
                 "a block is shown that is nobody's"
             );
         });

@@ -134,23 +134,32 @@ fn remove(args: &RemoveArgs) -> Result<()> {
 fn list(args: &ListArgs) -> Result<()> {
     let (mut volumes, mut silent, mut dead) = (Vec::new(), Vec::new(), Vec::new());
     if let Some(pool) = &args.pool {
-        ask(&mut Connection::to_server_of(pool, To::Look)?.0, &mut volumes)?;
+        volumes = ask(&mut Connection::to_server_of(pool, To::Look)?.0)?;
     } else {
         let mut answering = Vec::new();
-        for device in control::devices()? {
-            let told = match Connection::open(device) {
-                Ok(mut connection) => {
+        let look = |device| {
+            (
+                device,
+                Connection::open(device).map(|mut connection| ask(&mut connection)),
+            )
+        };
+        for (device, answer) in control::at_once(control::devices()?, look) {
+            let told = match answer {
+                Ok(told) => {
                     answering.push(device);
-                    ask(&mut connection, &mut volumes)
+                    told
                 }
                 // Nothing, or a mount that is told of below.
-                Err(ConnectError::Dead) => Ok(()),
+                Err(ConnectError::Dead) => continue,
                 Err(ConnectError::Other(error)) => Err(Failure::new(format!("{error}{}", hint(&error, To::Look)))),
             };
-            // One that does not answer hides no others.
-            if let Err(failure) = told {
-                complain!("homenode: {}: {failure}", pool_of(device));
-                silent.push(device);
+            match told {
+                Ok(found) => volumes.extend(found),
+                // One that does not answer hides no others.
+                Err(failure) => {
+                    complain!("homenode: {}: {failure}", pool_of(device));
+                    silent.push(device);
+                }
             }
         }
         dead = status::dead(&answering);
@@ -172,18 +181,14 @@ fn list(args: &ListArgs) -> Result<()> {
     }
 }
 
-fn ask(connection: &mut Connection, volumes: &mut Vec<Listed>) -> Result<()> {
+fn ask(connection: &mut Connection) -> Result<Vec<Listed>> {
     match connection.request(&Request::VolumeList, &mut |_, _| {})? {
-        Outcome::Volumes {
-            directory,
-            volumes: found,
-        } => {
+        Outcome::Volumes { directory, volumes } => {
             let listed = |volume| Listed {
                 pool: directory.clone(),
                 volume,
             };
-            volumes.extend(found.into_iter().map(listed));
-            Ok(())
+            Ok(volumes.into_iter().map(listed).collect())
         }
         other => Err(unexpected(&other)),
     }

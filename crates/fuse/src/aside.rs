@@ -76,8 +76,15 @@ struct State<E> {
 }
 
 /// Users whose requests were taken last, the last one last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Served(VecDeque<u32>);
+
+impl Default for Served {
+    fn default() -> Self {
+        // All that it will hold: rings' threads take nothing from the heap later.
+        Self(VecDeque::with_capacity(SERVED_MAX + 1))
+    }
+}
 
 impl Served {
     /// Chooses among users of requests, and returns its place. Users who are not among the last come first, and of equals the first request.

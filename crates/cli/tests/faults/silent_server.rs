@@ -153,6 +153,24 @@ fn stopped_without_a_socket() {
     });
 }
 
+/// Each holds up those who ask it for five seconds.
+#[test]
+fn many_stopped_servers_hold_a_list_up_as_one_does() {
+    on_each_transport("servers-stopped", |scratch, _, transport| {
+        let dirs = ["a", "b", "c"].map(|name| scratch.path().join(name));
+        let stopped = dirs.each_ref().map(|dir| {
+            fs::create_dir(dir).unwrap();
+            up_by(transport, dir);
+            Stopped::new(server_pid(dir).unwrap())
+        });
+        let (said, _) = said(&["volume", "list"], None);
+        says(&said, &dirs.each_ref().map(|dir| dir.to_str().unwrap()));
+        drop(stopped);
+        dirs.iter().for_each(|dir| down(dir));
+        assert_nothing_mounted(scratch.path());
+    });
+}
+
 /// Whoever gives up waiting may end it and clear up.
 #[test]
 fn stopped_and_killed() {

@@ -554,7 +554,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             *directory.entries.write() = Entries::of(names.map(|Name { key, name, ino, .. }| (key, name, find(ino))));
         }
         for (name, ino) in volumes {
-            let volume = Arc::new(Volume::restored(&name, find(ino)));
+            let volume = Arc::new(Volume::new(&name, find(ino)));
             self.volumes.lock().insert(name, volume);
         }
         for (uid, bytes) in charged {

@@ -190,6 +190,12 @@ mod tests {
             }
         }
         assert!(fitted > 0 && refused > 0, "{fitted} fitted, {refused} did not");
+        leave_spare(24);
+        fs.write_snapshot(journal, &slot).expect("there is room");
+        // Not even for its beginning.
+        leave_spare(1);
+        assert_eq!(fs.write_snapshot(journal, &slot), Err(Error::NoSpace));
+        assert!(!journal.may_fit(fs.metadata.used()), "it is begun again and again");
     }
 
     #[test]

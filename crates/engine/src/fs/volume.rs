@@ -72,8 +72,8 @@ pub struct VolumeStatus {
 }
 
 impl Volume {
-    /// A volume that the log tells of.
-    pub(super) fn restored(name: &str, inode: Arc<Inode>) -> Self {
+    /// A volume that nobody has attached.
+    pub(super) fn new(name: &str, inode: Arc<Inode>) -> Self {
         Self {
             name: name.into(),
             inode,
@@ -149,12 +149,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             self.table.remove(ino);
             return Err(error.into());
         }
-        let volume = Arc::new(Volume {
-            name: name.into(),
-            inode,
-            changing: Mutex::default(),
-            state: Mutex::new(State::Idle),
-        });
+        let volume = Arc::new(Volume::new(name, inode));
         entry.insert(Arc::clone(&volume));
         Ok(volume)
     }

@@ -5,6 +5,7 @@ use crate::tree::Tree;
 use crate::workload::{Operation, Range, Run, SimFs, asking, format_of, format_slack, open, open_with};
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, KEEP_SIZE, PUNCH_HOLE};
 use homenode_engine::fs::{Error, NewInode, Placement, RenameMode, SetAttr, SetTime, Volume, XattrMode};
+use homenode_shared::Slot;
 
 const THREADS: usize = 64;
 const ROUNDS: usize = 60;
@@ -375,30 +376,6 @@ fn a_pool_full_of_empty_files_finds_room_for_its_snapshot() {
 }
 
 /// A full pool that is opened with segments larger than any gap.
-#[test]
-fn a_pool_without_place_for_a_segment_syncs_and_removes() {
-    let (fs, memory) = format_of(Kind::File, 16_384, 64);
-    let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
-    let filler = fs.create(&root, b"f", file()).expect("the pool is empty");
-    while !is_full(&fs.append(&asking(&slot), &filler, &[1; 20_000], false)) {}
-    fs.sync_all(&slot).expect("the disk works");
-    let (fs, memory) = open_with(Kind::File, memory.bytes(), (9, 1024), false).expect("the log is sound");
-    memory.forget_events();
-    let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
-    let filler = fs.lookup(&root, b"f").expect("it is durable");
-    fs.write(&asking(&slot), &filler, 5000, &[2; 9000], false)
-        .expect("an overwrite adds nothing");
-    fs.sync(&slot, &filler).expect("syncing works in a full pool");
-    fs.tend_log(&slot).expect("a full pool is tended");
-    fs.unlink(&root, b"f").expect("removing works in a full pool");
-    drop(filler);
-    fs.sync_all(&slot).expect("the log goes on");
-    fs.tend_log(&slot).expect("the log goes on");
-    assert!(fs.create(&root, b"new", file()).is_ok(), "no space after removals");
-    fs.check_invariants();
-}
-
-/// A full pool that is opened with segments larger than any gap.
 fn full_with_large_segments() -> (SimFs, SimMemory) {
     let (fs, memory) = format_of(Kind::File, 16_384, 64);
     let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
@@ -408,6 +385,28 @@ fn full_with_large_segments() -> (SimFs, SimMemory) {
     let (fs, memory) = open_with(Kind::File, memory.bytes(), (9, 1024), false).expect("the log is sound");
     memory.forget_events();
     (fs, memory)
+}
+
+/// Removes the file that fills the pool, and makes another.
+fn has_room_after_a_removal(fs: &SimFs, slot: &Slot) {
+    fs.unlink(&fs.root(), b"f").expect("removing works in a full pool");
+    fs.sync_all(slot).expect("the log goes on");
+    fs.tend_log(slot).expect("the log goes on");
+    assert!(fs.create(&fs.root(), b"new", file()).is_ok(), "no space after removals");
+    fs.check_invariants();
+}
+
+#[test]
+fn a_pool_without_place_for_a_segment_syncs_and_removes() {
+    let (fs, _) = full_with_large_segments();
+    let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
+    let filler = fs.lookup(&root, b"f").expect("it is durable");
+    fs.write(&asking(&slot), &filler, 5000, &[2; 9000], false)
+        .expect("an overwrite adds nothing");
+    fs.sync(&slot, &filler).expect("syncing works in a full pool");
+    fs.tend_log(&slot).expect("a full pool is tended");
+    drop(filler);
+    has_room_after_a_removal(&fs, &slot);
 }
 
 const SYNCS: usize = 10_000;
@@ -431,12 +430,7 @@ fn a_full_pool_without_gaps_for_larger_segments_survives_any_number_of_syncs() {
         drop(filler);
         let (again, _) = open_with(Kind::File, memory.bytes(), (9, 1024), false).expect("the pool opens");
         for fs in [&fs, &again] {
-            let (root, slot) = (fs.root(), fs.slots().claim().expect("slots are free"));
-            fs.unlink(&root, b"f").expect("removing works in a full pool");
-            fs.sync_all(&slot).expect("the log goes on");
-            fs.tend_log(&slot).expect("the log goes on");
-            assert!(fs.create(&root, b"new", file()).is_ok(), "no space after removals");
-            fs.check_invariants();
+            has_room_after_a_removal(fs, &fs.slots().claim().expect("slots are free"));
         }
     }
 }
@@ -481,11 +475,7 @@ fn a_full_pool_with_a_block_that_cannot_be_written_survives_any_number_of_syncs(
     fs.unlink(&root, b"b").expect("removing works in a full pool");
     fs.sync_all(&slot).expect("nobody wants the block any more");
     drop(filler);
-    fs.unlink(&root, b"f").expect("removing works in a full pool");
-    fs.sync_all(&slot).expect("the log goes on");
-    fs.tend_log(&slot).expect("the log goes on");
-    assert!(fs.create(&root, b"new", file()).is_ok(), "no space after removals");
-    fs.check_invariants();
+    has_room_after_a_removal(&fs, &slot);
 }
 
 /// Changes of attributes end where a snapshot cannot be written, and leave files removable.

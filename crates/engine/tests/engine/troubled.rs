@@ -302,6 +302,20 @@ fn a_drain_that_another_disk_holds_up_says_so_and_succeeds_behind_a_drain_of_tha
 }
 
 #[test]
+fn a_drain_whose_log_fails_names_no_member() {
+    let world = World {
+        fs: durable_on(FRAMES, 3, BLOCKS),
+    };
+    let moved = world.file("moved", 2, 40);
+    world.sync_all().expect("all disks work");
+    world.file("unsaved", 1, 40);
+    world.trouble(|trouble| trouble.fails_flush = true);
+    let drained = world.fs.drain(MemberId(2), &mut |_, _| {});
+    assert_eq!(drained, Err(PoolError::Log));
+    world.check(&moved, 0..40, 0);
+}
+
+#[test]
 fn failures_at_blocks_of_other_files_are_not_reported() {
     let world = World::new();
     // More than goes into the log.

@@ -172,7 +172,7 @@ impl Store for Disk {
     }
 }
 
-/// Whoever wrote the lines chose the values that are restored, and the files in /sys that they are written to.
+/// Refuses a journal of another user: its writer chose the values that are restored, and the files in /sys that they are written to.
 fn check_owner(file: &File) -> io::Result<()> {
     match [0, geteuid().as_raw()].contains(&file.metadata()?.uid()) {
         true => Ok(()),

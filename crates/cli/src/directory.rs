@@ -38,6 +38,8 @@ pub(crate) struct MountDirectory {
 
 /// In this time a server that runs has told that it does.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// In this time a killed server has gone, on a machine with much to do as well.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Dead mounts that may lie upon one another.
 const DEAD_MOUNTS_MAX: usize = 16;
 
@@ -95,12 +97,12 @@ pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<
 pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn FnMut(&str)) -> Result<Located> {
     for _ in 0..DEAD_MOUNTS_MAX {
         let located = find(directory, when_missing)?;
-        if !is_dead(&located) {
+        if server_within(END_TIMEOUT, &located) != Behind::Nobody {
             return Ok(located);
         }
         let _alone = control::lock()?;
         let located = find(directory, when_missing)?;
-        if !is_dead(&located) {
+        if server_within(END_TIMEOUT, &located) != Behind::Nobody {
             return Ok(located);
         }
         let name = shown(&located.path);
@@ -180,7 +182,7 @@ pub(crate) fn is_dead(located: &Located) -> bool {
 pub(crate) enum Behind {
     /// Its server was killed.
     Nobody,
-    /// A server without a socket here, as another program's or another container's, that has not answered for [`ANSWER_TIMEOUT`].
+    /// A server without a socket here, as another program's or another container's, that has not answered in time.
     Silent,
     /// Anything else.
     Server,
@@ -188,6 +190,10 @@ pub(crate) enum Behind {
 
 /// Asks the mount, but not one whose server listens and does not answer (stopped, say).
 pub(crate) fn server_behind(located: &Located) -> Behind {
+    server_within(ANSWER_TIMEOUT, located)
+}
+
+fn server_within(timeout: Duration, located: &Located) -> Behind {
     if !located.mount.is_homenode() || !located.is_mount_point() {
         return Behind::Server;
     }
@@ -196,7 +202,11 @@ pub(crate) fn server_behind(located: &Located) -> Behind {
         Err(ConnectError::Dead) => true,
         Err(ConnectError::Other(_)) => false,
     };
-    if may_answer { by_child(located) } else { Behind::Server }
+    if may_answer {
+        by_child(timeout, located)
+    } else {
+        Behind::Server
+    }
 }
 
 /// Children that were killed and have not ended, with the mounts that they ask.
@@ -204,7 +214,7 @@ static STUCK: Mutex<Vec<(u64, Child)>> = Mutex::new(Vec::new());
 
 /// Has a child ask the mount. A server that is stopped keeps the process that asks, which not even SIGKILL ends while its request is in a
 /// ring. A mount with such a child is not asked again until that has ended: viewers ask each second.
-fn by_child(located: &Located) -> Behind {
+fn by_child(timeout: Duration, located: &Located) -> Behind {
     let id = located.mount.id;
     {
         let mut stuck = STUCK.lock();
@@ -221,7 +231,7 @@ fn by_child(located: &Located) -> Behind {
         return Behind::Server;
     };
     let begun = Instant::now();
-    while begun.elapsed() < ANSWER_TIMEOUT {
+    while begun.elapsed() < timeout {
         match child.try_wait() {
             Ok(None) => thread::sleep(Duration::from_millis(2)),
             Ok(Some(status)) if status.code() == Some(1) => return Behind::Nobody,

@@ -125,6 +125,28 @@ fn up_clears_a_dead_mount() {
     assert_nothing_mounted(scratch.path());
 }
 
+/// On a busy machine the end of a killed server takes a while, and no request has an answer until then.
+#[test]
+fn up_waits_for_the_end_of_a_killed_server() {
+    let (scratch, dir) = need_mounts!("dead-slow");
+    // A mount of nobody: the shell keeps its connection open, and reads nothing from it.
+    let script = r#"
+        set -eu
+        exec 3<>/dev/fuse
+        mount -i -t fuse.homenode -o fd=3,rootmode=40000,user_id=0,group_id=0 homenode "$2"
+        "$1" up --size-per-node 16M "$2" 3>&- 2>&1 &
+        sleep 4
+        exec 3>&-
+        wait $!
+        "$1" down "$2"
+    "#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh", BINARY]);
+    let said = succeed(command.arg(&dir));
+    assert!(said.contains("cleared a dead mount"), "{said}");
+    assert_nothing_mounted(scratch.path());
+}
+
 #[test]
 fn up_names_holders_of_a_dead_mount() {
     let (_scratch, dir) = need_pool!("dead-held");

@@ -162,13 +162,19 @@ impl Browser {
     }
 
     fn wait_for(&mut self, what: &str, is_done: impl Fn(&str) -> bool) {
+        self.wait(what, |browser| is_done(&browser.text()));
+    }
+
+    /// Waits until an expression of JavaScript is true.
+    fn wait_until(&mut self, what: &str, expression: &str) {
+        self.wait(what, |browser| browser.value(expression) == json!(true));
+    }
+
+    fn wait(&mut self, what: &str, mut is_done: impl FnMut(&mut Self) -> bool) {
         let end = std::time::Instant::now() + Duration::from_secs(30);
-        loop {
-            let text = self.text();
-            if is_done(&text) {
-                return;
-            }
-            assert!(std::time::Instant::now() < end, "waited too long until {what}:\n{text}");
+        while !is_done(self) {
+            let is_late = std::time::Instant::now() >= end;
+            assert!(!is_late, "waited too long until {what}:\n{}", self.text());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -253,11 +259,12 @@ fn a_browser_shows_pools_live_and_does_not_grow() {
     // 300 ms where nothing else runs; here tests do.
     assert!(paint < 3000.0, "first paint after {paint} ms");
     up(&other);
-    browser.wait_for("the new pool is shown", |text| text.contains(&name(&other)));
     let button = |dir: &Path| {
         let name = name(dir);
         format!("[...document.querySelectorAll('nav button')].find(one => one.textContent === {name:?})")
     };
+    // A look from while it was coming up may be on the page at first.
+    browser.wait_until("the new pool can be chosen", &format!("!!{}", button(&other)));
     browser.value(&format!("{}.click()", button(&other)));
     fs::write(other.join("file"), vec![1; 3 << 20]).unwrap();
     browser.wait_for("its bytes are shown", |text| text.contains("3.00 MiB"));
@@ -266,6 +273,7 @@ fn a_browser_shows_pools_live_and_does_not_grow() {
     // That of another test may be, and be silent.
     let chosen = browser.value("document.querySelectorAll('nav button[aria-pressed=true]').length");
     assert_eq!(chosen, json!(1), "another one is chosen");
+    browser.wait_until("the first one can be chosen", &format!("!!{}", button(&one)));
     browser.value(&format!("{}.click()", button(&one)));
     browser.wait_for("the first one is shown again", |text| text.contains("node 0"));
     // At 390 pixels nothing makes the page wider than the screen.

@@ -39,7 +39,7 @@ pub(crate) struct MountDirectory {
 /// In this time a server that runs has told that it does.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// In this time a killed server has gone, on a machine with much to do as well.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
+const END_TIMEOUT: Duration = Duration::from_secs(6);
 /// Dead mounts that may lie upon one another.
 const DEAD_MOUNTS_MAX: usize = 16;
 

@@ -59,6 +59,7 @@ mod web;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use failure::{Cannot, Result, fail};
+use rustix::fs::Mode;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -112,6 +113,7 @@ enum MemberCommand {
 }
 
 fn main() -> ExitCode {
+    let given_umask = protect_files();
     let called = std::env::args_os().next().unwrap_or_default();
     match called.to_str().and_then(|path| path.rsplit('/').next()) {
         Some(mount_helper::NAME | mount_helper::NAME_FOR_MOUNTED) => return mount_helper::main(),
@@ -135,6 +137,7 @@ fn main() -> ExitCode {
     };
     // It logs nothing, and is to be gone soon.
     if let Verb::Run(args) = &verb {
+        rustix::process::umask(given_umask);
         return run::run(args);
     }
     logging::start(has_own_terminal(&verb));
@@ -150,6 +153,19 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Lets nobody else change files that root makes from here on; gives the mask that this process was started with. A parent that made a daemon
+/// of itself often leaves 0.
+fn protect_files() -> Mode {
+    let given = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let kept = if rustix::process::geteuid().is_root() {
+        given | Mode::WGRP | Mode::WOTH
+    } else {
+        given
+    };
+    rustix::process::umask(kept);
+    given
 }
 
 fn parse() -> clap::error::Result<Verb> {

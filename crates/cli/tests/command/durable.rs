@@ -19,6 +19,7 @@ use super::harness::*;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -70,6 +71,20 @@ impl Pools {
     fn listed(&self) -> Vec<Value> {
         let listed = succeed(&mut self.homenode("pool list --json"));
         serde_json::from_str(&listed).unwrap()
+    }
+}
+
+/// Parents that made daemons of themselves leave it so.
+#[test]
+fn with_an_umask_of_0_nobody_else_may_change_what_root_records() {
+    let pools = Pools::new("umask");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "umask 0; exec \"$0\" pool create tank a --size 32M", BINARY]);
+    shell.env("HOMENODE_POOLS", pools.path("known"));
+    succeed(shell.current_dir(pools.0.path()));
+    for path in ["known", "known/tank.toml", "a"] {
+        let mode = fs::metadata(pools.path(path)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o022, 0, "{path}: {mode:o}");
     }
 }
 

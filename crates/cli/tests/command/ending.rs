@@ -135,7 +135,7 @@ fn up_waits_for_the_end_of_a_killed_server() {
         exec 3<>/dev/fuse
         mount -i -t fuse.homenode -o fd=3,rootmode=40000,user_id=0,group_id=0 homenode "$2"
         "$1" up --size-per-node 16M "$2" 3>&- 2>&1 &
-        sleep 4
+        sleep 3
         exec 3>&-
         wait $!
         "$1" down "$2"

@@ -57,6 +57,9 @@ fn a_command_keeps_its_arguments_streams_and_exit_code() {
         .unwrap();
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(output.stderr, b"--stats\n");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "umask 2; exec \"$0\" run -- sh -c umask", BINARY]);
+    assert_eq!(succeed(&mut shell), "0002\n");
 }
 
 /// A service of systemd is started with SIGPIPE ignored, and counts on that.

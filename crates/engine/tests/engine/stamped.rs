@@ -45,7 +45,10 @@ fn race(bytes: Bytes) {
     jobs.push(with(15, keep));
     let rounds = threads::run_all(jobs);
     println!("rounds of each thread: {rounds:?}");
-    assert!(rounds.iter().all(|rounds| *rounds > 5), "too few rounds: {rounds:?}");
+    assert!(
+        rounds.iter().all(|rounds| *rounds >= world::ROUNDS_MIN),
+        "too few rounds: {rounds:?}"
+    );
     world.finish();
 }
 
@@ -118,38 +121,35 @@ fn destroy(world: &World, caller: &Caller, random: &mut Rng, _: u64) -> u64 {
 
 /// Moves files to and fro.
 fn relocate(world: &World, _: &Caller, random: &mut Rng, _: u64) -> u64 {
-    let mut rounds = 0;
-    while !world.is_over() {
+    world.repeat_if(|| {
         let inode = &world.files[random.u64(..FILES as u64) as usize];
         let node = NodeId(random.u64(..u64::from(NODES)) as u16);
         match world.fs.move_to(inode, node, &mut |_, _| {}) {
-            Ok(_) => rounds += 1,
+            Ok(_) => true,
             // Its only member is being drained, or is full.
-            Err(Error::Invalid | Error::NoSpace) => {}
+            Err(Error::Invalid | Error::NoSpace) => false,
             Err(error) => panic!("move to {node}: {error}"),
         }
-    }
-    rounds
+    })
 }
 
 /// Replaces one member after the other.
 fn drain(world: &World, _: &Caller, random: &mut Rng, _: u64) -> u64 {
-    let mut rounds = 0;
-    while !world.is_over() {
+    world.repeat_if(|| {
         let members = world.fs.pool().status().members;
         let member = &members[random.usize(..members.len())];
-        match world.fs.drain(member.id, &mut |_, _| {}) {
+        let drained = world.fs.drain(member.id, &mut |_, _| {});
+        match &drained {
             Ok(_) => {
                 remove_member(&world.fs, member.id);
                 add_member(&world.fs, member.home, MEMBER_BLOCKS);
-                rounds += 1;
             }
             Err(PoolError::NoSpace(_)) => {}
             Err(error) => panic!("drain: {error}"),
         }
         std::thread::sleep(Duration::from_millis(20));
-    }
-    rounds
+        drained.is_ok()
+    })
 }
 
 /// Reads everything all the time, and asks where it lies.

@@ -5,6 +5,7 @@ use fastrand::Rng;
 use homenode_engine::fs::{Asking, Inode, fallocate_mode as mode};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const WORD: u64 = 8;
@@ -25,11 +26,17 @@ pub(crate) const MEMBER_BLOCKS: u64 = 16 * MIB / 4096;
 const _: () = assert!((FILES as u64 * SIZE + 8 * MIB) < (NODES as u64 - 1) * MEMBER_BLOCKS * 4096);
 
 const RUN_FOR: Duration = Duration::from_secs(5);
+/// A run may take so much longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Rounds that each thread does at least.
+pub(crate) const ROUNDS_MIN: u64 = 6;
 
 pub(crate) struct World {
     pub(crate) fs: TestFs,
     pub(crate) files: Vec<Arc<Inode>>,
     end: Instant,
+    /// Threads that have done too few rounds to show anything.
+    behind: AtomicUsize,
 }
 
 /// The bytes of each file that owner `number` has for itself.
@@ -48,19 +55,35 @@ impl World {
             fs,
             files,
             end: Instant::now() + RUN_FOR,
+            behind: AtomicUsize::new(0),
         }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        Instant::now() >= self.end
+    /// On a busy machine all go on until the slowest thread has its rounds.
+    fn is_over(&self) -> bool {
+        let now = Instant::now();
+        now >= self.end + PATIENCE || (now >= self.end && self.behind.load(Ordering::Relaxed) == 0)
     }
 
     /// Repeats a round of a thread's work until the time is over; gives the number of rounds.
     pub(crate) fn repeat(&self, mut round: impl FnMut()) -> u64 {
+        self.repeat_if(|| {
+            round();
+            true
+        })
+    }
+
+    /// Repeats rounds that say whether they did their work; those that did count.
+    pub(crate) fn repeat_if(&self, mut round: impl FnMut() -> bool) -> u64 {
+        self.behind.fetch_add(1, Ordering::Relaxed);
         let mut rounds = 0;
         while !self.is_over() {
-            round();
-            rounds += 1;
+            if round() {
+                rounds += 1;
+                if rounds == ROUNDS_MIN {
+                    self.behind.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
         }
         rounds
     }

@@ -10,10 +10,10 @@ pub(crate) mod protocol;
 pub(crate) mod server;
 pub(crate) mod tasks;
 
-use crate::failure::{Result, fail};
+use crate::failure::{Cannot, Result, fail};
 use crate::mountinfo::Device;
 use rustix::fs::FlockOperation;
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -142,6 +142,49 @@ pub(crate) fn lock() -> Result<File> {
         Ok(file) => Ok(file),
         Err(error) => fail!("cannot lock {}: {error}{}", path.display(), hint(&error, To::Change)),
     }
+}
+
+/// Lock on a directory to mount on. Its file goes when it is dropped; that of a killed process stays, and is locked by the next one.
+#[derive(Debug)]
+pub(crate) struct DirectoryLock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        // Locked still. Clutter if it stays.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Keeps others from mounting on the directory with this device and inode; `None` where another process has it. The directory itself could be locked
+/// by any user who may read it.
+pub(crate) fn lock_directory((device, inode): (u64, u64)) -> Result<Option<DirectoryLock>> {
+    make_directory()?;
+    let path = Path::new(DIRECTORY).join(format!("{device:x}-{inode:x}.directory"));
+    let lock = || loop {
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Ok(()) => {}
+        }
+        // Who had it may have removed its name meanwhile.
+        if fs::metadata(&path).is_ok_and(|named| file.metadata().is_ok_and(|own| own.ino() == named.ino())) {
+            return Ok(Some(file));
+        }
+    };
+    let locked = lock().cannot(format_args!("lock {}", path.display()))?;
+    Ok(locked.map(|file| DirectoryLock {
+        path: path.clone(),
+        _file: file,
+    }))
 }
 
 /// Kind of use that a command makes of a server.

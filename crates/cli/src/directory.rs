@@ -1,15 +1,15 @@
 //! The directory a pool is to be mounted on: is it fit, and is it ours alone?
 
-use crate::control;
 use crate::control::client::{ConnectError, Connection};
-use crate::failure::{Result, fail};
+use crate::control::{self, DirectoryLock};
+use crate::failure::{Cannot, Result, fail};
 use crate::holders;
 use crate::mountinfo::{Located, MountEntry, absolute, locate, shown};
 use crate::pool::durable::RESERVED;
 use crate::pool::known;
 use homenode::PoolName;
 use parking_lot::Mutex;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::fs;
@@ -32,8 +32,10 @@ pub(crate) struct MountDirectory {
     pub(crate) mode: u32,
     /// Device and inode.
     pub(crate) identity: (u64, u64),
-    /// Locked: of two commands that want the directory at once, one is told no.
-    _lock: OwnedFd,
+    /// Another directory cannot have its identity.
+    _held: OwnedFd,
+    /// Of two commands that want the directory at once, one is told no.
+    _lock: DirectoryLock,
 }
 
 /// In this time a server that runs has told that it does.
@@ -50,7 +52,7 @@ pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<
     // Before anything is asked of a mount: its server may be stopped.
     refuse_mounted(&located, &name)?;
     let path = located.path;
-    let lock = match rustix::fs::open(
+    let held = match rustix::fs::open(
         &path,
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
@@ -59,18 +61,15 @@ pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<
         Err(Errno::NOTDIR) => fail!("{name} is not a directory: give an empty directory to mount on"),
         Err(error) => fail!("cannot open {name}: {error}"),
     };
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => {
-            fail!("another `homenode up` is working on {name}: wait for it, or choose another directory")
-        }
-        Err(error) => fail!("cannot lock {name}: {error}"),
-    }
+    // Not by its path, in which its owner may change a part.
+    let by_descriptor = format!("/proc/self/fd/{}", held.as_raw_fd());
+    let found = fs::metadata(&by_descriptor).cannot(format_args!("look at {name}"))?;
+    let Some(lock) = control::lock_directory((found.dev(), found.ino()))? else {
+        fail!("another `homenode up` is working on {name}: wait for it, or choose another directory")
+    };
     // Again: a mount made before the lock was ours is seen.
     refuse_mounted(&find(&path, "create it")?, &name)?;
-    // Not by its path, in which its owner may change a part.
-    let held = format!("/proc/self/fd/{}", lock.as_raw_fd());
-    let entries = fs::read_dir(&held).and_then(|mut entries| entries.next().transpose());
+    let entries = fs::read_dir(&by_descriptor).and_then(|mut entries| entries.next().transpose());
     match entries {
         Ok(None) => {}
         Ok(Some(entry)) => fail!(
@@ -79,17 +78,15 @@ pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<
         ),
         Err(error) => fail!("cannot list {name}: {error}"),
     }
-    match fs::metadata(&held) {
-        Ok(found) => Ok(MountDirectory {
-            uid: found.uid(),
-            gid: found.gid(),
-            mode: found.mode() & 0o7777,
-            identity: (found.dev(), found.ino()),
-            path,
-            _lock: lock,
-        }),
-        Err(error) => fail!("cannot look at {name}: {error}"),
-    }
+    Ok(MountDirectory {
+        uid: found.uid(),
+        gid: found.gid(),
+        mode: found.mode() & 0o7777,
+        identity: (found.dev(), found.ino()),
+        path,
+        _held: held,
+        _lock: lock,
+    })
 }
 
 /// Takes dead homenode mounts off `directory`, with a word about it. Gives what is there then. `when_missing` is what to
@@ -108,7 +105,7 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
         let name = shown(&located.path);
         let held = held_memory(&located);
         // Nobody can use it any more, and who still has files open there must not keep it.
-        match rustix::mount::unmount(&located.path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        match located.unmount(UnmountFlags::DETACH) {
             Ok(()) | Err(Errno::INVAL) => {}
             Err(Errno::PERM) => fail!("cannot clear the dead mount on {name}: run as root"),
             Err(error) => fail!("cannot clear the dead mount on {name}: {error}; try `umount -l` on it"),

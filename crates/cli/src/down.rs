@@ -247,7 +247,7 @@ fn unmount(located: &Located, lazy: bool) -> Result<()> {
     } else {
         UnmountFlags::empty()
     };
-    match rustix::mount::unmount(&located.path, flags | UnmountFlags::NOFOLLOW) {
+    match located.unmount(flags) {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => busy(located),
         Err(Errno::PERM) => fail!("cannot unmount {}: run as root", shown(&located.path)),

@@ -5,11 +5,13 @@
 use crate::failure::plain;
 use homenode_shared::{MountLine, unescaped};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 use rustix::process::geteuid;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::str::Utf8Chunk;
@@ -68,6 +70,28 @@ impl Located {
     pub(crate) fn is_mount_point(&self) -> bool {
         self.mount.mount_point == self.path
     }
+
+    /// Takes the mount away, and no other one: a directory above may be another by now, of which somebody else is the owner.
+    ///
+    /// # Errors
+    /// EINVAL when it is not there any more, and those of umount2(2).
+    pub(crate) fn unmount(&self, flags: UnmountFlags) -> rustix::io::Result<()> {
+        let (Some(above), Some(name)) = (self.path.parent(), self.path.file_name()) else {
+            return Err(Errno::INVAL);
+        };
+        let open_at = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let above = rustix::fs::open(above, open_at | OFlags::DIRECTORY, Mode::empty())?;
+        let found = rustix::fs::openat(&above, name, open_at, Mode::empty())?;
+        if mount_of(&found).ok() != Some(self.mount.id) {
+            return Err(Errno::INVAL);
+        }
+        // It would be busy.
+        drop(found);
+        let mount_point = Path::new("/proc/self/fd")
+            .join(above.as_raw_fd().to_string())
+            .join(name);
+        rustix::mount::unmount(&mount_point, flags | UnmountFlags::NOFOLLOW)
+    }
 }
 
 /// Finds the mount that `path` lies on. Symbolic links are followed.
@@ -85,13 +109,18 @@ fn look(path: &Path) -> io::Result<Option<Located>> {
     let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let number = fd.as_raw_fd();
     let path = fs::read_link(format!("/proc/self/fd/{number}"))?;
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
+    let id = mount_of(&fd)?;
+    let mount = mounts()?.into_iter().find(|mount| mount.id == id);
+    Ok(mount.map(|mount| Located { path, mount }))
+}
+
+/// The number of the mount that a descriptor lies on.
+fn mount_of(fd: &OwnedFd) -> io::Result<u64> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let id = info
         .lines()
         .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-    let id: u64 = id.ok_or_else(|| io::Error::other("/proc/self/fdinfo does not tell the mount"))?;
-    let mount = mounts()?.into_iter().find(|mount| mount.id == id);
-    Ok(mount.map(|mount| Located { path, mount }))
+    id.ok_or_else(|| io::Error::other("/proc/self/fdinfo does not tell the mount"))
 }
 
 /// The first homenode mount on the way to `path`, found without a call to its server. Symbolic links before it are followed.
@@ -183,6 +212,8 @@ impl std::str::FromStr for Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::mount::MountFlags;
+    use std::io::Write;
 
     #[test]
     fn mounts_of_root_and_proc_are_found() {
@@ -192,6 +223,34 @@ mod tests {
         assert_eq!(proc.mount.filesystem_type, "proc");
         assert!(!proc.is_mount_point());
         assert!(!proc.mount.is_homenode());
+    }
+
+    #[test]
+    fn no_other_mount_is_taken_away_for_one_whose_directory_was_renamed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let [one, other, old] = ["one", "other", "old"].map(|name| scratch.path().join(name));
+        for above in [&one, &other] {
+            let place = above.join("pool");
+            fs::create_dir_all(&place).unwrap();
+            if rustix::mount::mount("none", &place, "tmpfs", MountFlags::empty(), None).is_err() {
+                let _ = writeln!(io::stderr(), "SKIPPED: this user may not mount");
+                return;
+            }
+        }
+        let located = locate(&one.join("pool")).unwrap();
+        fs::rename(&one, &old).unwrap();
+        std::os::unix::fs::symlink(&other, &one).unwrap();
+        assert_eq!(located.unmount(UnmountFlags::DETACH), Err(Errno::NOTDIR), "by a link");
+        fs::remove_file(&one).unwrap();
+        fs::rename(&other, &one).unwrap();
+        assert_eq!(
+            located.unmount(UnmountFlags::DETACH),
+            Err(Errno::INVAL),
+            "another mount"
+        );
+        for place in [one.join("pool"), old.join("pool")] {
+            locate(&place).unwrap().unmount(UnmountFlags::empty()).unwrap();
+        }
     }
 
     #[test]

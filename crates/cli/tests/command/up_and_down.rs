@@ -298,6 +298,18 @@ fn status_reports_a_full_pool_first() {
     down(&dir);
 }
 
+#[test]
+fn a_lock_that_any_user_may_take_keeps_no_pool_away() {
+    let (_scratch, dir) = need_mounts!("locked");
+    let held = fs::File::open(&dir).unwrap();
+    held.lock().unwrap();
+    let found = held.metadata().unwrap();
+    up(&dir);
+    let lock = format!("/run/homenode/{:x}-{:x}.directory", found.dev(), found.ino());
+    assert!(!Path::new(&lock).exists(), "{lock} stays");
+    down(&dir);
+}
+
 /// A daemon that kept its starter's pipes would hang every script that reads them.
 #[test]
 fn the_server_inherits_no_state_of_its_starter() {

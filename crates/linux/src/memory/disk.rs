@@ -6,11 +6,14 @@
 //!
 //! Writes of scattered blocks are made at the same time, by a ring that one thread uses at a time.
 //!
+//! Frames and the log's last block change while they are written. Where that is an error, as on btrfs, which takes a checksum before, a copy is written.
+//!
 //! Cost: a system call for a read, one more for a write, which asks whether the file is whole; neither memory nor a lock is taken for reads and single
 //! writes.
 
-use super::durable::{MemberFile, MemberFileError, identity};
+use super::durable::{Aligned, MemberFile, MemberFileError, identity, wants_stable_bytes};
 use super::table::Table;
+use crate::copy;
 use crate::driver::{Reads, Writes};
 use homenode_engine::cache::Fetch;
 use homenode_engine::{BLOCK_BYTES, Block, Disks, FrameWrite, MemberId};
@@ -19,6 +22,7 @@ use rustix::fs::FileType;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
@@ -39,6 +43,8 @@ pub(super) struct DiskMember {
     together: OnceLock<Option<Mutex<Writes>>>,
     /// The kernel serves that ring no more.
     has_closed_ring: AtomicBool,
+    /// Bytes of a write on their way, where those must not change meanwhile.
+    stage: Option<Mutex<Aligned>>,
     /// Requests that failed.
     errors: AtomicU64,
     /// It is a file that somebody has cut off.
@@ -47,8 +53,14 @@ pub(super) struct DiskMember {
 
 impl DiskMember {
     pub(super) fn new(file: MemberFile) -> Self {
+        let wants_stable_bytes = wants_stable_bytes(&file.file);
+        Self::with_stage(file, wants_stable_bytes)
+    }
+
+    fn with_stage(file: MemberFile, has_stage: bool) -> Self {
         Self {
             file,
+            stage: has_stage.then(|| Mutex::new(Aligned::zeros(FRAMES_MAX * BLOCK_BYTES))),
             flushes: Flushes::default(),
             begun: Mutex::new(Begun::Unmade),
             together: OnceLock::new(),
@@ -158,10 +170,25 @@ impl DiskMember {
     /// # Panics
     /// When they are not all within the member.
     pub(super) fn write(&self, first: u64, from: Frames<'_>) -> io::Result<()> {
-        let written = self
-            .check_whole()
-            .and_then(|()| self.transfer(Operation::Write, first, from));
+        let written = self.check_whole().and_then(|()| match &self.stage {
+            None => self.transfer(Operation::Write, first, from),
+            Some(stage) => self.write_staged(stage.lock().bytes_mut(), first, &from),
+        });
         self.counted(written)
+    }
+
+    fn write_staged(&self, stage: &mut [u8], first: u64, from: &Frames<'_>) -> io::Result<()> {
+        let bytes = from.bytes();
+        self.check_within(first, (bytes / BLOCK_BYTES) as u64);
+        let mut rest = &mut stage[..bytes];
+        for piece in from.pieces() {
+            let (to, behind) = rest.split_at_mut(piece.iov_len);
+            // SAFETY: the piece lies in a range that the table answered for, as in `Frames::transfer`, of frames, which are mapped while somebody writes
+            // them. Others change their bytes by the same module.
+            unsafe { copy::load(to.as_mut_ptr(), piece.iov_base.cast(), piece.iov_len) };
+            rest = behind;
+        }
+        self.file.file.write_all_at(&stage[..bytes], first * BLOCK_BYTES as u64)
     }
 
     /// Most writes of [`DiskMember::write_each`].
@@ -170,6 +197,9 @@ impl DiskMember {
     }
 
     fn ring(&self) -> Option<&Mutex<Writes>> {
+        if self.stage.is_some() {
+            return None;
+        }
         let make = || Some(Mutex::new(Writes::new().ok()?));
         // Relaxed: who sees it late has a batch fail, and tries again.
         let ring = self.together.get_or_init(make).as_ref();

@@ -268,6 +268,33 @@ fn scattered_blocks_are_written_one_by_one_when_the_ring_is_closed() {
     assert_eq!(seed(&memory, 100), Some(0));
 }
 
+/// A copy is written, whose bytes do not change: by the calls' length and by the bytes it is the frames'.
+#[test]
+fn writes_by_a_copy_are_those_of_the_frames() {
+    let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);
+    let memory = memory(&path);
+    let disk = DiskMember::with_stage(open_elsewhere(&path), true);
+    assert_eq!(disk.writes_at_a_time(), 1);
+    let scattered: Vec<Block> = (0..FRAMES_MAX as u64).map(|nth| frame(nth * 7)).collect();
+    let adjacent: Vec<Block> = (0..3).map(frame).collect();
+    disk.write(100, Frames::of(&memory.table, &scattered)).unwrap();
+    let mut writes: Vec<FrameWrite<'_>> = runs(1000, &adjacent, 1).collect();
+    disk.write_each(&memory.table, &mut writes);
+    assert!(writes.iter().all(|write| write.is_written));
+    let written = std::fs::read(path.with_extension("copy")).unwrap();
+    let mut expected = [0; BLOCK_BYTES];
+    let places = scattered.iter().enumerate().map(|(nth, from)| (100 + nth, from));
+    let places = places.chain(adjacent.iter().enumerate().map(|(nth, from)| (1000 + nth, from)));
+    for (at, from) in places {
+        memory.load(*from, 0, &mut expected).unwrap();
+        assert_eq!(written[at * BLOCK_BYTES..][..BLOCK_BYTES], expected, "block {at}");
+    }
+    let beyond = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        disk.write(BLOCKS - 1, Frames::of(&memory.table, &adjacent))
+    }));
+    assert!(beyond.is_err(), "it wrote behind its end");
+}
+
 #[test]
 fn a_failed_flush_fails_all_later_flushes() {
     let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);

@@ -7,7 +7,7 @@ use homenode_engine::{BLOCK_BYTES, NodeId};
 use rustix::fs::{FileType, OFlags};
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Files below files that are looked through for a disk, at most.
@@ -74,23 +74,24 @@ impl MemberFile {
 }
 
 /// Memory that begins at a multiple of a block.
-pub(super) struct Aligned {
+#[derive(Debug)]
+pub(in crate::memory) struct Aligned {
     memory: Vec<u8>,
     start: usize,
 }
 
 impl Aligned {
-    pub(super) fn zeros(bytes: usize) -> Self {
+    pub(in crate::memory) fn zeros(bytes: usize) -> Self {
         let memory = vec![0; bytes + BLOCK_BYTES];
         let start = memory.as_ptr().align_offset(BLOCK_BYTES);
         Self { memory, start }
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(in crate::memory) fn bytes(&self) -> &[u8] {
         &self.memory[self.start..self.memory.len() - BLOCK_BYTES + self.start]
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(in crate::memory) fn bytes_mut(&mut self) -> &mut [u8] {
         let end = self.memory.len() - BLOCK_BYTES + self.start;
         &mut self.memory[self.start..end]
     }
@@ -116,6 +117,27 @@ pub(super) fn is_read_only(path: &Path) -> bool {
     let attribute = fs::metadata(path).map(|found| sysfs(found.rdev()).join("ro"));
     let text = attribute.and_then(fs::read_to_string);
     text.is_ok_and(|text| text.trim() == "1")
+}
+
+/// Whether bytes that change while they are written are an error to whoever keeps the file's bytes, as it takes a checksum of them before.
+pub(in crate::memory) fn wants_stable_bytes(file: &File) -> bool {
+    // Its own number in statfs(2); it takes checksums of all files but those that ask for none.
+    const BTRFS: i64 = 0x9123_683e;
+    if rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == BTRFS) {
+        return true;
+    }
+    let Ok(found) = file.metadata() else { return false };
+    let device = if found.file_type().is_block_device() {
+        found.rdev()
+    } else {
+        found.dev()
+    };
+    // A partition has the queue of its disk.
+    let queues = ["queue", "../queue"].map(|queue| sysfs(device).join(queue).join("stable_writes"));
+    queues
+        .iter()
+        .find_map(|queue| fs::read_to_string(queue).ok())
+        .is_some_and(|text| text.trim() == "1")
 }
 
 /// The home of a disk, also of one that a file plays (loop(4)).

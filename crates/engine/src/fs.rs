@@ -362,7 +362,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let status = self.pool.status();
         let live = self.table.len();
         let (used_bytes, limit_bytes) = self.metadata_bytes();
-        let room = limit_bytes.saturating_sub(used_bytes) / metadata::FILE_BYTES;
+        let room = limit_bytes.saturating_sub(used_bytes) / metadata::file_bytes(self.pool.store().is_some());
         let files_free = self.table.files_max().saturating_sub(live).min(room);
         StatFs {
             blocks: status.capacity,

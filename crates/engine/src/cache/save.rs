@@ -127,6 +127,11 @@ impl Saving {
         has_waited
     }
 
+    /// Whether somebody writes to the disk.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.writes.lock().batches > 0
+    }
+
     /// Failed writes so far.
     pub(super) fn failures(&self) -> u64 {
         self.writes.lock().failures.count()

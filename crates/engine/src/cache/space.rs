@@ -528,8 +528,8 @@ impl<M: Disks> Cached<M> {
                 // A disk that is slow keeps those back who store into it.
                 Use::Store(disk) => self.save_some_of((cache, disk)),
                 Use::Read if pauses < READ_PAUSES => Ok(0),
-                // Errors are told to those who sync the blocks.
-                Use::Read => self.save_some(cache, |_| true).or(Ok(0)),
+                // A disk that somebody writes to may hang. Errors are told to those who sync the blocks.
+                Use::Read => self.save_some(cache, |disk| !disk.saving.is_under_way()).or(Ok(0)),
             };
             if let Some(taken) = take() {
                 return Ok(taken);

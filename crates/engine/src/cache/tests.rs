@@ -489,6 +489,47 @@ fn readers_of_a_disk_go_on_while_another_one_never_answers() {
     assert_eq!(free(), all);
 }
 
+/// A write that is under way may never end.
+#[test]
+fn a_reader_without_a_frame_does_not_write_to_a_disk_that_is_written_to() {
+    const FRAMES_OF_CACHE: u32 = 2048;
+    const DIRTY: u64 = 600;
+    let [sound, hung] = [MemberId(0), MemberId(1)];
+    let disk = TestDisk::new(FRAMES_OF_CACHE as usize, 16_384);
+    let cached = cached_on(&disk, FRAMES_OF_CACHE);
+    for member in [sound, hung] {
+        cached.add_disk(member, NodeId(0), index(16_384));
+    }
+    assert_eq!(cached.make(NodeId(0), Block::new(hung, 0), DIRTY), DIRTY);
+    let writes = || disk.0.writes.lock().len();
+    let (answer, answered) = std::sync::mpsc::channel::<()>();
+    let hang = move || answered.recv().map_err(|_| MemoryError);
+    disk.0.at_write.lock().0 = Some(Box::new(hang));
+    std::thread::scope(|scope| {
+        scope.spawn(|| cached.save_some_of(cached.disk(hung).expect("it is cached")));
+        while writes() == 0 {
+            std::thread::yield_now();
+        }
+        let free = cached.cache_status().slices[0].free_bytes / 4096;
+        (0..free).for_each(|at| {
+            cached
+                .fetch(NodeId(0), Block::new(sound, at), 1)
+                .expect("the disk is sound")
+        });
+        // As a thread that waits for a CPU: what becomes free is not, while it stays.
+        let (cache, _) = cached.disk(sound).expect("it is cached");
+        let slot = cache.slots.claim().expect("slots are free");
+        let inside = slot.stay();
+        let reader = scope.spawn(|| cached.fetch(NodeId(0), Block::new(sound, 8000), 1));
+        std::thread::sleep(Duration::from_millis(300));
+        let (is_waiting, while_waiting) = (!reader.is_finished(), writes());
+        drop(inside);
+        answer.send(()).expect("the write waits");
+        assert_eq!((is_waiting, while_waiting), (true, 1));
+        assert_eq!(reader.join().expect("it does not panic"), Ok(()));
+    });
+}
+
 #[test]
 fn a_drain_of_a_disk_reads_it_by_large_requests_beside_the_readers_of_the_file() {
     const BLOCKS: u64 = 1024;

@@ -31,6 +31,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 const STEP_PIECES: u64 = 16;
 /// Blocks that are freed at once.
 const STEP_BLOCKS: u64 = STEP_PIECES * huge::HUGE_BYTES / BLOCK_BYTES as u64;
+/// Steps of a cut for each one that the blocks which are left need: of a file with one block in each piece a 65th is left for the last step.
+const STEPS_SPARE: u64 = 64;
 /// Blocks in which one step of a seek finds that there is no hole: 1 GiB, 2 ms of pages of 4 KiB.
 const SEEK_BLOCKS: u64 = (1 << 30) / BLOCK_BYTES as u64;
 /// Blocks of an aligned 2 MiB, in which one step of a seek finds data.
@@ -49,6 +51,8 @@ type Lies = Box<[(NodeId, u64)]>;
 #[derive(Debug, Default)]
 struct Found {
     lies: Option<Lies>,
+    /// Blocks at that look of a file with holes: a read of a hole through a mapping takes a block, by processes that may not write, too.
+    blocks: Option<u64>,
     /// Changes that the server knows of.
     changes: u64,
 }
@@ -288,17 +292,21 @@ impl KernelFile {
     fn known_map(&self, goes_on: &dyn Fn() -> bool) -> Result<Lies> {
         let before = {
             let found = self.found.lock();
-            if let Some(lies) = &found.lies {
+            if let Some(lies) = &found.lies
+                && found.blocks.is_none_or(|blocks| blocks == self.status().blocks)
+            {
                 return Ok(lies.clone());
             }
             found.changes
         };
+        let now = self.status();
         let (lies, is_all) = self.map_while(goes_on)?;
         let lies: Lies = lies.into();
         let mut found = self.found.lock();
         // A writer that comes now forgets it; one that came before has set the flag.
         if is_all && found.changes == before && !self.may_be_written() {
             found.lies = Some(lies.clone());
+            found.blocks = (now.blocks * (BLOCK_BYTES as u64) < now.size).then_some(now.blocks);
         }
         Ok(lies)
     }
@@ -343,8 +351,9 @@ impl KernelFile {
         done: u64,
     ) -> Result<Option<u64>> {
         let (steps, place) = (done >> PLACE_BITS, done & ((1 << PLACE_BITS) - 1));
-        // No more steps than its blocks can need: its writers go on, and may put new bytes ahead of each.
-        if now.blocks > STEP_BLOCKS && steps <= now.blocks.div_ceil(STEP_PIECES) {
+        // An end to the steps: its writers go on, and may put new bytes ahead of each. A piece may hold one block, so that when the steps
+        // end a part of the blocks is left.
+        if now.blocks > STEP_BLOCKS && steps / STEPS_SPARE <= now.blocks.div_ceil(STEP_PIECES) {
             let from = size.max(place * huge::HUGE_BYTES);
             let end = self.punch_some(pool, &(from..FILE_BYTES_MAX))?;
             if end < FILE_BYTES_MAX {
@@ -512,9 +521,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             if file.changes_unseen() {
                 file.settle_writers(|| self.opens(inode).writers > 0);
             }
+            let attr = self.attr(inode);
+            // A read of a hole through a mapping takes a block.
+            let may_fill = || attr.blocks * 512 < attr.size && self.opens(inode).all > 0;
             return Attr {
-                changes_unseen: file.changes_unseen(),
-                ..self.attr(inode)
+                changes_unseen: file.changes_unseen() || may_fill(),
+                ..attr
             };
         }
         self.attr(inode)

@@ -169,7 +169,10 @@ impl Allowance for MapAllowance {
 }
 
 /// Bytes of an empty file with a name of 16 bytes, for what statfs tells.
-pub(super) const FILE_BYTES: u64 = TABLE_BYTES + size_of::<Inode>() as u64 + ENTRY_BYTES + 16;
+pub(super) fn file_bytes(is_of_the_kernel: bool) -> u64 {
+    let body = if is_of_the_kernel { KERNEL_FILE_BYTES } else { 0 };
+    inode_bytes_with(body) + ENTRY_BYTES + 16
+}
 
 /// Bytes of an inode without names and extended attributes.
 pub(super) fn inode_bytes(body: &Body) -> u64 {

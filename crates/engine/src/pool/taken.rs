@@ -33,6 +33,11 @@ impl<'a, M: Memory> Taken<'a, M> {
         self.blocks
     }
 
+    /// Whether the pool had kept room for them.
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.reserved
+    }
+
     /// Gives all but the first `blocks` blocks back.
     pub(crate) fn shorten(&mut self, blocks: u64) {
         if blocks < self.blocks {

@@ -35,6 +35,16 @@ fn fill(store: &TestStore, file: usize, node: u16, blocks: u64) {
     store.write_unasked(file, 0, &bytes, 0).expect("the pool has room");
 }
 
+#[test]
+fn a_file_takes_about_one_of_the_free_inodes() {
+    let (fs, ..) = kernel_filesystem(1, MEMBER_BLOCKS);
+    fs.set_metadata_limit(1 << 20);
+    let before = fs.statfs().files_free;
+    (0..100).for_each(|nth| drop(new_file(&fs, &nth.to_string())));
+    let taken = before - fs.statfs().files_free;
+    assert!((80..120).contains(&taken), "{taken} of {before}");
+}
+
 /// The kernel's stamps may be ahead of the clock that the filesystem has, by a tick.
 #[test]
 fn changes_are_stamped_later_than_seen_kernel_stamps() {

@@ -658,23 +658,32 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let in_block = in_block(at);
         // A small cache has no room for a whole run at a time.
         let may_be_run = most >= RUN_BLOCKS && self.pool.memory().fetch_max() >= RUN_BLOCKS;
+        let mut begun = None;
         if (at / BLOCK).is_multiple_of(RUN_BLOCKS) && in_block == 0 && may_be_run {
             let run_bytes = BLOCK_BYTES * 512;
-            if from.len() >= run_bytes
-                && let Some(filled) = self.fill_run(asking, inode, file, node, taker, at, &from[..run_bytes])?
-            {
-                return Ok(filled);
+            if from.len() >= run_bytes {
+                match self.fill_run(asking, inode, file, node, taker, at, &from[..run_bytes])? {
+                    Run::Filled => return Ok(run_bytes),
+                    Run::Begun(taken, made) => begun = Some((taken, made)),
+                    Run::None => {}
+                }
             }
         }
         let Some(mut places) = file.map.lock_empty(&self.nodes, taker, at / BLOCK, most)? else {
             return Ok(0);
         };
         let reserved = places.reserved();
-        let mut taken = self
-            .pool
-            .take(asking.cpu, node, places.blocks(), at / BLOCK, reserved)?;
         let memory = self.pool.memory();
-        let blocks = memory.make(node, taken.first(), taken.blocks());
+        let (mut taken, made) = match begun.filter(|(taken, _)| taken.is_reserved() == reserved) {
+            Some(begun) => begun,
+            None => {
+                let cpu = asking.cpu;
+                let taken = self.pool.take(cpu, node, places.blocks(), at / BLOCK, reserved)?;
+                let made = memory.make(node, taken.first(), taken.blocks());
+                (taken, made)
+            }
+        };
+        let blocks = made.min(places.blocks());
         if blocks == 0 {
             return Err(Error::NoPlaces(taken.first().member()));
         }
@@ -703,7 +712,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// First write of a whole aligned 2 MiB. `None` when something is in the way or no such run is free.
+    /// First write of a whole aligned 2 MiB.
     #[expect(clippy::too_many_arguments, reason = "what is to be filled, where, and for whom")]
     fn fill_run(
         &self,
@@ -714,19 +723,21 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         taker: Taker,
         at: u64,
         from: &[u8],
-    ) -> Result<Option<usize>> {
+    ) -> Result<Run<'_, M>> {
         let Some(places) = file.map.lock_empty_run(&self.nodes, taker, at / BLOCK)? else {
-            return Ok(None);
+            return Ok(Run::None);
         };
         let Some(taken) = self.pool.take_run(asking.cpu, node, places.reserved()) else {
-            return Ok(None);
+            return Ok(Run::None);
         };
-        if self.pool.memory().make(node, taken.first(), RUN_BLOCKS) < RUN_BLOCKS {
-            return Ok(None);
+        match self.pool.memory().make(node, taken.first(), RUN_BLOCKS) {
+            RUN_BLOCKS => {}
+            0 => return Ok(Run::None),
+            made => return Ok(Run::Begun(taken, made)),
         }
         self.store_located(file, at, taken.first(), from)?;
         self.published(asking, inode, file, at / BLOCK, places, taken, from.len());
-        Ok(Some(from.len()))
+        Ok(Run::Filled)
     }
 
     /// Stores bytes into blocks that can be located, one behind the other for the file.
@@ -786,6 +797,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.pool
             .count(asking.slot.index(), asking.cpu, place, Direction::Write, bytes);
     }
+}
+
+/// Result of a first write of a whole run.
+enum Run<'a, M: Memory> {
+    Filled,
+    /// There were places for that many of the first of its blocks, which are to be used: one that goes back waits for whoever writes it to the disk.
+    Begun(Taken<'a, M>, u64),
+    /// Something is in the way, or no such run is free.
+    None,
 }
 
 /// How much of `from` fits between `offset` and the end of the largest file.

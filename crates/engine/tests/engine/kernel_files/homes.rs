@@ -134,6 +134,30 @@ fn a_drain_ends_although_a_writer_keeps_adding_pages() {
     fs.check_invariants();
 }
 
+/// A read of a hole through a mapping takes a block, and no writer is noted.
+#[test]
+fn blocks_that_readers_take_are_drained() {
+    let (fs, _, store) = kernel_filesystem(2, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    fs.set_attr(&inode, &sized(100 * BLOCK)).unwrap();
+    assert_eq!(fs.backing_by_node(|| true), []);
+    fill(&store, 0, 0, 100);
+    assert_eq!(fs.drain(MemberId(0), &mut |_, _| {}), Ok(100 * BLOCK));
+    assert_eq!(fs.backing_by_node(|| true), [(NodeId(1), 100 * BLOCK)]);
+}
+
+#[test]
+fn attributes_of_an_open_file_with_holes_do_not_last() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    fs.set_attr(&inode, &sized(BLOCK)).unwrap();
+    assert!(!fs.lasting_attr(&inode).changes_unseen);
+    fs.open(&inode, Access::Read).unwrap();
+    assert!(fs.lasting_attr(&inode).changes_unseen);
+    fill(&store, 0, 0, 1);
+    assert!(!fs.lasting_attr(&inode).changes_unseen, "it has no hole");
+}
+
 #[test]
 fn bytes_by_node_are_counted_until_stopped() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);

@@ -65,6 +65,24 @@ fn truncate_ends_beside_writers_and_frees_sparse_files_in_steps() {
     assert_eq!((fs.attr(&inode).size, store.used_blocks()), (0, 0));
 }
 
+/// Each piece of 2 MiB has one block.
+#[test]
+fn truncate_frees_strided_files_in_steps() {
+    const BLOCKS: u64 = 3 * 8192;
+    let (fs, _, store) = kernel_filesystem(1, 2 * BLOCKS);
+    let inode = new_file(&fs, "file");
+    for piece in 0..BLOCKS {
+        store.write_unasked(0, piece << 21, b"x", 0).unwrap();
+    }
+    let mut done = Some(0);
+    while let Some(progress) = done {
+        let before = store.used_blocks();
+        done = fs.truncate_step(&inode, 0, progress).unwrap();
+        assert!(before - store.used_blocks() <= 8192, "a step is long");
+    }
+    assert_eq!((fs.attr(&inode).size, store.used_blocks()), (0, 0));
+}
+
 #[test]
 fn large_files_are_punched_and_removed_in_steps() {
     let (fs, _, store) = kernel_filesystem(1, 2 * MEMBER_BLOCKS);

@@ -44,6 +44,8 @@ pub(crate) struct SteerArgs {
     report: Duration,
 }
 
+/// Time from a signal to the last report. Moving a large file takes longer.
+const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two looks of the mover, and at the tree at the least.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Looking at the tree takes at most one part in this many of a CPU.
@@ -70,6 +72,7 @@ pub(crate) fn run(args: &SteerArgs) -> Result<()> {
     let tree = Tree::new(args.directory.clone(), root).map_err(failed)?;
     let watch = Mutex::new(Watch::begin(args.mover, Filesystem::Tmpfs, tree.device()));
     let (end, ended) = mpsc::channel();
+    let (at_work, is_at_work) = mpsc::channel::<()>();
     let is_over = &AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| keep_room(&nodes, || tree::free_bytes(space.as_fd()), is_over));
@@ -80,9 +83,14 @@ pub(crate) fn run(args: &SteerArgs) -> Result<()> {
                 is_over.store(true, Ordering::Relaxed);
                 // Nobody hears it once the loop has ended.
                 let _ = end.send(());
+                if is_at_work.recv_timeout(END_PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                    // A large file is moved, or looked at. Pages that have moved stay where they are.
+                    std::process::exit(0);
+                }
             }
         });
         let done = watch_and_report(args, &nodes, &watch, tree, &ended, is_over);
+        drop(at_work);
         is_over.store(true, Ordering::Relaxed);
         handle.close();
         done

@@ -36,8 +36,10 @@ const DUE_REST: u32 = 100;
 const COLLAPSE_REST: u32 = 10;
 /// Rest of a thread of promises while the other one alone has something to do, in multiples of a look's time.
 const IDLE_REST: u32 = 10;
-/// Longest such rest: new promises wait for it.
+/// Longest such rest after a short look: new promises wait for it.
 const IDLE_REST_MAX: Duration = Duration::from_millis(100);
+/// The same after a long look, which rests as long as it took: many small promises of one user take half a CPU at most.
+const LONG_REST_MAX: Duration = Duration::from_secs(1);
 /// Time for `beyond` to end, far more than a step of its takes that waits for nobody.
 const BEYOND_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -110,7 +112,7 @@ fn keep(fs: &Arc<EngineFs>, promised: Promised) -> impl FnMut() -> Duration + Se
 /// Time between a look at promises, which took so long, and the next one; longer than `period` only where the look left all to the other thread.
 fn rest(period: Duration, took: Duration, is_idle: bool) -> Duration {
     let longer = if is_idle { took * IDLE_REST } else { Duration::ZERO };
-    period.max(longer.min(IDLE_REST_MAX))
+    period.max(longer.min(took.clamp(IDLE_REST_MAX, LONG_REST_MAX)))
 }
 
 #[cfg(test)]
@@ -122,7 +124,9 @@ mod tests {
         let ms = Duration::from_millis;
         for (took, is_idle, expected) in [
             (ms(3_600_000), false, PROMISED_PERIOD),
-            (ms(3_600_000), true, ms(100)),
+            (ms(3_600_000), true, ms(1000)),
+            (ms(700), true, ms(700)),
+            (ms(20), true, ms(100)),
             (ms(2), true, ms(20)),
             (ms(0), true, PROMISED_PERIOD),
         ] {

@@ -3,7 +3,7 @@
 //! The pool is durable. Its log and the files of callers on node 0 lie on disk 0; disk 1 has those of callers on node 1, and the trouble.
 
 use crate::support::{BLOCK, Caller, POISON, TestFs, Trouble, after_power_cut, durable_on, new_file, pattern, tend};
-use homenode_engine::fs::{Error, Inode, Result};
+use homenode_engine::fs::{Error, Inode, RenameMode, Result, fallocate_mode as mode};
 use homenode_engine::pool::PoolError;
 use homenode_engine::{MemberId, Memory, NodeId};
 use std::ops::Range;
@@ -222,6 +222,37 @@ fn commits_settle_files_of_a_sound_disk_while_another_disk_takes_no_writes() {
         }
     }
     opened.fs.check_invariants();
+}
+
+/// The log needs the bytes of the file that took another one's name.
+#[test]
+fn a_collapse_beside_a_file_that_cannot_be_written_changes_nothing() {
+    let world = World::new();
+    let [old, new] = ["old", "new"].map(|name| world.file(name, 1, 16));
+    let own = world.file("own", 0, 4);
+    let places = world.places_of(&new);
+    for at in 0..16 {
+        let written = world.write(&Caller::on_node(&world.fs, 1), &new, at, 1);
+        written.expect("an overwrite adds nothing");
+    }
+    let unwritten = places.iter().map(|place| place.start).min().expect("it has blocks");
+    world.trouble(|trouble| trouble.unwritten = unwritten..unwritten + 1);
+    let root = world.fs.root();
+    let renamed = world.fs.rename(&root, b"new", &root, b"old", RenameMode::Replace);
+    renamed.expect("the log goes on");
+    let caller = Caller::on_node(&world.fs, 0);
+    let collapsed = world
+        .fs
+        .fallocate(&caller.asking(), &own, mode::COLLAPSE_RANGE, BLOCK, BLOCK);
+    assert_eq!(collapsed, Err(Error::Io));
+    assert!(!world.fs.has_failed(), "the log goes on");
+    world.check(&own, 0..4, 0);
+    drop(old);
+    world.fs.unlink(&root, b"old").expect("it can be removed");
+    world.fs.unpin(&new, 1);
+    drop(new);
+    world.sync(&own).expect("nothing is in its way");
+    world.fs.check_invariants();
 }
 
 #[test]

@@ -42,12 +42,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let list = set
             .mode
             .map_or(0, |_| inode.state.lock().xattr(ACCESS).map_or(0, <[u8]>::len));
-        let effect = if set.size.is_some() {
-            Effect::Frees
-        } else {
-            Effect::Keeps
+        let _room = match set.size {
+            Some(size) => self.admit_size(inode, size, list as u64)?,
+            None => self.admit_bytes(Effect::Keeps, list as u64)?,
         };
-        let _room = self.admit_bytes(effect, list as u64)?;
         let now_ns = inode.stamp(self.now_ns());
         if let Some(size) = set.size {
             self.truncate(inode, size)?;

@@ -11,9 +11,9 @@ use super::kernel_file::KernelFile;
 use super::xattr::RESERVE_XATTR;
 use super::{Asking, BodyKind, Error, Fs, Inode, Operation, Result, Whence};
 
-use crate::log::Effect;
-use crate::{Block, Clock, CpuId, Memory, NodeId};
-use homenode_shared::SlotNumber;
+use crate::log::{Effect, Room};
+use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory, NodeId};
+use homenode_shared::{BlockMap, SlotNumber};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -259,11 +259,28 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// As [`Fs::set_attr`] with a size.
     pub fn truncate_step(&self, inode: &Inode, size: u64, done: u64) -> Result<Option<u64>> {
-        let _room = self.admit(false)?;
+        let _room = self.admit_size(inode, size, 0)?;
         match inode.bytes_for(Operation::Truncate)? {
             Bytes::Blocks(file) => self.truncate_blocks(inode, file, size, done),
             Bytes::Kernel(_) if size > FILE_BYTES_MAX => Err(Error::TooBig),
             Bytes::Kernel(file) => file.truncate_step(&self.pool, size, done),
+        }
+    }
+
+    /// [`Fs::admit_bytes`] for a new size. The last room of a log without end is for one that frees something: others would use it up.
+    pub(super) fn admit_size(&self, inode: &Inode, size: u64, bytes: u64) -> Result<Option<Room<'_>>> {
+        let frees = || {
+            let file = inode.blocks()?;
+            let _closed = inode.close(file, &self.slots);
+            file.map.last(&self.nodes, BlockMap::LIMIT)
+        };
+        match self.admit_bytes(Effect::Keeps, bytes) {
+            Err(Error::NoSpace | Error::Io)
+                if frees().is_some_and(|last| last >= size.div_ceil(BLOCK_BYTES as u64)) =>
+            {
+                self.admit_bytes(Effect::Frees, bytes)
+            }
+            admitted => admitted,
         }
     }
 

@@ -482,16 +482,20 @@ fn a_full_pool_with_a_block_that_cannot_be_written_survives_any_number_of_syncs(
 #[test]
 fn changes_of_attributes_at_the_end_of_the_log_leave_room_for_removals() {
     const FILES: usize = 64;
-    let utimens = |nth: i64| SetAttr {
-        atime: Some(SetTime::At(nth)),
-        mtime: Some(SetTime::At(nth)),
+    let utimens = |nth: u64, _: u64| SetAttr {
+        atime: Some(SetTime::At(nth.cast_signed())),
+        mtime: Some(SetTime::At(nth.cast_signed())),
         ..SetAttr::default()
     };
-    let chmod = |nth: i64| SetAttr {
-        mode: Some(if nth % 2 == 0 { 0o600 } else { 0o644 }),
+    let chmod = |nth: u64, _: u64| SetAttr {
+        mode: Some(if nth.is_multiple_of(2) { 0o600 } else { 0o644 }),
         ..SetAttr::default()
     };
-    for change in [&chmod as &dyn Fn(i64) -> SetAttr, &utimens] {
+    let truncate = |nth: u64, size: u64| SetAttr {
+        size: Some(size + nth % 2),
+        ..SetAttr::default()
+    };
+    for change in [&chmod as &dyn Fn(u64, u64) -> SetAttr, &utimens, &truncate] {
         let (fs, memory) = format_of(DISK, 4096, 64);
         memory.forget_events();
         let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
@@ -511,7 +515,8 @@ fn changes_of_attributes_at_the_end_of_the_log_leave_room_for_removals() {
         memory.fail_block(place.expect("it is written"));
         fs.write(&asking(&slot), &bad, 0, &[78; 4096], false)
             .expect("an overwrite adds nothing");
-        let ended = (0..1_000_000).find_map(|nth| fs.set_attr(&filler, &change(nth)).err());
+        let size = fs.attr(&filler).size;
+        let ended = (0..1_000_000).find_map(|nth| fs.set_attr(&filler, &change(nth, size)).err());
         assert!(matches!(ended, Some(Error::NoSpace | Error::Io)), "{ended:?}");
         for nth in 0..FILES {
             let removed = fs.unlink(&root, nth.to_string().as_bytes());
@@ -520,7 +525,7 @@ fn changes_of_attributes_at_the_end_of_the_log_leave_room_for_removals() {
         drop(bad);
         fs.unlink(&root, b"b").expect("removing works in a full pool");
         fs.sync_all(&slot).expect("nobody wants the block any more");
-        fs.set_attr(&filler, &change(0)).expect("the log goes on");
+        fs.set_attr(&filler, &change(0, size)).expect("the log goes on");
         fs.check_invariants();
     }
 }

@@ -4,8 +4,9 @@ use crate::sim::{DISK, Disk, Event, Kind, SimMemory};
 use crate::tree::Tree;
 use crate::workload::{Operation, Range, Run, SimFs, asking, format_of, format_slack, open, open_with};
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, KEEP_SIZE, PUNCH_HOLE};
-use homenode_engine::fs::{Error, NewInode, Placement, RenameMode, SetAttr, SetTime, Volume, XattrMode};
+use homenode_engine::fs::{Error, Inode, NewInode, Placement, RenameMode, SetAttr, SetTime, Volume, XattrMode};
 use homenode_shared::Slot;
+use std::sync::Arc;
 
 const THREADS: usize = 64;
 const ROUNDS: usize = 60;
@@ -409,6 +410,23 @@ fn a_pool_without_place_for_a_segment_syncs_and_removes() {
     has_room_after_a_removal(&fs, &slot);
 }
 
+/// Fills the pool by the file `f`, and has a block of `b` that is to be written fail.
+fn fill_and_spoil(fs: &SimFs, memory: &SimMemory, slot: &Slot) -> (Arc<Inode>, Arc<Inode>) {
+    let [filler, bad] = [b"f", b"b"].map(|name| fs.create(&fs.root(), name, file()).expect("there is room"));
+    fs.write(&asking(slot), &bad, 0, &[77; 4096], false)
+        .expect("there is room");
+    while !is_full(&fs.append(&asking(slot), &filler, &[1; 20_000], false)) {}
+    fs.sync_all(slot).expect("the disk works");
+    let place = memory
+        .bytes()
+        .chunks(4096)
+        .position(|block| block.iter().all(|byte| *byte == 77));
+    memory.fail_block(place.expect("it is written"));
+    fs.write(&asking(slot), &bad, 0, &[78; 4096], false)
+        .expect("an overwrite adds nothing");
+    (filler, bad)
+}
+
 const SYNCS: usize = 10_000;
 
 /// The log goes on in segments as they were, and is replaced by snapshots.
@@ -441,18 +459,7 @@ fn a_full_pool_with_a_block_that_cannot_be_written_survives_any_number_of_syncs(
     let (fs, memory) = format_of(DISK, 4096, 64);
     memory.forget_events();
     let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
-    let [filler, bad] = [b"f", b"b"].map(|name| fs.create(&root, name, file()).expect("the pool is empty"));
-    fs.write(&asking(&slot), &bad, 0, &[77; 4096], false)
-        .expect("there is room");
-    while !is_full(&fs.append(&asking(&slot), &filler, &[1; 20_000], false)) {}
-    fs.sync_all(&slot).expect("the disk works");
-    let place = memory
-        .bytes()
-        .chunks(4096)
-        .position(|block| block.iter().all(|byte| *byte == 77));
-    memory.fail_block(place.expect("it is written"));
-    fs.write(&asking(&slot), &bad, 0, &[78; 4096], false)
-        .expect("an overwrite adds nothing");
+    let (filler, bad) = fill_and_spoil(&fs, &memory, &slot);
     for nth in 0..SYNCS {
         // A server that meets an error goes on.
         let written = fs.write(&asking(&slot), &filler, 5000, &[2; 9000], false);
@@ -499,22 +506,11 @@ fn changes_of_attributes_at_the_end_of_the_log_leave_room_for_removals() {
         let (fs, memory) = format_of(DISK, 4096, 64);
         memory.forget_events();
         let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
-        let [filler, bad] = [b"f", b"b"].map(|name| fs.create(&root, name, file()).expect("the pool is empty"));
         for nth in 0..FILES {
             fs.create(&root, nth.to_string().as_bytes(), file())
                 .expect("the pool is empty");
         }
-        fs.write(&asking(&slot), &bad, 0, &[77; 4096], false)
-            .expect("there is room");
-        while !is_full(&fs.append(&asking(&slot), &filler, &[1; 20_000], false)) {}
-        fs.sync_all(&slot).expect("the disk works");
-        let place = memory
-            .bytes()
-            .chunks(4096)
-            .position(|block| block.iter().all(|byte| *byte == 77));
-        memory.fail_block(place.expect("it is written"));
-        fs.write(&asking(&slot), &bad, 0, &[78; 4096], false)
-            .expect("an overwrite adds nothing");
+        let (filler, bad) = fill_and_spoil(&fs, &memory, &slot);
         let size = fs.attr(&filler).size;
         let ended = (0..1_000_000).find_map(|nth| fs.set_attr(&filler, &change(nth, size)).err());
         assert!(matches!(ended, Some(Error::NoSpace | Error::Io)), "{ended:?}");

@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::topology::human_bytes;
 use crate::waiting;
 use clap::Args;
-use homenode::{Error, Found, MemberKind, Membership, Pool, PoolName, PoolOptions};
+use homenode::{Error, Found, MemberKind, Membership, Pool, PoolName, PoolOptions, Size};
 use homenode_linux::memory::MemberFileError;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -685,9 +685,15 @@ fn look_at(known: &Known) -> Result<Found> {
 }
 
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {
-    // Opened and closed: what a killed server left in this machine's memory is on the files then.
-    let open =
-        |members: Vec<PathBuf>| leaving::wait(|| Pool::open_on(&members, &PoolOptions::new().cache(CACHE_BYTES)));
+    // Opened and closed: what a killed server left in this machine's memory is on the files then. Nothing is added to the pool, so it needs
+    // no limits: `up --metadata` may have allowed it more than the default.
+    let options = PoolOptions {
+        cache: Some(CACHE_BYTES),
+        metadata: Some(Size::Bytes(u64::MAX)),
+        files_max: Some(u64::MAX),
+        ..PoolOptions::default()
+    };
+    let open = |members: Vec<PathBuf>| leaving::wait(|| Pool::open_on(&members, &options));
     let opened = known::members_of(&args.name).map(open);
     let is_in_use = matches!(&opened, Ok(Err(Error::MemberFile(MemberFileError::InUse { .. }))));
     let opened = opened.and_then(|pool| Ok(pool?));

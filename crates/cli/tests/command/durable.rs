@@ -228,6 +228,29 @@ fn a_pool_mounted_by_name_keeps_its_contents() {
 }
 
 #[test]
+fn a_pool_with_more_metadata_than_the_default_limit_is_exported() {
+    const FILES: usize = 320;
+    let (pools, mount) = need_pools!("export-metadata");
+    // In all files more than 16 MiB, the limit of a pool of 64 MiB.
+    let value = vec![b'x'; 60_000];
+    pools.run("pool create tank a --size 64M");
+    pools.run("up tank mount --metadata 64M");
+    for file in 0..FILES {
+        let path = mount.join(file.to_string());
+        fs::write(&path, "").unwrap();
+        rustix::fs::setxattr(&path, "user.large", &value, rustix::fs::XattrFlags::empty()).unwrap();
+    }
+    down(&mount);
+    pools.refused("up tank mount", &["but the limit is 16777216", "--metadata"]);
+    assert!(pools.run("pool export tank").contains("exported pool tank"));
+    assert!(pools.listed().is_empty());
+    pools.run("pool import a");
+    pools.run("up tank mount --metadata 64M");
+    assert_eq!(fs::read_dir(&mount).unwrap().count(), FILES);
+    down(&mount);
+}
+
+#[test]
 fn up_with_only_the_name_of_a_durable_pool_is_refused() {
     need_mounts!();
     let pools = Pools::new("lone-name");

@@ -64,7 +64,8 @@ Description: filesystem in memory that keeps bytes on their NUMA node
  them, while that node has room; what spills to other nodes is counted. It
  tells where a file's bytes lie, and moves them while the file is in use.
  .
- Contents are volatile, as those of a tmpfs.
+ A pool of memory loses its contents with its server, as a tmpfs does with its
+ mount. A durable pool keeps them on files, disks or persistent memory.
 END
 echo /etc/default/homenode >"$root/DEBIAN/conffiles"
 install -m 755 packaging/postinst packaging/prerm "$root/DEBIAN"

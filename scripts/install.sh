@@ -80,7 +80,8 @@ install_all() {
     put 644 "$generated/completions/_homenode" "$zsh/_homenode"
     put 644 "$generated/completions/homenode.fish" "$fish/homenode.fish"
     for unit in homenode@.service homenode-durable@.service homenode-steer@.service homenode-affinity.service homenode-web.service; do
-        sed "s|^ExecStart=/usr/bin/|ExecStart=$bin/|" "packaging/$unit" >"$generated/unit"
+        # Also in the comments, from which people copy.
+        sed "s|^\(#* *\)ExecStart=/usr/bin/|\1ExecStart=$bin/|" "packaging/$unit" >"$generated/unit"
         put 644 "$generated/unit" "$units/$unit"
     done
     put 644 packaging/sysusers.conf "$sysusers/homenode.conf"

@@ -77,6 +77,8 @@ test_make_install() {
     for unit in homenode@.service homenode-durable@.service homenode-steer@.service homenode-affinity.service homenode-web.service; do
         grep -q '^ExecStart=/usr/local/bin/homenode ' "$work/stage/usr/local/lib/systemd/system/$unit" ||
             fail "$unit starts another command"
+        ! grep '^#* *ExecStart=/usr/bin/homenode ' "$work/stage/usr/local/lib/systemd/system/$unit" ||
+            fail "$unit names a command that is not installed"
     done
     echo changed >>"$work/stage/etc/default/homenode"
     DESTDIR=$work/stage PREFIX=/usr/local scripts/install.sh install

@@ -38,7 +38,7 @@ pub(crate) struct AddArgs {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// File or disk that becomes a member of a durable pool, as with `homenode pool create`. An existing file keeps its size; a missing file
-    /// is created. Only a pool that was created with a disk takes further disks.
+    /// is created. Only a pool that had a disk when it was brought up takes further disks.
     #[arg(value_name = "PATH", conflicts_with = "node")]
     path: Option<PathBuf>,
     /// Node that gives memory to a pool of memory.

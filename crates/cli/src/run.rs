@@ -27,7 +27,7 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// Run a command whose reads and writes at an offset, on files of mounted pools, become copies by its own threads.
 ///
 /// This helps programs that call pread(2) and pwrite(2) on files that they have open for reading, or for both, and have used 32 times: databases, fio,
-/// channels of the JVM. fstat(2) and stat(2) ask the server at most once in a tick of the kernel's clock. All other calls and files work as before. The kernel must hold
+/// channels of the JVM. From Linux 6.12 on, fstat(2) and stat(2) ask the server at most once in a tick of the kernel's clock. All other calls and files work as before. The kernel must hold
 /// the files' bytes (`homenode status` says: data kernel), as in pools of memory, but not in durable pools. Programs that are linked statically, run with another
 /// user's rights, or use another C library than glibc run unchanged.
 ///

@@ -24,7 +24,7 @@ use std::time::{Duration, UNIX_EPOCH};
 /// Show health, capacity, use, spills and the access matrix of a pool, or of all pools.
 ///
 /// The first line says `health: ok`, or names the problem: a failing member, a server that was killed or does not answer, a full node, or bytes that
-/// spilled to other nodes.
+/// spilled to other nodes. Where no pool is up the command prints `no pool is up` instead.
 ///
 /// With --json the output is one object: `output_version`, `health` (that line), `pools` (an object for each pool, with its `problems`), `dead` (mounts
 /// whose servers were killed), `silent` (sockets of servers that do not answer) and `affinity_changes` (changes of `homenode affinity` in force). It has the same keys with DIR, and tells of that pool only.

@@ -29,7 +29,7 @@ use tree::Tree;
 /// Keep the files of a mounted tmpfs, such as /dev/shm, on the nodes that use them, until Ctrl-C.
 ///
 /// The command keeps memory free on each node, so that page cache does not push new bytes to other nodes. It gives each file the policy in
-/// user.homenode.policy of the file, or of the nearest directory above it that has one. With `--mover plan` it reports which files it would move; with `on` it moves them. The command scans the tree
+/// user.homenode.policy of the file, or of the nearest directory above it that has one. A tmpfs takes this attribute from Linux 6.6 on. With `--mover plan` it reports which files it would move; with `on` it moves them. The command scans the tree
 /// periodically: a policy takes effect at the next scan, not at the first byte, and fallocate places bytes on the caller's node. A
 /// homenode mount has neither limit.
 #[derive(Args, Debug)]

@@ -47,10 +47,10 @@ pub(crate) struct UpArgs {
     pub(crate) directory: PathBuf,
     /// Size of each node's member: bytes (512M, 1.5G, 2T) or a share of the node's memory (25%). The pool takes memory as
     /// files fill it. Default: 50%, or the node's free memory if that is less. Memory that other pools have not filled yet counts
-    /// as free, so give a size if several pools are up.
+    /// as free, so give a size if several pools are up. Only for pools of memory.
     #[arg(long, value_name = "SIZE", value_parser = argument::size, allow_negative_numbers = true)]
     pub(crate) size_per_node: Option<Size>,
-    /// Use memory of this node only; may be given several times. Default: every node with memory.
+    /// Use memory of this node only; may be given several times. Default: every node with memory. Only for pools of memory.
     #[arg(long = "node", value_name = "N", value_parser = argument::one_of_several_nodes, allow_negative_numbers = true)]
     pub(crate) nodes: Vec<u16>,
     /// Limit of memory for names, attributes and block maps, in addition to the members: bytes, or a share of the members' size (25%).

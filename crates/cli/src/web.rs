@@ -104,7 +104,7 @@ fn random() -> Result<String> {
 
 fn token_in(path: &Path) -> Result<String> {
     let cannot = |error: std::io::Error| {
-        let make = "`(umask 077; openssl rand -hex 16 >FILE)` makes one";
+        let make = "`(umask 077; openssl rand -hex 16 >FILE)` makes one; FILE's directory must exist";
         Failure::new(format!("cannot read the token in {}: {error}; {make}", path.display()))
     };
     // A pipe would wait for its writer.

@@ -10,7 +10,11 @@ const EXIT_STATUS: [(&str, &str); 4] = [
         "The command failed; one message on standard error says why, and what to do.",
     ),
     ("2", "The command line was not understood."),
-    ("130", "Ctrl-C ended it; a message names work that goes on."),
+    (
+        "128 + N",
+        "Signal N ended it before it was done: 130 after Ctrl-C. A message names work that goes on. Commands that run until Ctrl-C \
+         or SIGTERM (affinity run, steer, top, web, simulate record, up --foreground) then end with 0, and affinity apply with 1.",
+    ),
 ];
 /// Pages of commands that have exit codes of their own, which the help of each tells.
 const OTHER_EXIT_STATUS: [&str; 2] = ["homenode-fsck", "homenode-run"];

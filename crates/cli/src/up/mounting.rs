@@ -17,8 +17,9 @@ pub(crate) struct MountingArgs {
     #[arg(hide_possible_values = true)]
     transport: Option<Transport>,
     /// Storage of the bytes of regular files: `kernel`, `pool` or `auto`. `kernel` means files of a private tmpfs, which the
-    /// kernel reads, writes and maps itself at the speed of a tmpfs (Linux 6.9 and newer). `pool` means blocks of the pool:
-    /// all bytes go through the server. `auto` takes `kernel` if available. Default: auto.
+    /// kernel reads, writes and maps itself (Linux 6.9 and newer), nearly at the speed of a tmpfs: 4 KiB at 0.7 to 0.9 of a tmpfs
+    /// with huge pages. Names go to the server. `pool` means blocks of the pool: all bytes go through the server. `auto` takes
+    /// `kernel` if available. Default: auto.
     #[arg(long, value_name = "auto|kernel|pool", value_parser = argument::data())]
     #[arg(hide_possible_values = true)]
     data: Option<Data>,
@@ -43,7 +44,7 @@ pub(crate) struct MountingArgs {
     cache_attr: Option<Duration>,
     /// Create a directory for each node with a member, DIR/node0, DIR/node1 and so on, with DIR's owner and mode. Bytes
     /// written there lie on that node, on whichever CPU the writer runs, while the node has free space. (The directory's
-    /// user.homenode.policy is node:N, and new files in it inherit the policy.)
+    /// user.homenode.policy is node:N, and new files in it inherit the policy.) Only for pools of memory.
     #[arg(long)]
     pub(crate) per_node: bool,
     /// Set-uid and set-gid programs on the mount run with their caller's rights.

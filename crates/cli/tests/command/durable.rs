@@ -528,6 +528,29 @@ fn members_are_added_and_removed_while_the_pool_is_mounted() {
 }
 
 #[test]
+fn a_member_of_another_pool_is_added_once_its_ends_are_zeros() {
+    use std::os::unix::fs::FileExt;
+    const BYTES: u64 = 32 << 20;
+    let (pools, mount) = need_pools!("zeroed-member");
+    pools.run("pool create tank a --size 32M");
+    pools.run("pool create other b --size 32M");
+    pools.run("pool export other");
+    pools.run("up tank mount");
+    let remedies = ["is a member of pool other (", "`homenode pool add --force` takes it"];
+    for add in ["pool add mount b", "pool add mount b --force"] {
+        pools.refused(add, &remedies);
+    }
+    let file = fs::File::options().write(true).open(pools.path("b")).unwrap();
+    for at in [0, BYTES - 4096] {
+        file.write_all_at(&[0; 4096], at).unwrap();
+    }
+    drop(file);
+    pools.run("pool add mount b --force");
+    down(&mount);
+    assert!(pools.run("fsck tank").contains("sound"));
+}
+
+#[test]
 fn a_server_killed_during_a_drain_loses_nothing() {
     let (pools, mount) = need_pools!("killed-drain");
     pools.run("pool create vat a b --size 128M");

@@ -67,7 +67,10 @@ pub enum OpenError {
     #[error("the pool is too small: its log does not fit")]
     TooSmall,
     /// It has more inodes than the machine's limit.
-    #[error("the pool has {0} inodes, but the limit is {1}: raise the limit")]
+    #[error(
+        "the pool has {0} inodes, and this machine allows {1}: half of fs.file-max, which `sysctl fs.file-max=N` raises, or one for each 4 KiB of \
+         memory if that is less"
+    )]
     TooManyFiles(u64, u64),
 }
 

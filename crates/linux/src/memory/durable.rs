@@ -132,7 +132,9 @@ pub enum MemberFileError {
     },
     /// It belongs to a pool, or did.
     #[error(
-        "{} is a member of pool {name} ({uuid:032x}): if that pool is not needed any more, export it, then `homenode pool create --force` takes it",
+        "{} is a member of pool {name} ({uuid:032x}): if that pool is not needed any more, `homenode pool create --force` makes a new pool of it \
+         (after `homenode pool export`, if `homenode pool list` shows that pool), and `homenode pool add --force` takes it once its first and \
+         last 4 KiB are zeros",
         path.display()
     )]
     Taken {

@@ -11,7 +11,7 @@ pub enum Error {
     /// The kernel has no such driver.
     #[error(
         "this kernel has no driver for block devices that programs serve (there is no {}): load it with \
-         `modprobe ublk_drv`; it comes with Linux 6.9 and newer, built with CONFIG_BLK_DEV_UBLK",
+         `modprobe ublk_drv` (CONFIG_BLK_DEV_UBLK); Homenode needs the driver of Linux 6.9 or newer",
         super::CONTROL_PATH
     )]
     NoDriver,

@@ -218,7 +218,10 @@ fn a_pool_on_disks_is_repaired_renamed_and_moved() {
     let taken = "is a member of pool other (";
     refused(&mut make("third", "--force"), &[taken]);
     pools.run("pool export other");
-    refused(&mut make("third", ""), &[taken, "--force` takes it"]);
+    refused(
+        &mut make("third", ""),
+        &[taken, "`homenode pool create --force` makes a new pool of it"],
+    );
     // Not when another one cannot be taken: nothing is written then.
     refused(
         make("third", "--force").arg("/dev/homenode-nowhere"),

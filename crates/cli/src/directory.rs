@@ -34,7 +34,7 @@ pub(crate) struct MountDirectory {
     pub(crate) identity: (u64, u64),
     /// Another directory cannot have its identity.
     _held: OwnedFd,
-    /// Of two commands that want the directory at once, one is told no.
+    /// Tells one of two commands no that want the directory at once.
     _lock: DirectoryLock,
 }
 

@@ -38,7 +38,7 @@ const COLLAPSE_REST: u32 = 10;
 const IDLE_REST: u32 = 10;
 /// Longest such rest after a short look: new promises wait for it.
 const IDLE_REST_MAX: Duration = Duration::from_millis(100);
-/// The same after a long look, which rests as long as it took: many small promises of one user take half a CPU at most.
+/// Longest rest after a long look, which rests as long as it took: many small promises of one user take half a CPU at most.
 const LONG_REST_MAX: Duration = Duration::from_secs(1);
 /// Time for `beyond` to end, far more than a step of its takes that waits for nobody.
 const BEYOND_PATIENCE: Duration = Duration::from_secs(1);

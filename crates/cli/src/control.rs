@@ -144,7 +144,8 @@ pub(crate) fn lock() -> Result<File> {
     }
 }
 
-/// Lock on a directory to mount on. Its file goes when it is dropped; that of a killed process stays, and is locked by the next one.
+/// Lock on a directory to mount on, held by one process. Dropping it removes its file; a killed process leaves the file, which the next
+/// one locks.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
     path: PathBuf,
@@ -153,13 +154,13 @@ pub(crate) struct DirectoryLock {
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        // Locked still. Clutter if it stays.
+        // The lock is still held here. A file that stays does no harm.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Keeps others from mounting on the directory with this device and inode; `None` where another process has it. The directory itself could be locked
-/// by any user who may read it.
+/// Locks the directory with this device and inode for a mount; `None` if another process has it. Any user who can read the directory could hold
+/// flock(2) on the directory itself.
 pub(crate) fn lock_directory((device, inode): (u64, u64)) -> Result<Option<DirectoryLock>> {
     make_directory()?;
     let path = Path::new(DIRECTORY).join(format!("{device:x}-{inode:x}.directory"));
@@ -175,7 +176,7 @@ pub(crate) fn lock_directory((device, inode): (u64, u64)) -> Result<Option<Direc
             Err(TryLockError::Error(error)) => return Err(error),
             Ok(()) => {}
         }
-        // Who had it may have removed its name meanwhile.
+        // The process that had it may have removed the file between open and lock.
         if fs::metadata(&path).is_ok_and(|named| file.metadata().is_ok_and(|own| own.ino() == named.ino())) {
             return Ok(Some(file));
         }

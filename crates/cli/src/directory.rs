@@ -32,9 +32,9 @@ pub(crate) struct MountDirectory {
     pub(crate) mode: u32,
     /// Device and inode.
     pub(crate) identity: (u64, u64),
-    /// Another directory cannot have its identity.
+    /// Keeps device and inode from being reused.
     _held: OwnedFd,
-    /// Tells one of two commands no that want the directory at once.
+    /// Refuses a second `homenode up` on this directory.
     _lock: DirectoryLock,
 }
 
@@ -99,14 +99,16 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
         }
         let _alone = control::lock()?;
         let located = find(directory, when_missing)?;
-        if server_within(END_TIMEOUT, &located) != Behind::Nobody {
+        if !is_dead(&located) {
             return Ok(located);
         }
         let name = shown(&located.path);
         let held = held_memory(&located);
         // Nobody can use it any more, and who still has files open there must not keep it.
         match located.unmount(UnmountFlags::DETACH) {
-            Ok(()) | Err(Errno::INVAL) => {}
+            Ok(()) => {}
+            // It has gone, or a directory above it has another name: look again.
+            Err(Errno::INVAL | Errno::NOTDIR | Errno::NOENT) => continue,
             Err(Errno::PERM) => fail!("cannot clear the dead mount on {name}: run as root"),
             Err(error) => fail!("cannot clear the dead mount on {name}: {error}; try `umount -l` on it"),
         }

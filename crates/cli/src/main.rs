@@ -155,8 +155,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Lets nobody else change files that root makes from here on; gives the mask that this process was started with. A parent that made a daemon
-/// of itself often leaves 0.
+/// Takes the rights to write from group and others for all files that root makes from here on; gives the mask that this process inherited. Daemons often
+/// start their children with 0.
 fn protect_files() -> Mode {
     let given = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let kept = if rustix::process::geteuid().is_root() {

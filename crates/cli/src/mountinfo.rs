@@ -71,10 +71,10 @@ impl Located {
         self.mount.mount_point == self.path
     }
 
-    /// Takes the mount away, and no other one: a directory above may be another by now, of which somebody else is the owner.
+    /// Unmounts this mount only: another user may have renamed a directory above it, so the mount's number is compared first.
     ///
     /// # Errors
-    /// EINVAL when it is not there any more, and those of umount2(2).
+    /// EINVAL, ENOTDIR or ENOENT when it is not there any more, and those of umount2(2).
     pub(crate) fn unmount(&self, flags: UnmountFlags) -> rustix::io::Result<()> {
         let (Some(above), Some(name)) = (self.path.parent(), self.path.file_name()) else {
             return Err(Errno::INVAL);
@@ -85,7 +85,7 @@ impl Located {
         if mount_of(&found).ok() != Some(self.mount.id) {
             return Err(Errno::INVAL);
         }
-        // It would be busy.
+        // An open descriptor would keep the mount busy.
         drop(found);
         let mount_point = Path::new("/proc/self/fd")
             .join(above.as_raw_fd().to_string())

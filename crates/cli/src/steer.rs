@@ -44,7 +44,7 @@ pub(crate) struct SteerArgs {
     report: Duration,
 }
 
-/// Time from a signal to the last report. Moving a large file takes longer.
+/// Time from a signal to the end, without the last report where a large file is being moved.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two looks of the mover, and at the tree at the least.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -75,7 +75,11 @@ pub(crate) fn run(args: &SteerArgs) -> Result<()> {
     let (at_work, is_at_work) = mpsc::channel::<()>();
     let is_over = &AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| keep_room(&nodes, || tree::free_bytes(space.as_fd()), is_over));
+        let (keeps_room, nodes) = (at_work.clone(), &nodes);
+        scope.spawn(move || {
+            let _at_work = keeps_room;
+            keep_room(nodes, || tree::free_bytes(space.as_fd()), is_over);
+        });
         let handle = signals.handle();
         scope.spawn(move || {
             if signals.forever().next().is_some() {
@@ -89,7 +93,7 @@ pub(crate) fn run(args: &SteerArgs) -> Result<()> {
                 }
             }
         });
-        let done = watch_and_report(args, &nodes, &watch, tree, &ended, is_over);
+        let done = watch_and_report(args, nodes, &watch, tree, &ended, is_over);
         drop(at_work);
         is_over.store(true, Ordering::Relaxed);
         handle.close();

@@ -6,7 +6,7 @@ mod support;
 use homenode::{
     Allocate, Error, MemberKind, MountOptions, NewFile, OpenOptions, Placement, Pool, PoolOptions, Transport,
 };
-use homenode_linux::memory::MemberFile;
+use homenode_linux::memory::{MemberFile, MemberFileError};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
@@ -128,10 +128,7 @@ fn unlocked<T>(open: impl Fn() -> Result<T, Error>) -> T {
     let start = Instant::now();
     loop {
         match open() {
-            Err(error)
-                if format!("{error:?}").starts_with("MemberFile(InUse")
-                    && start.elapsed() < Duration::from_secs(10) =>
-            {
+            Err(Error::MemberFile(MemberFileError::InUse { .. })) if start.elapsed() < Duration::from_secs(10) => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             opened => return opened.unwrap(),

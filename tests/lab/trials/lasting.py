@@ -153,7 +153,11 @@ class Lasting(Commanding):
     def disk(self, name: str, size: str = "32M") -> Path:
         """A new volume, attached."""
         self.done("volume", "create", POOL / name, "--size", size)
-        return Path(self.done("volume", "attach", POOL / name).strip())
+        disk = Path(self.done("volume", "attach", POOL / name).strip())
+        # Newer kernels look for partitions behind the attach, and until then nobody else may. Killed meanwhile, a server leaves those who
+        # open the disk waiting in the kernel.
+        soon(lambda: subprocess.run(["blockdev", "--rereadpt", disk], check=False, capture_output=True).returncode == 0, "the kernel has looked at the disk")
+        return disk
 
     def aside(self, name: str, other: str) -> None:
         """Renames what is noted of devices."""

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -347,17 +346,6 @@ class Users(Attached):
         self.run_well("blkdiscard", greedy)
         self.assertEqual(self.listed("greedy")["used_bytes"], 0)
         self.run_well("dd", "if=/dev/zero", f"of={greedy}", "bs=1M", "count=8", "oflag=direct", "status=none")
-
-    def test_partitions_are_there_once_it_is_attached(self):
-        # A table of one partition, as of old: its type, first sector and sectors, and the mark at the end.
-        table = bytes(446) + struct.pack("<8B2I", 0, 0, 0, 0, 0x83, 0, 0, 0, 2048, 2048) + bytes(48) + b"\x55\xaa"
-        disk = self.disk("parted", "32M")
-        with disk.open("r+b") as opened:
-            opened.write(table)
-        for _ in range(10):
-            self.done("volume", "detach", self.volume("parted"))
-            disk = self.attached(self.volume("parted"))
-            self.assertTrue(Path(f"{disk}p1").is_block_device())
 
     def test_an_attached_volume_stays_as_it_is(self):
         disk = self.disk("disk", "32M")

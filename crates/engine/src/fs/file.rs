@@ -267,7 +267,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// [`Fs::admit_bytes`] for a new size. The last room of a log without end is for one that frees something: others would use it up.
+    /// [`Fs::admit_bytes`] for a new size. A size that frees nothing may not use the last room of the log, which is for removals.
     pub(super) fn admit_size(&self, inode: &Inode, size: u64, bytes: u64) -> Result<Option<Room<'_>>> {
         let frees = || {
             let file = inode.blocks()?;

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 const STEP_PIECES: u64 = 16;
 /// Blocks that are freed at once.
 const STEP_BLOCKS: u64 = STEP_PIECES * huge::HUGE_BYTES / BLOCK_BYTES as u64;
-/// Steps of a cut for each one that the blocks which are left need: of a file with one block in each piece a 65th is left for the last step.
+/// Factor on the number of steps of a cut. A file with one block in each piece has a 65th of its blocks left for the last step.
 const STEPS_SPARE: u64 = 64;
 /// Blocks in which one step of a seek finds that there is no hole: 1 GiB, 2 ms of pages of 4 KiB.
 const SEEK_BLOCKS: u64 = (1 << 30) / BLOCK_BYTES as u64;
@@ -43,6 +43,8 @@ const LOOK_BLOCKS: u64 = 16;
 const BOOKING: u64 = 1 << 63;
 /// Bits of a truncation's progress that tell the place, in units of [`huge::HUGE_BYTES`]; those above count the steps.
 const PLACE_BITS: u32 = 42;
+/// Most steps that fit beside the place.
+const STEPS_MAX: u64 = (1 << (u64::BITS - PLACE_BITS)) - 1;
 
 /// Bytes on each node, ascending by node.
 type Lies = Box<[(NodeId, u64)]>;
@@ -51,7 +53,7 @@ type Lies = Box<[(NodeId, u64)]>;
 #[derive(Debug, Default)]
 struct Found {
     lies: Option<Lies>,
-    /// Blocks at that look of a file with holes: a read of a hole through a mapping takes a block, by processes that may not write, too.
+    /// Blocks at that look of a file with holes. Reading a hole through a mapping takes a block, and a reader may do it.
     blocks: Option<u64>,
     /// Changes that the server knows of.
     changes: u64,
@@ -66,6 +68,8 @@ pub(super) struct KernelFile {
     file: Box<dyn BackingFile>,
     /// The kernel's number for it, on the connection that asked last.
     registration: Mutex<Option<Box<dyn Registration>>>,
+    /// Some process has opened it, and may read holes through a mapping.
+    was_opened: AtomicBool,
     /// Whether some process may write without a request.
     may_be_written: AtomicBool,
     /// Whether some process may have it mapped for writing; the kernel is told that attributes last while none may.
@@ -99,6 +103,7 @@ impl KernelFile {
         Self {
             file,
             registration: Mutex::default(),
+            was_opened: AtomicBool::new(false),
             may_be_written: AtomicBool::new(false),
             may_be_mapped: AtomicBool::new(false),
             changing_writers: Mutex::default(),
@@ -168,6 +173,11 @@ impl KernelFile {
     /// Whether its attributes may change without a word of the kernel: it knows of its own writes, not of stores to a mapping.
     pub(super) fn changes_unseen(&self) -> bool {
         self.may_be_mapped.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_opened(&self) {
+        // Relaxed: the kernel asks for attributes again after an mmap(2), which follows the open.
+        self.was_opened.store(true, Ordering::Relaxed);
     }
 
     /// Returns the status of the backing file; zeros on an error, as when the file is gone.
@@ -306,7 +316,13 @@ impl KernelFile {
         // A writer that comes now forgets it; one that came before has set the flag.
         if is_all && found.changes == before && !self.may_be_written() {
             found.lies = Some(lies.clone());
-            found.blocks = (now.blocks * (BLOCK_BYTES as u64) < now.size).then_some(now.blocks);
+            // The last huge page may reach behind the end.
+            let whole = now.size.next_multiple_of(if now.size < huge::HUGE_BYTES {
+                1
+            } else {
+                huge::HUGE_BYTES
+            });
+            found.blocks = (now.blocks * (BLOCK_BYTES as u64) < whole).then_some(now.blocks);
         }
         Ok(lies)
     }
@@ -351,9 +367,9 @@ impl KernelFile {
         done: u64,
     ) -> Result<Option<u64>> {
         let (steps, place) = (done >> PLACE_BITS, done & ((1 << PLACE_BITS) - 1));
-        // An end to the steps: its writers go on, and may put new bytes ahead of each. A piece may hold one block, so that when the steps
-        // end a part of the blocks is left.
-        if now.blocks > STEP_BLOCKS && steps / STEPS_SPARE <= now.blocks.div_ceil(STEP_PIECES) {
+        // The steps must end: writers go on, and may put new bytes ahead of each step.
+        let most = STEPS_MAX.min(STEPS_SPARE * now.blocks.div_ceil(STEP_PIECES));
+        if now.blocks > STEP_BLOCKS && steps < most {
             let from = size.max(place * huge::HUGE_BYTES);
             let end = self.punch_some(pool, &(from..FILE_BYTES_MAX))?;
             if end < FILE_BYTES_MAX {
@@ -522,10 +538,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 file.settle_writers(|| self.opens(inode).writers > 0);
             }
             let attr = self.attr(inode);
-            // A read of a hole through a mapping takes a block.
-            let may_fill = || attr.blocks * 512 < attr.size && self.opens(inode).all > 0;
+            // A mapping may outlive its open.
+            let may_fill = attr.blocks * 512 < attr.size && file.was_opened.load(Ordering::Relaxed);
             return Attr {
-                changes_unseen: file.changes_unseen() || may_fill(),
+                changes_unseen: file.changes_unseen() || may_fill,
                 ..attr
             };
         }

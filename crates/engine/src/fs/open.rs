@@ -65,6 +65,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.unlinked.moved(before, state.standing(inode));
         // Relaxed, here and below: a figure for status.
         self.opens.fetch_add(1, Ordering::Relaxed);
+        inode.kernel_file().inspect(|file| file.note_opened());
         Ok(())
     }
 

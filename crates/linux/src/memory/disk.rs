@@ -172,23 +172,17 @@ impl DiskMember {
     pub(super) fn write(&self, first: u64, from: Frames<'_>) -> io::Result<()> {
         let written = self.check_whole().and_then(|()| match &self.stage {
             None => self.transfer(Operation::Write, first, from),
-            Some(stage) => self.write_staged(stage.lock().bytes_mut(), first, &from),
+            Some(stage) => self.write_staged(&mut stage.lock(), first, &from),
         });
         self.counted(written)
     }
 
-    fn write_staged(&self, stage: &mut [u8], first: u64, from: &Frames<'_>) -> io::Result<()> {
+    fn write_staged(&self, stage: &mut Aligned, first: u64, from: &Frames<'_>) -> io::Result<()> {
         let bytes = from.bytes();
         self.check_within(first, (bytes / BLOCK_BYTES) as u64);
-        let mut rest = &mut stage[..bytes];
-        for piece in from.pieces() {
-            let (to, behind) = rest.split_at_mut(piece.iov_len);
-            // SAFETY: the piece lies in a range that the table answered for, as in `Frames::transfer`, of frames, which are mapped while somebody writes
-            // them. Others change their bytes by the same module.
-            unsafe { copy::load(to.as_mut_ptr(), piece.iov_base.cast(), piece.iov_len) };
-            rest = behind;
-        }
-        self.file.file.write_all_at(&stage[..bytes], first * BLOCK_BYTES as u64)
+        copy_pieces(from.pieces(), stage.bytes_mut());
+        let staged = &stage.bytes()[..bytes];
+        self.file.file.write_all_at(staged, first * BLOCK_BYTES as u64)
     }
 
     /// Most writes of [`DiskMember::write_each`].
@@ -197,9 +191,6 @@ impl DiskMember {
     }
 
     fn ring(&self) -> Option<&Mutex<Writes>> {
-        if self.stage.is_some() {
-            return None;
-        }
         let make = || Some(Mutex::new(Writes::new().ok()?));
         // Relaxed: who sees it late has a batch fail, and tries again.
         let ring = self.together.get_or_init(make).as_ref();
@@ -234,13 +225,22 @@ impl DiskMember {
             count += add_pieces(table, write.frames, &mut pieces[count..]);
             *end = count;
         }
+        let mut stage = self.stage.as_ref().map(Mutex::lock);
+        if let Some(stage) = &mut stage {
+            let mut staged = copy_pieces(&pieces[..count], stage.bytes_mut());
+            for piece in &mut pieces[..count] {
+                piece.iov_base = staged.cast();
+                staged = staged.wrapping_byte_add(piece.iov_len);
+            }
+        }
         let mut from = 0;
         let lists = writes.iter().zip(ends).map(|(write, end)| {
             let list = &pieces[std::mem::replace(&mut from, end)..end];
             (write.first.index() * BLOCK_BYTES as u64, list)
         });
         let mut written = [0; FRAMES_MAX];
-        // SAFETY: the pieces lie in ranges that the table answered for, as in `Frames::transfer`.
+        // SAFETY: the pieces lie in ranges that the table answered for, as in `Frames::transfer`, or in the stage, which is locked until the kernel has
+        // ended all writes.
         let is_served = unsafe { ring.all(self.descriptor(), lists, |nth, bytes| written[nth] = bytes.unwrap_or(0)) };
         self.has_closed_ring.fetch_or(!is_served, Ordering::Relaxed);
         for (write, bytes) in writes.iter_mut().zip(written) {
@@ -364,6 +364,20 @@ fn add_pieces(table: &Table, frames: &[Block], to: &mut [libc::iovec]) -> usize 
         }
     }
     count
+}
+
+/// Copies the bytes of pieces one behind the other; gives where they begin.
+fn copy_pieces(pieces: &[libc::iovec], stage: &mut [u8]) -> *mut u8 {
+    let start = stage.as_mut_ptr();
+    let mut rest = stage;
+    for piece in pieces {
+        let (to, behind) = rest.split_at_mut(piece.iov_len);
+        // SAFETY: the piece lies in a range that the table answered for, as in `Frames::transfer`, of frames, which are mapped while somebody writes
+        // them. Others change their bytes by the same module.
+        unsafe { copy::load(to.as_mut_ptr(), piece.iov_base.cast(), piece.iov_len) };
+        rest = behind;
+    }
+    start
 }
 
 /// Memory of a request of `MOST` frames at most: those that lie one behind the other are one piece.

@@ -26,9 +26,6 @@ use std::time::{Duration, Instant};
 /// Time that the kernel, or the manager of /dev, gets to make the device's files.
 const FILE_TIMEOUT: Duration = Duration::from_secs(5);
 const FILE_PAUSE: Duration = Duration::from_millis(10);
-/// Time that the kernel gets to begin to look for partitions.
-const PARTITIONS_TIMEOUT: Duration = Duration::from_secs(1);
-const PARTITIONS_PAUSE: Duration = Duration::from_millis(1);
 /// Time between two looks whether a disk is flushed.
 const FLUSH_PAUSE: Duration = Duration::from_millis(10);
 
@@ -179,7 +176,6 @@ impl Added {
                 note()?;
                 server.control.start(server.device)?;
                 wait_for(&server.disk, || fs::metadata(&server.disk))?;
-                wait_for_partitions(&server.disk);
             }
             Some(true) => {
                 note()?;
@@ -415,23 +411,6 @@ fn check_map<Q: DriverQueue>(device: &Device<Q>, queues: usize) {
         map.into_iter().eq(0..queues),
         "each queue has a core, and a hardware queue for it alone"
     );
-}
-
-/// Waits until a disk's partitions are there. The driver of newer kernels looks for them in a thread of its own, behind which whoever opens the disk
-/// would wait, for as long as it takes if this server is killed meanwhile.
-fn wait_for_partitions(disk: &Path) {
-    const LOOK_AGAIN: libc::Ioctl = 0x125f;
-    let Ok(opened) = File::open(disk) else { return };
-    let start = Instant::now();
-    let is_refused = || {
-        // SAFETY: it takes no argument.
-        let looked = unsafe { libc::ioctl(opened.as_raw_fd(), LOOK_AGAIN) };
-        looked == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
-    };
-    // Until that thread has begun nobody else may look; then this one looks with it, or behind it.
-    while is_refused() && start.elapsed() < PARTITIONS_TIMEOUT {
-        thread::sleep(PARTITIONS_PAUSE);
-    }
 }
 
 /// Calls `look` until it finds the file, for at most [`FILE_TIMEOUT`].

@@ -19,7 +19,7 @@ fn policies() -> impl Strategy<Value = Policy> {
 }
 
 #[test]
-fn a_steady_load_settles_in_three_periods() {
+fn a_steady_load_settles_in_three_periods_and_two_dwell_times() {
     seeded::check(
         300,
         (prop_oneof![small(), middle()], policies(), 0..12u64),
@@ -41,8 +41,8 @@ fn a_steady_load_settles_in_three_periods() {
                 for action in &plan.actions {
                     writeln!(history, "period {round}: {action:?}").expect("writing to a string cannot fail");
                 }
-                // A first plan may need a correction, for which the things that it moved wait out their dwell time. What moved in its second period could
-                // not take part in that, and changes places with one that did, which waits as long.
+                // A first plan may need a correction, for which the threads that it moved wait out their dwell time. A thread that moved a period later
+                // is too late for that correction, and may change places with one that took part in it, after as long again.
                 prop_assert!(round < 3 + 2 * dwell_periods || plan.actions.is_empty(), "{history}");
             }
             Ok(())

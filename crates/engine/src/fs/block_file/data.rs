@@ -802,7 +802,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 /// Result of a first write of a whole run.
 enum Run<'a, M: Memory> {
     Filled,
-    /// There were places for that many of the first of its blocks, which are to be used: one that goes back waits for whoever writes it to the disk.
+    /// The first blocks that have frames, so many, are used by the caller: freeing a dirty one waits for the thread that writes it to the disk.
     Begun(Taken<'a, M>, u64),
     /// Something is in the way, or no such run is free.
     None,

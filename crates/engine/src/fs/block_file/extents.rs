@@ -545,8 +545,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Err(Error::Invalid);
         }
         self.zero_left_by_a_cut(asking.slot, inode, file, &closed)?;
-        // Blocks are at another place of the file then, and bytes may be overwritten: a power cut must not undo it. What else is to be durable before
-        // that may be on a disk that cannot be written, so it is made so while nothing has changed.
+        // A power cut must not undo the shift, as bytes may be overwritten at their new places. The log may need bytes of other files first, on a disk
+        // that cannot be written: that is met, or fails, while nothing has changed.
         self.settle_closed(inode, file)?;
         if let Some(journal) = &self.journal {
             self.force(journal, asking.slot, Some(inode.ino))?;

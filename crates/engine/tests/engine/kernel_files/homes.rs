@@ -147,13 +147,15 @@ fn blocks_that_readers_take_are_drained() {
 }
 
 #[test]
-fn attributes_of_an_open_file_with_holes_do_not_last() {
+fn attributes_of_an_opened_file_with_holes_do_not_last() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
     fs.set_attr(&inode, &sized(BLOCK)).unwrap();
     assert!(!fs.lasting_attr(&inode).changes_unseen);
     fs.open(&inode, Access::Read).unwrap();
     assert!(fs.lasting_attr(&inode).changes_unseen);
+    fs.release(&inode, Access::Read);
+    assert!(fs.lasting_attr(&inode).changes_unseen, "a mapping may outlive its open");
     fill(&store, 0, 0, 1);
     assert!(!fs.lasting_attr(&inode).changes_unseen, "it has no hole");
 }

@@ -274,7 +274,6 @@ fn writes_by_a_copy_are_those_of_the_frames() {
     let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);
     let memory = memory(&path);
     let disk = DiskMember::with_stage(open_elsewhere(&path), true);
-    assert_eq!(disk.writes_at_a_time(), 1);
     let scattered: Vec<Block> = (0..FRAMES_MAX as u64).map(|nth| frame(nth * 7)).collect();
     let adjacent: Vec<Block> = (0..3).map(frame).collect();
     disk.write(100, Frames::of(&memory.table, &scattered)).unwrap();
@@ -288,6 +287,13 @@ fn writes_by_a_copy_are_those_of_the_frames() {
     for (at, from) in places {
         memory.load(*from, 0, &mut expected).unwrap();
         assert_eq!(written[at * BLOCK_BYTES..][..BLOCK_BYTES], expected, "block {at}");
+    }
+    {
+        let stage = disk.stage.as_ref().unwrap().lock();
+        for (staged, from) in stage.bytes().chunks(BLOCK_BYTES).zip(&adjacent) {
+            memory.load(*from, 0, &mut expected).unwrap();
+            assert_eq!(staged, expected, "a copy is written");
+        }
     }
     let beyond = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         disk.write(BLOCKS - 1, Frames::of(&memory.table, &adjacent))

@@ -119,11 +119,12 @@ pub(super) fn is_read_only(path: &Path) -> bool {
     text.is_ok_and(|text| text.trim() == "1")
 }
 
-/// Whether bytes that change while they are written are an error to whoever keeps the file's bytes, as it takes a checksum of them before.
+/// Whether the filesystem or the disk takes checksums of bytes before it writes them: bytes that change meanwhile cannot be read then.
 pub(in crate::memory) fn wants_stable_bytes(file: &File) -> bool {
-    // Its own number in statfs(2); it takes checksums of all files but those that ask for none.
+    // Numbers in statfs(2). They take checksums of all files but those that ask for none.
     const BTRFS: i64 = 0x9123_683e;
-    if rustix::fs::fstatfs(file).is_ok_and(|found| found.f_type == BTRFS) {
+    const ZFS: i64 = 0x2fc1_2fc1;
+    if rustix::fs::fstatfs(file).is_ok_and(|found| [BTRFS, ZFS].contains(&found.f_type)) {
         return true;
     }
     let Ok(found) = file.metadata() else { return false };

@@ -81,6 +81,13 @@ fn truncate_frees_strided_files_in_steps() {
         assert!(before - store.used_blocks() <= 8192, "a step is long");
     }
     assert_eq!((fs.attr(&inode).size, store.used_blocks()), (0, 0));
+    // The count of steps has 22 bits: it does not begin anew behind the last one.
+    for piece in 0..BLOCKS {
+        store.write_unasked(0, piece << 21, b"x", 0).unwrap();
+    }
+    let last = ((1 << 22) - 1) << 42;
+    assert_eq!(fs.truncate_step(&inode, 0, last), Ok(None));
+    assert_eq!(store.used_blocks(), 0);
 }
 
 #[test]

@@ -268,7 +268,7 @@ fn scattered_blocks_are_written_one_by_one_when_the_ring_is_closed() {
     assert_eq!(seed(&memory, 100), Some(0));
 }
 
-/// A copy is written, whose bytes do not change: by the calls' length and by the bytes it is the frames'.
+/// Where the bytes of a write must not change, single writes and those at the same time are made from a copy of the frames.
 #[test]
 fn writes_by_a_copy_are_those_of_the_frames() {
     let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);

@@ -234,6 +234,25 @@ fn a_loop_device_is_at_home_with_its_file() {
 }
 
 #[test]
+fn a_disk_whose_queue_says_so_wants_stable_bytes() {
+    let Some(disk) = Played::new(BYTES, "100%", &["--partscan"]) else {
+        return;
+    };
+    let part = disk.partition(1, 1 << 20, 8 << 20);
+    let name = disk.device.file_name().expect("it has one");
+    let attribute = Path::new("/sys/block").join(name).join("queue/stable_writes");
+    for (told, expected) in [("1", true), ("0", false)] {
+        if let Err(error) = fs::write(&attribute, told) {
+            return crate::skip(format_args!("{}: {error}", attribute.display()));
+        }
+        for path in [&disk.device, &part] {
+            let file = File::open(path).unwrap();
+            assert_eq!(wants_stable_bytes(&file), expected, "{}", path.display());
+        }
+    }
+}
+
+#[test]
 fn disks_without_superblocks_are_not_members() {
     let Some(disk) = Played::new(BYTES, "100%", &[]) else {
         return;

@@ -5,6 +5,7 @@
 //! reaches no other memory, and when a queue is gone nothing is written to its requests' memory any more.
 
 mod arena;
+pub(crate) mod beside;
 mod frame_reads;
 mod ram;
 mod reads;

@@ -5,6 +5,7 @@
 //! kernel has something to do for it.
 
 use super::RingError;
+use super::beside::Begun;
 use super::ring::Ring;
 use homenode_engine::Transfer;
 use io_uring::types::{Fd, Timespec};
@@ -32,6 +33,7 @@ pub(crate) struct Reads<T> {
 struct Read<T> {
     tied: T,
     bytes: usize,
+    _begun: Begun,
     /// The kernel may read it until the read has ended.
     _pieces: Box<[libc::iovec]>,
 }
@@ -107,6 +109,7 @@ impl<T> Reads<T> {
         let read = Read {
             tied,
             bytes,
+            _begun: Begun::here(),
             _pieces: pieces,
         };
         if self.free.pop().is_some() {

@@ -14,15 +14,16 @@
 use super::durable::{Aligned, MemberFile, MemberFileError, identity, wants_stable_bytes};
 use super::table::Table;
 use crate::copy;
-use crate::driver::{Reads, Writes};
+use crate::driver::{Reads, Writes, beside};
 use homenode_engine::cache::Fetch;
 use homenode_engine::{BLOCK_BYTES, Block, Disks, FrameWrite, MemberId};
+use io_uring::opcode;
+use io_uring::types::Fd;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::fs::FileType;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
@@ -172,17 +173,9 @@ impl DiskMember {
     pub(super) fn write(&self, first: u64, from: Frames<'_>) -> io::Result<()> {
         let written = self.check_whole().and_then(|()| match &self.stage {
             None => self.transfer(Operation::Write, first, from),
-            Some(stage) => self.write_staged(&mut stage.lock(), first, &from),
+            Some(stage) => self.transfer(Operation::Write, first, from.staged(&mut stage.lock())),
         });
         self.counted(written)
-    }
-
-    fn write_staged(&self, stage: &mut Aligned, first: u64, from: &Frames<'_>) -> io::Result<()> {
-        let bytes = from.bytes();
-        self.check_within(first, (bytes / BLOCK_BYTES) as u64);
-        copy_pieces(from.pieces(), stage.bytes_mut());
-        let staged = &stage.bytes()[..bytes];
-        self.file.file.write_all_at(staged, first * BLOCK_BYTES as u64)
     }
 
     /// Most writes of [`DiskMember::write_each`].
@@ -251,10 +244,9 @@ impl DiskMember {
     /// Makes all durable that was written before. After a failure it fails for ever.
     pub(super) fn flush(&self) -> io::Result<()> {
         // The kernel asks nothing of a device without a volatile cache.
-        let flush = || rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file.file));
         self.counted(self.flushes.join(|| {
             self.check_whole()?;
-            Ok(flush()?)
+            beside::fdatasync(&self.file.file)
         }))
     }
 
@@ -403,6 +395,20 @@ impl<'a, const MOST: usize> Frames<'a, MOST> {
         }
     }
 
+    /// A copy of all bytes, as one piece.
+    fn staged(&self, stage: &'a mut Aligned) -> Self {
+        let mut pieces = [NONE; MOST];
+        pieces[0] = libc::iovec {
+            iov_base: copy_pieces(self.pieces(), stage.bytes_mut()).cast(),
+            iov_len: self.bytes(),
+        };
+        Self {
+            pieces,
+            left: 0..1,
+            _table: self._table,
+        }
+    }
+
     /// Address and bytes of each piece.
     pub(super) fn addresses(&self) -> Vec<(usize, usize)> {
         let pieces = self.pieces().iter();
@@ -434,8 +440,17 @@ impl<'a, const MOST: usize> Frames<'a, MOST> {
     /// Reads or writes bytes of what is left, from byte `at` of the file on; returns how many.
     fn transfer(&self, operation: Operation, file: &MemberFile, at: u64) -> io::Result<usize> {
         let fd = file.file.as_raw_fd();
-        let count = i32::try_from(self.left.len()).expect("at most MOST");
+        let count = u32::try_from(self.left.len()).expect("at most MOST");
         let pieces = self.pieces().as_ptr();
+        let entry = || match operation {
+            Operation::Read => opcode::Readv::new(Fd(fd), pieces, count).offset(at).build(),
+            Operation::Write => opcode::Writev::new(Fd(fd), pieces, count).offset(at).build(),
+        };
+        // SAFETY: as for the calls below; the list of pieces outlives the call.
+        if let Some(moved) = unsafe { beside::carry_out(entry) } {
+            return moved;
+        }
+        let count = i32::try_from(count).expect("at most MOST");
         let at = i64::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
         let moved = match operation {
             // SAFETY: there are `count` pieces. Each lies in a range that the table answered for: addresses that are a member's, mapped, or reserved

@@ -16,6 +16,7 @@ use super::devdax::Devdax;
 use super::mapping::{HUGE_BYTES, Mapping, PAGE_BYTES};
 use crate::copy::WRITES_BACK;
 use crate::discover::{InUse, use_of_disk};
+use crate::driver::beside;
 use crate::topology::sysfs::Tree;
 use direct::Direct;
 pub(super) use direct::{Aligned, wants_stable_bytes};
@@ -324,7 +325,7 @@ impl MemberFile {
         Ok(end)
     }
 
-    fn read_exact_at(&self, to: &mut [u8], at: u64) -> io::Result<()> {
+    pub(super) fn read_exact_at(&self, to: &mut [u8], at: u64) -> io::Result<()> {
         match (&self.device, &self.direct) {
             (Some(device), _) => device.read_exact_at(&self.file, to, at),
             (None, Some(_)) => direct::read_exact_at(&self.file, to, at),
@@ -749,8 +750,7 @@ impl DurableMember {
             self.mapping.write_back(0, bytes);
             return Ok(());
         }
-        let synced = rustix::fs::fdatasync(&self.file.file);
-        self.told.check(synced.map_err(io::Error::from))
+        self.told.check(beside::fdatasync(&self.file.file))
     }
 }
 

@@ -1,13 +1,17 @@
 //! Requests to disks that files play, and to files.
 
 use super::*;
+use crate::driver::Arena;
 use crate::memory::durable::MemberFileError;
-use crate::memory::played::{Played, file_under};
+use crate::memory::played::{Played, file_under, run};
 use crate::memory::{Health, NodeMemory};
-use homenode_engine::{Memory, MemoryError, NodeId};
+use crate::process::own_thread;
+use homenode_engine::{Memory, MemoryError, NodeId, Transfer};
 use std::fs::{File, OpenOptions};
+use std::io::{PipeReader, PipeWriter, Write};
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 const DISK: MemberId = MemberId(0);
 const FRAMES: MemberId = MemberId(2048);
@@ -319,6 +323,123 @@ fn a_failed_flush_fails_all_later_flushes() {
     disk.flush().unwrap_err();
     disk.write(0, one()).unwrap();
     assert_eq!(disk.errors(), 3);
+}
+
+/// A read that ends when the test writes.
+struct Begun {
+    // Dropped first.
+    reads: Mutex<Reads<Transfer>>,
+    _reader: PipeReader,
+    writer: PipeWriter,
+    _memory: Arc<Arena>,
+}
+
+impl Begun {
+    fn here() -> Self {
+        let (reader, writer) = io::pipe().unwrap();
+        let memory = Arena::new(BLOCK_BYTES as u64, None).unwrap();
+        let transfer = Transfer {
+            descriptor: reader.as_raw_fd(),
+            offset: 0,
+            pieces: vec![(memory.range(0, 1).unwrap().addr(), 1)],
+            alive: Arc::new(()),
+        };
+        let mut reads = Reads::new().unwrap();
+        // SAFETY: the arena stays mapped for longer than the ring, and nobody refers to its bytes.
+        unsafe { reads.begin(transfer, |transfer| transfer) }.unwrap();
+        reads.enter();
+        Self {
+            reads: Mutex::new(reads),
+            _reader: reader,
+            writer,
+            _memory: memory,
+        }
+    }
+
+    /// Whether the read has ended.
+    fn has_ended(&self) -> bool {
+        let mut reads = self.reads.lock();
+        reads.take(|_, is_read| assert!(is_read, "the read has failed"));
+        reads.under_way() == 0
+    }
+}
+
+/// A filesystem in which every write waits.
+struct Frozen<'a>(&'a str);
+
+impl<'a> Frozen<'a> {
+    fn new(place: &'a Path) -> Self {
+        let place = place.to_str().unwrap();
+        run("fsfreeze", &["--freeze", place]);
+        Self(place)
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        run("fsfreeze", &["--unfreeze", self.0]);
+    }
+}
+
+fn wait_until(reached: impl Fn() -> bool, situation: &str) {
+    let start = Instant::now();
+    while !reached() {
+        assert!(start.elapsed() < Duration::from_secs(10), "{situation}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn reads_end_while_their_thread_waits_for_another_disk() {
+    let Some(disk) = Played::new(64 << 20, "64m", &[]) else {
+        return;
+    };
+    let place = disk.mount(&disk.device);
+    let (_directory, path) = file_under(place.0.path(), BYTES);
+    let (_sound, sound) = file_under("/dev/shm".as_ref(), BYTES);
+    let memory = memory(&sound);
+    for has_stage in [false, true] {
+        let hanging = DiskMember::with_stage(open(&path), has_stage);
+        std::thread::scope(|scope| {
+            let (sender, receiver) = mpsc::channel();
+            // Thawed before the thread is waited for.
+            let frozen = Frozen::new(place.0.path());
+            let (hanging, memory) = (&hanging, &memory);
+            let writer = scope.spawn(move || {
+                let (begun, own) = (Arc::new(Begun::here()), own_thread());
+                sender.send((Arc::clone(&begun), own)).unwrap();
+                hanging.write(0, Frames::of(&memory.table, &[frame(7)]))
+            });
+            let (begun, thread) = receiver.recv().unwrap();
+            let stat = format!("/proc/self/task/{thread}/stat");
+            let sleeps = || {
+                let stat = std::fs::read_to_string(&stat).unwrap();
+                stat.contains(") S ") || stat.contains(") D ")
+            };
+            wait_until(sleeps, "the write does not wait for the frozen filesystem");
+            (&begun.writer).write_all(&[1]).unwrap();
+            wait_until(|| begun.has_ended(), "the read of a sound file waits for another one");
+            assert!(!writer.is_finished());
+            drop(frozen);
+            writer.join().unwrap().unwrap();
+        });
+        let mut written = [0; BLOCK_BYTES];
+        let mut expected = written;
+        memory.load(frame(7), 0, &mut expected).unwrap();
+        hanging.file.read_exact_at(&mut written, 0).unwrap();
+        assert_eq!(written, expected);
+    }
+}
+
+/// Requests of a thread with reads under way go through a ring of that thread.
+#[test]
+fn blocks_written_beside_reads_under_way_are_read_back() {
+    let begun = Begun::here();
+    let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);
+    check_against_model(&path);
+    reading_past_the_end_of_a_truncated_file_is_an_error();
+    a_failed_flush_fails_all_later_flushes();
+    assert!(!begun.has_ended());
 }
 
 /// The file by another name, which `path` does not lock.

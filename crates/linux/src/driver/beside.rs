@@ -1,0 +1,93 @@
+//! Requests that block a thread, made so that the kernel goes on to end the reads that the thread has begun for others ([`Reads`](super::Reads)).
+//!
+//! The kernel ends such a read in the thread that began it. A thread that sleeps in preadv(2), pwritev(2) or fdatasync(2) ends none before its disk has
+//! answered; one that sleeps in io_uring_enter(2) does.
+//!
+//! Invariants: when a request has come back the kernel reads and stores nothing of it any more. Cost: one load where no read of the thread is
+//! under way. Else a ring for each such thread, made once, of two entries.
+
+use super::ring::Ring;
+use io_uring::types::{Fd, FsyncFlags};
+use io_uring::{opcode, squeue};
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+thread_local! {
+    /// Reads under way that this thread has begun.
+    static BEGUN: Arc<AtomicUsize> = Arc::default();
+    static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
+}
+
+/// A read under way, counted for the thread that began it.
+#[derive(Debug)]
+pub(super) struct Begun(Arc<AtomicUsize>);
+
+impl Begun {
+    pub(super) fn here() -> Self {
+        let count = BEGUN.with(Arc::clone);
+        // Relaxed: only the thread that counts looks at it, and a read that has just ended costs that thread a slower request.
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Carries out a request and waits for it, if reads of this thread are under way and the kernel makes a ring. Else returns `None`, and nothing was done.
+///
+/// # Safety
+/// All memory that the request names stays mapped until the call is back.
+pub(crate) unsafe fn carry_out(entry: impl FnOnce() -> squeue::Entry) -> Option<io::Result<usize>> {
+    // A thread that ends has no locals any more; it just waits.
+    let has_begun = BEGUN.try_with(|begun| begun.load(Ordering::Relaxed) > 0);
+    if !has_begun.unwrap_or(false) {
+        return None;
+    }
+    let carried_out = RING.try_with(|own| {
+        let mut own = own.borrow_mut();
+        if own.is_none() {
+            *own = Ring::shared(2).ok();
+        }
+        let ring = own.as_mut()?;
+        // SAFETY: the caller promises it until this call is back, and that waits until the kernel has ended the request.
+        if !unsafe { ring.push(&entry()) } {
+            return None;
+        }
+        let mut result = None;
+        while ring.in_flight > 0 {
+            let mut wait = || {
+                ring.wait(1)?;
+                ring.take(|_, told| result = Some(told))
+            };
+            if let Err(error) = wait() {
+                own.take()?.close();
+                return Some(Err(error));
+            }
+        }
+        let told = result.expect("each request completes once");
+        Some(usize::try_from(told).map_err(|_| io::Error::from_raw_os_error(-told)))
+    });
+    carried_out.ok().flatten()
+}
+
+/// fdatasync(2).
+pub(crate) fn fdatasync(file: &File) -> io::Result<()> {
+    let entry = || {
+        opcode::Fsync::new(Fd(file.as_raw_fd()))
+            .flags(FsyncFlags::DATASYNC)
+            .build()
+    };
+    // SAFETY: it names no memory.
+    match unsafe { carry_out(entry) } {
+        Some(done) => done.map(drop),
+        None => Ok(rustix::io::retry_on_intr(|| rustix::fs::fdatasync(file))?),
+    }
+}

@@ -2,7 +2,7 @@
 
 use crate::abi;
 use crate::real::{alias, real};
-use homenode_mapped::{FromMany, Range, ToMany, has, is_other, range, read, write};
+use homenode_mapped::{FromMany, Range, ToMany, has, is_other, range, read, write, written};
 use libc::{iovec, off64_t, size_t, ssize_t};
 use std::ffi::{c_int, c_void};
 
@@ -74,7 +74,7 @@ unsafe extern "C" fn preadv64(fd: c_int, vector: *const iovec, count: c_int, off
 unsafe extern "C" fn pwritev64(fd: c_int, vector: *const iovec, count: c_int, offset: off64_t) -> ssize_t {
     let system = || real!(pwritev64(fd => c_int, vector => *const iovec, count => c_int, offset => off64_t) -> ssize_t);
     let Some((vector, range)) = has(fd).then(|| buffers(vector, count, offset)).flatten() else {
-        return system();
+        return written(fd, system());
     };
     // SAFETY: the caller's.
     unsafe { write(fd, Some(range), &FromMany(vector), system) }
@@ -109,7 +109,8 @@ unsafe extern "C" fn pwritev64v2(
         // SAFETY: the caller's.
         return unsafe { pwritev64(fd, vector, count, offset) };
     }
-    real!(pwritev64v2(fd => c_int, vector => *const iovec, count => c_int, offset => off64_t, flags => c_int) -> ssize_t)
+    let done = real!(pwritev64v2(fd => c_int, vector => *const iovec, count => c_int, offset => off64_t, flags => c_int) -> ssize_t);
+    written(fd, done)
 }
 
 alias! {

@@ -5,7 +5,8 @@
 
 use crate::real::{alias, real};
 use homenode_mapped::{
-    after_fork, forget, forget_all, forget_answers, is_on, of_descriptor, of_path, replaced, stop, stop_appending,
+    after_fork, exchanged, forget, forget_all, forget_answers, is_on, of_descriptor, of_path, replaced, stop,
+    stop_appending, written,
 };
 use libc::{DIR, FILE, mode_t, off64_t};
 use std::ffi::{c_char, c_int, c_long, c_uint};
@@ -96,21 +97,21 @@ reopen_stream! { freopen freopen64 }
 
 /// Functions that close or replace a descriptor.
 macro_rules! replace {
-    ($($name:ident($($argument:ident: $kind:ty),*) = $fd:expr;)*) => {$(
+    ($($name:ident($($argument:ident: $kind:ty),*) = $by:expr;)*) => {$(
         #[doc = concat!(stringify!($name), ": close(2), dup2(2) or a relative of them.")]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-            replaced($fd, $fd, || real!($name($($argument => $kind),*) -> c_int))
+            $by(|| real!($name($($argument => $kind),*) -> c_int))
         }
     )*};
 }
 
 replace! {
-    close(fd: c_int) = fd;
-    __close(fd: c_int) = fd;
-    dup2(from: c_int, to: c_int) = to;
-    __dup2(from: c_int, to: c_int) = to;
-    dup3(from: c_int, to: c_int, flags: c_int) = to;
+    close(fd: c_int) = |call| replaced(fd, fd, call);
+    __close(fd: c_int) = |call| replaced(fd, fd, call);
+    dup2(from: c_int, to: c_int) = |call| exchanged(to, call);
+    __dup2(from: c_int, to: c_int) = |call| exchanged(to, call);
+    dup3(from: c_int, to: c_int, flags: c_int) = |call| exchanged(to, call);
 }
 
 /// Functions that put something else in the place of the standard streams' descriptors.
@@ -344,9 +345,10 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
         libc::SYS_fork => forked(call()),
         // Of memory of its own, and on the caller's stack.
         libc::SYS_clone if fd(a) & libc::CLONE_VM == 0 && b == 0 => forked(call()),
-        libc::SYS_dup3 => replaced(fd(b), fd(b), call),
+        libc::SYS_pwrite64 | libc::SYS_pwritev | libc::SYS_pwritev2 => written(fd(a), call()),
+        libc::SYS_dup3 => exchanged(fd(b), call),
         #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2 => replaced(fd(b), fd(b), call),
+        libc::SYS_dup2 => exchanged(fd(b), call),
         libc::SYS_fcntl if fd(b) == libc::F_SETFL => with_flags(fd(a), c, call),
         _ => call(),
     }

@@ -20,9 +20,6 @@ fn checked(mask: *const libc::sigset_t, place: &mut MaybeUninit<libc::sigset_t>)
 /// sigaction(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    if !is_on() {
-        return real!(sigaction(signal => c_int, new => *const libc::sigaction, old => *mut libc::sigaction) -> c_int);
-    }
     // SAFETY: the caller gives none or one.
     let wanted = unsafe { new.as_ref() };
     if is_ours(signal) {
@@ -35,6 +32,9 @@ unsafe extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: 
             unsafe { old.write(before) };
         }
         return 0;
+    }
+    if !is_on() {
+        return real!(sigaction(signal => c_int, new => *const libc::sigaction, old => *mut libc::sigaction) -> c_int);
     }
     let changed = wanted.map(|wanted| libc::sigaction {
         sa_mask: without_bus(wanted.sa_mask),

@@ -272,6 +272,14 @@ fn writes_beside_dup2_go_to_one_file() {
     assert!(client.end().0 > 500, "writes are copies");
 }
 
+#[test]
+fn reads_after_dup2_are_of_the_new_file() {
+    let Some(mounted) = Mounted::new() else { return };
+    let mut client = Program::start("exchanging", &mounted.path("file"), true);
+    assert_eq!(client.answer(), "done");
+    assert!(client.end().0 > 100, "some reads are copies");
+}
+
 /// The kernel goes on appending, and so do all calls of the program.
 #[test]
 fn files_that_lose_o_append_go_on_appending() {
@@ -426,7 +434,8 @@ fn times_are_exact_to_a_tick_after_own_writes() {
     for round in 0..50 {
         std::thread::sleep(Duration::from_millis(11));
         client.ask("status 1");
-        client.ask("write 100 50 7");
+        // One buffer, and more than are copied.
+        client.ask(["write 99 50 7", "many 100 80 7"][round % 2]);
         let told = client.ask("status 1");
         let mut words = told.split(' ').skip(2).map(|word| word.parse::<i64>().unwrap());
         let told_ns = words.next().unwrap() * 1_000_000_000 + words.next().unwrap();

@@ -43,7 +43,7 @@ pub unsafe fn read(fd: c_int, range: Option<Range>, to: &impl Buffers, system: i
 pub unsafe fn write(fd: c_int, range: Option<Range>, from: &impl Buffers, system: impl FnOnce() -> isize) -> isize {
     let Some((descriptor, range)) = files::find(fd).zip(range) else {
         count(Outcome::Other);
-        return system();
+        return files::written(fd, system());
     };
     let closes = files::closes(fd);
     let before = match threads::enter(descriptor) {
@@ -62,7 +62,11 @@ pub unsafe fn write(fd: c_int, range: Option<Range>, from: &impl Buffers, system
         },
         None => None,
     };
-    after(descriptor, fd, range, before, system(), Mapped::after_write)
+    let done = system();
+    if before.is_none() {
+        files::written(fd, done);
+    }
+    after(descriptor, fd, range, before, done, Mapped::after_write)
 }
 
 /// Returns true if all bytes were copied and the descriptor was closed or replaced meanwhile: its number may be another file's, so no system call can make the copy good. The last close of

@@ -201,7 +201,7 @@ fn learn(descriptor: &Descriptor, before: usize, fd: c_int, offset: u64, patienc
         }
         leave_if_mapped(before);
         // Another file may have the number since.
-        let is_same = pages::look(fd) == found;
+        let (is_same, was_told) = (pages::look(fd) == found, asked.is_ok());
         let file = asked.ok().filter(|_| is_same).and_then(pages::file);
         let mapped = file.as_ref().and_then(|file| Mapped::new(fd, file, offset, patience));
         if let (Some(file), None) = (&file, mapped) {
@@ -209,11 +209,13 @@ fn learn(descriptor: &Descriptor, before: usize, fd: c_int, offset: u64, patienc
         }
         let state = match mapped {
             Some(mapped) => std::ptr::from_ref(mapped).expose_provenance(),
+            // Another thread has unmapped the page of its line meanwhile: the next use maps it.
+            None if is_same && was_told && file.is_none() => USES,
             None if is_same => OTHER,
             None => 0,
         };
         match (descriptor.change(LEARNING, state), mapped) {
-            (true, None) if is_same => statistics::count_left(why),
+            (true, None) if state == OTHER => statistics::count_left(why),
             (true, Some(_)) => {
                 fence(Ordering::SeqCst);
                 if !is_on() {
@@ -275,6 +277,25 @@ pub fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Runs `replace`, which puts another file in the place of a descriptor that is there: it is unknown then.
+pub fn exchanged<R>(fd: c_int, replace: impl FnOnce() -> R) -> R {
+    let result = replaced(fd, fd, replace);
+    // Another thread that made descriptors unknown may have had the file before learned again meanwhile.
+    forget(fd);
+    result
+}
+
+/// Notes a write by the system of which nothing was learned: returns `done`.
+pub fn written<T: PartialOrd + Default>(fd: c_int, done: T) -> T {
+    let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
+    if done > T::default()
+        && let Some(mapped) = descriptor.and_then(Descriptor::mapped)
+    {
+        mapped.note_written_elsewhere();
+    }
+    done
+}
+
 /// Makes a descriptor unknown: it is new, or the flags of its file have changed.
 pub fn forget(fd: c_int) {
     let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
@@ -315,15 +336,22 @@ fn leave(mapped: *mut Mapped) {
 }
 
 pub(crate) fn free_leaving_if_any() {
-    if !LEAVING.load(Ordering::Relaxed).is_null()
-        && let Some(_busy) = Busy::new()
+    while !LEAVING.load(Ordering::Relaxed).is_null()
+        && let Some(busy) = Busy::new()
     {
-        free_leaving();
+        let is_left = free_leaving();
+        drop(busy);
+        // Between this and the next look another thread may have put one there, and found that this one is busy.
+        fence(Ordering::SeqCst);
+        if is_left {
+            break;
+        }
     }
 }
 
-/// Unmaps what nobody copies through. While [`BUSY`] is held.
-fn free_leaving() {
+/// Unmaps what nobody copies through; returns true if something is left. While [`BUSY`] is held.
+fn free_leaving() -> bool {
+    let mut is_left = false;
     let mut next = LEAVING.swap(std::ptr::null_mut(), Ordering::Acquire);
     // After they were taken from their descriptors: who copies through them has noted it by then, and others find that they are gone.
     let is_seen = !next.is_null() && threads::pass_barrier();
@@ -335,9 +363,11 @@ fn free_leaving() {
         if is_seen && !threads::is_used(mapped) {
             mapped.free();
         } else {
+            is_left = true;
             leave(current);
         }
     }
+    is_left
 }
 
 /// [`BUSY`], held until dropped. No handler comes in between: the thread would not come back from one that jumps.

@@ -407,10 +407,15 @@ impl Mapped {
         self.look_again(fd, had, before, is_missed, is_enough)
     }
 
+    /// Notes that the system has carried out a write of which nothing is learned.
+    pub(crate) fn note_written_elsewhere(&self) {
+        attributes::note_written(self.inode.load(Ordering::Relaxed));
+    }
+
     /// Learns from a write that the system has carried out, of `written` bytes. Otherwise as [`Mapped::after_read`].
     pub(crate) fn after_write(&self, fd: c_int, range: Range, before: Before, written: isize) -> Option<u32> {
         let written = u64::try_from(written).ok()?;
-        attributes::note_written(self.inode.load(Ordering::Relaxed));
+        self.note_written_elsewhere();
         if written == 0
             || before.number != self.number.load(Ordering::Relaxed)
             || !self.can_write.load(Ordering::Relaxed)
@@ -465,6 +470,10 @@ impl Mapped {
         }
         self.misses.store(0, Ordering::Relaxed);
         let told = pages::ask(fd, range.offset)?;
+        // The descriptor may be of another file by now, which may have the line that this one had.
+        if !pages::look(fd).is_ok_and(|found| found.inode == self.inode.load(Ordering::Relaxed)) {
+            return None;
+        }
         let own = [&self.page, &self.line_number].map(|own| own.load(Ordering::Relaxed));
         // If not, the process has become another user: what is told is true under that user's line. While nothing is cut, what is known holds.
         let is_own = [told.page, told.line] == own;

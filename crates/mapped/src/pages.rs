@@ -34,7 +34,7 @@ pub(crate) struct File {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
     device: u64,
-    inode: u64,
+    pub(crate) inode: u64,
     can_write: bool,
 }
 

@@ -26,6 +26,7 @@ fn program() {
         "successors" => successors(&path),
         "appending" => appending(&path),
         "replacing" => replacing(&path),
+        "exchanging" => exchanging(&path),
         "allocating" => allocating(&path),
         "locked" => locked(&path),
         "reasons" => reasons(&path),
@@ -534,6 +535,18 @@ fn table(path: &Path, how: &str) {
         });
     });
     use_as(fd, b'a');
+    // Functions of signals agree on the program's action, also when no file is mapped any more.
+    let handler = on_bus_error as *const () as usize;
+    // SAFETY: all zero bits are a sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    (action.sa_sigaction, action.sa_flags) = (handler, libc::SA_SIGINFO);
+    // SAFETY: an action, and room for none.
+    let set = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) };
+    // SAFETY: takes numbers.
+    assert_eq!(
+        (set, unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) }),
+        (0, handler)
+    );
     say("done");
 }
 
@@ -774,6 +787,56 @@ fn replacing(path: &Path) {
             "round {round}: in the old file {is_in_old}, in the new one {is_in_new}"
         );
     }
+    say("done");
+}
+
+/// A descriptor becomes another file's, and back, while one thread reads by it and another makes all descriptors unknown.
+fn exchanging(path: &Path) {
+    static ENDS: AtomicBool = AtomicBool::new(false);
+    let files = [b'x', b'y'].map(|byte| {
+        let path = path.with_extension((byte as char).to_string());
+        std::fs::write(&path, [byte]).unwrap();
+        (byte, open(&path))
+    });
+    let own = files[0].1.try_clone().unwrap();
+    let fd = own.as_raw_fd();
+    (0..50).for_each(|_| assert_eq!(pread(fd, 1, 0), Ok(vec![b'x'])));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ENDS.load(Ordering::Relaxed) {
+                pread(fd, 1, 0).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            let mut limit = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            while !ENDS.load(Ordering::Relaxed) {
+                // SAFETY: there is a limit.
+                let same = unsafe {
+                    (
+                        libc::getrlimit(libc::RLIMIT_CORE, &raw mut limit),
+                        libc::setrlimit(libc::RLIMIT_CORE, &raw const limit),
+                    )
+                };
+                assert_eq!(same, (0, 0));
+            }
+        });
+        let start = std::time::Instant::now();
+        while start.elapsed() < std::time::Duration::from_secs(3) {
+            for (byte, file) in &files {
+                // SAFETY: takes numbers.
+                assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), fd) }, fd);
+                let read = [pread(fd, 1, 0), pread(fd, 1, 0)];
+                if read != [Ok(vec![*byte]), Ok(vec![*byte])] {
+                    ENDS.store(true, Ordering::Relaxed);
+                    panic!("{read:?} of the file of {}", *byte as char);
+                }
+            }
+        }
+        ENDS.store(true, Ordering::Relaxed);
+    });
     say("done");
 }
 

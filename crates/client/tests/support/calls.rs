@@ -39,6 +39,18 @@ pub(crate) fn pwrite(fd: c_int, bytes: &[u8], at: usize) -> Result<usize, i32> {
     usize::try_from(written).map_err(|_| errno())
 }
 
+/// Writes each byte from a buffer of its own.
+fn write_bytes(fd: c_int, bytes: &[u8], at: usize) -> isize {
+    let buffer = |byte: &u8| libc::iovec {
+        iov_base: std::ptr::from_ref(byte).cast_mut().cast(),
+        iov_len: 1,
+    };
+    let buffers: Vec<_> = bytes.iter().map(buffer).collect();
+    let count = buffers.len().try_into().unwrap();
+    // SAFETY: so many buffers, of a byte each.
+    unsafe { libc::pwritev(fd, buffers.as_ptr(), count, at as i64) }
+}
+
 pub(crate) fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
@@ -71,6 +83,7 @@ pub(crate) fn commands(path: &Path) {
                     _ => writev(fd, &bytes, at).to_string(),
                 }
             }
+            "many" => write_bytes(fd, &vec![u8::try_from(number(3)).unwrap(); number(2)], number(1)).to_string(),
             "scatter" => {
                 // Threads with so many reads each, all over the first bytes, in the orders of seeds.
                 let (threads, count, bytes, seed) = (number(1), number(2), number(3), number(4) as u64);

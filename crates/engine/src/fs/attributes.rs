@@ -86,6 +86,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             ctime_ns: Some(set.ctime.unwrap_or(now_ns)),
         });
         self.commit(held, now_ns, changes.as_slice())?;
+        let loses_readers = before.mode & !after.mode & READ_BITS != 0;
+        if let Some(file) = inode.kernel_file()
+            && (loses_readers || (before.uid, before.gid) != (after.uid, after.gid))
+        {
+            file.lines().withdraw();
+        }
         if let Some(file) = inode.kernel_file()
             && (set.atime.is_some() || set.mtime.is_some())
         {
@@ -94,6 +100,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(self.attr(inode))
     }
 }
+
+/// Rights to read in a mode.
+const READ_BITS: u32 = 0o444;
 
 /// Attributes of an inode, with the times that are kept here.
 fn own_attr(inode: &Inode, (size, blocks): (u64, u64)) -> Attr {

@@ -122,6 +122,11 @@ impl FileLines {
         }
     }
 
+    /// Takes all lines away, as a user may have lost the right to read the file. Users with that right get another line when they ask.
+    pub(super) fn withdraw(&self) {
+        self.clear_unless(|| false);
+    }
+
     /// Runs `tell` with the number of a user's line and what it counts, while no bytes go; gives the file a line if it has none.
     fn with_line<R>(&self, user: u32, words: &Arc<UserWords>, tell: impl FnOnce(u32, u64) -> Result<R>) -> Result<R> {
         let _no_cut = self.cutting.lock();

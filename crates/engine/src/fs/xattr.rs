@@ -163,6 +163,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.commit(held, self.now_ns(), changes.as_slice())?;
         match (name, inode.kernel_file()) {
             (POLICY_XATTR, Some(file)) => self.place(inode, file),
+            (ACCESS, Some(file)) => file.lines().withdraw(),
             // The next write takes it away.
             (CAPABILITY, Some(file)) => file.lines().raise_asks(),
             _ => {}

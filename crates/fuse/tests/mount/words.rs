@@ -99,6 +99,11 @@ fn words_change_when_bytes_are_removed_or_attributes_are_shown() {
     let set = || set_xattr(&path, "security.capability", &capability).unwrap();
     assert_eq!(changes(line, set), (false, true));
 
+    // Users that have lost the right to read see no more of the file.
+    let fewer = || fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+    assert!(changes(line, fewer).0);
+    assert_eq!(tell(&path, 0).cuts, look(line).cuts);
+
     // The next file gets the line, when this one is closed.
     let before = look(line);
     drop(file);

@@ -16,7 +16,6 @@ mod record;
 mod revert;
 mod run;
 pub(crate) mod settings;
-mod signals;
 pub(crate) mod table;
 mod target;
 pub(crate) mod words;

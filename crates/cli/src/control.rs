@@ -6,9 +6,12 @@
 
 pub(crate) mod client;
 pub(crate) mod kept;
+mod log;
 pub(crate) mod protocol;
 pub(crate) mod server;
 pub(crate) mod tasks;
+
+pub(crate) use log::{Log, log_path};
 
 use crate::failure::{Cannot, Result, fail};
 use crate::mountinfo::Device;
@@ -62,11 +65,6 @@ pub(crate) fn make_readers_directory() -> io::Result<Option<u32>> {
     chown(READERS, None, Some(group))?;
     fs::set_permissions(READERS, Permissions::from_mode(0o750))?;
     Ok(Some(group))
-}
-
-/// Where the server of `device` writes its log.
-pub(crate) fn log_path(device: Device) -> PathBuf {
-    Path::new(DIRECTORY).join(format!("{device}.log"))
 }
 
 /// The devices that sockets are named for, dead servers' too.

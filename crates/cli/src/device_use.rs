@@ -1,7 +1,7 @@
 //! Who uses a block device.
 
 use crate::holders;
-use crate::mountinfo::{Device, mounts, shown};
+use crate::mountinfo::{Device, MountEntry, mounts, shown};
 use homenode::Claim;
 use rustix::io::Errno;
 use std::fs;
@@ -33,7 +33,7 @@ pub(crate) fn claim(device: &Path, claim: &dyn Fn() -> io::Result<Option<Claim>>
             Err(error) => return Err(Usage::Unknown(format!("opening {}: {error}", device.display()))),
             Ok(claim) => claim,
         };
-        let holders = holders::of_file(device);
+        let holders = holders::of_disk(device);
         if claim.is_some() && holders.is_empty() {
             return Ok(claim);
         }
@@ -66,10 +66,11 @@ fn used_by(device: &Path, holders: &[String]) -> Usage {
     Usage::Known { users, remedy }
 }
 
-/// Where a block device is mounted, of what this process sees.
+/// Where a block device, or a partition of it, is mounted, of what this process sees.
 fn mounted_on(device: &Path) -> Option<String> {
     let number = Device::from(fs::metadata(device).ok()?.rdev());
     let mounts = mounts().ok()?;
-    let mount = mounts.iter().find(|mount| mount.device == number)?;
+    let is_part = |mount: &&MountEntry| mount.device == number || holders::is_on(Path::new(&mount.source), device);
+    let mount = mounts.iter().find(is_part)?;
     Some(shown(&mount.mount_point))
 }

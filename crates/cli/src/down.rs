@@ -1,9 +1,8 @@
 //! `homenode down`: unmounts, and ends the server.
 
-use crate::control::To;
 use crate::control::client::{ConnectError, Connection, RequestError, Unserved, cannot_talk, unexpected, unserved};
-use crate::control::log_path;
 use crate::control::protocol::{Outcome, Request, StatusReport};
+use crate::control::{Log, To, log_path};
 use crate::directory::clear_dead;
 use crate::failure::{Failure, Result, fail};
 use crate::holders;
@@ -57,13 +56,7 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
         None => {}
     }
     // Of a server that was killed.
-    let mut waiting = waiting::of_directory(&args.directory);
-    if !waiting.is_empty()
-        && let Some(files) = files_of_mounted(&args.directory)
-    {
-        // Another pool, or a copy, is mounted where their pool was.
-        waiting.retain(|device| !device.is_beside(&files));
-    }
+    let waiting = waiting::of_directory(&args.directory);
     waiting::end(&waiting, false)?;
     let mut cleared = false;
     let located = clear_dead(&args.directory, "`homenode status` lists the mounts", &mut |notice| {
@@ -95,21 +88,10 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
     }
 }
 
-/// Members' files of the pool whose server answers at a directory.
-fn files_of_mounted(directory: &Path) -> Option<Vec<PathBuf>> {
-    let located = locate(directory).ok()?;
-    if !located.mount.is_homenode() || !located.is_mount_point() {
-        return None;
-    }
-    let report = Connection::open(located.mount.device).ok()?.status().ok()?;
-    let is_file = |member: &&MemberStatus| member.kind != MemberKind::Dram;
-    let members = report.pool.members.iter().filter(is_file);
-    Some(members.map(|member| PathBuf::from(&member.backing)).collect())
-}
-
 fn ask_server(mut connection: Connection, located: &Located, args: &DownArgs) -> Result<()> {
     let lazy = args.lazy;
-    let progress = Progress::new(format!("taking {} down", shown(&located.path)));
+    let what = format!("taking {} down", shown(&located.path));
+    let progress = Progress::of_request(what, "homenode status".to_owned())?;
     let lost = unless_gone(have_it_unmounted(&mut connection, located, args), located)?;
     // A server whose mount was detached from under open files lives on until they are closed.
     if !lazy && !connection.wait_for_end(END_TIMEOUT) {
@@ -126,6 +108,8 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, args: &Down
     if !args.force {
         refuse_loss(&report, located)?;
     }
+    // A server takes its log away when all has ended well.
+    let log = Log::of(located.mount.device);
     let mut attempts = 1;
     loop {
         match connection.request(&Request::Down { lazy }, &mut |_, _| {}) {
@@ -149,9 +133,8 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, args: &Down
             // Its own directory went by another way, this one is what is left: without it, the server ends too.
             Err(RequestError::Refused(refusal)) if refusal.not_mounted => return unmount(located, lazy).map(|()| None),
             Err(RequestError::Refused(refusal)) => fail!("{}", refusal.message),
-            // The server takes its log away when all has ended well.
             Err(RequestError::Broken(_))
-                if report.durable.is_some() && is_gone(located) && log_path(located.mount.device).exists() =>
+                if report.durable.is_some() && is_gone(located) && log.as_ref().is_some_and(Log::is_there) =>
             {
                 return Ok(Some(Failure::new(format!(
                     "{} is unmounted, but its server was killed before it had put the pool away: unsynced data may be lost; `homenode fsck` checks \

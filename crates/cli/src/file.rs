@@ -130,8 +130,8 @@ fn move_file(args: &MoveArgs) -> Result<()> {
     let (path, inode) = regular_file(&args.path)?;
     let (mut connection, _) = Connection::to_server_of(&path, To::Change)?;
     let name = shown(&args.path);
-    let progress = Progress::new(format!("moving {name} to node {}", args.node));
-    progress.on_interrupt(format!("homenode file map {name}"))?;
+    let what = format!("moving {name} to node {}", args.node);
+    let progress = Progress::of_request(what, format!("homenode file map {name}"))?;
     let outcome = connection.request(&Request::FileMove { inode, node: args.node }, &mut |done, total| {
         progress.set(done, total)
     });

@@ -4,7 +4,9 @@
 use crate::failure::plain;
 use crate::mountinfo::{Device, Located, mounts_of};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -20,12 +22,38 @@ pub(crate) fn of(located: &Located) -> Vec<String> {
 
 /// The processes that have this very file open, a block device say, as `name (pid)`.
 pub(crate) fn of_file(path: &Path) -> Vec<String> {
+    some_named(with_open(|file| file == path))
+}
+
+/// Processes and loop devices that have a disk or a partition of it open.
+pub(crate) fn of_disk(disk: &Path) -> Vec<String> {
+    let mut holders = some_named(with_open(|file| is_on(file, disk)));
+    for entry in fs::read_dir("/sys/block").into_iter().flatten().filter_map(Result::ok) {
+        let file = fs::read(entry.path().join("loop/backing_file")).unwrap_or_default();
+        if is_on(Path::new(OsStr::from_bytes(file.trim_ascii_end())), disk) {
+            holders.push(format!("/dev/{}", entry.file_name().to_string_lossy()));
+        }
+    }
+    holders
+}
+
+/// Whether a file is a disk, whose name ends in a digit, or a partition of the disk.
+pub(crate) fn is_on(file: &Path, disk: &Path) -> bool {
+    let rest = file.as_os_str().as_bytes().strip_prefix(disk.as_os_str().as_bytes());
+    rest.is_some_and(|rest| match rest {
+        [] => true,
+        [b'p', number @ ..] => !number.is_empty() && number.iter().all(u8::is_ascii_digit),
+        _ => false,
+    })
+}
+
+fn with_open(is_meant: impl Fn(&Path) -> bool) -> Vec<u32> {
     let has = |pid: &u32| {
         let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
         let mut targets = files.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-        targets.any(|target| target == path)
+        targets.any(|target| is_meant(&target))
     };
-    some_named(processes().into_iter().filter(has).collect())
+    processes().into_iter().filter(has).collect()
 }
 
 /// The processes that keep a file locked by flock(2), as `name (pid)`; those that have it open where the one that locked it has ended.
@@ -127,6 +155,22 @@ fn named(pid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_and_its_partitions_are_on_the_disk() {
+        let is_on = |file: &str| super::is_on(Path::new(file), Path::new("/dev/ublkb1"));
+        assert!(is_on("/dev/ublkb1") && is_on("/dev/ublkb1p1") && is_on("/dev/ublkb1p128"));
+        for other in [
+            "/dev/ublkb",
+            "/dev/ublkb10",
+            "/dev/ublkb10p1",
+            "/dev/ublkb1p",
+            "/dev/ublkb1p1x",
+            "",
+        ] {
+            assert!(!is_on(other), "{other}");
+        }
+    }
 
     #[test]
     fn only_holders_of_locks_on_the_file_are_found() {

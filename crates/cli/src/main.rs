@@ -24,9 +24,9 @@ mod device_use;
 mod directory;
 mod doctor;
 mod down;
+mod end_disk;
 mod failure;
 mod file;
-mod flush_disk;
 mod fsck;
 mod generate;
 mod groups;
@@ -47,6 +47,7 @@ mod run;
 #[path = "../tests/support/says.rs"]
 mod says;
 mod serve;
+mod signals;
 mod simulate;
 mod status;
 mod steer;
@@ -103,7 +104,7 @@ enum Verb {
     #[command(hide = true)]
     AskMount(directory::AskArgs),
     #[command(hide = true)]
-    FlushDisk(flush_disk::Args),
+    EndDisk(end_disk::Args),
 }
 
 /// Show the memory and disks that this machine offers to pools.
@@ -143,7 +144,7 @@ fn main() -> ExitCode {
     logging::start(has_own_terminal(&verb));
     match &verb {
         Verb::Fsck(args) => return fsck::run(args),
-        Verb::FlushDisk(args) => return flush_disk::run(args),
+        Verb::EndDisk(args) => return end_disk::run(args),
         _ => {}
     }
     match run(&verb) {
@@ -192,7 +193,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::Blk(command) => blk::run(command),
         Verb::Simulate(args) => simulate::run(args),
         Verb::Demo(args) => demo::run(args),
-        Verb::Run(_) | Verb::Fsck(_) | Verb::FlushDisk(_) => unreachable!("they return before this match"),
+        Verb::Run(_) | Verb::Fsck(_) | Verb::EndDisk(_) => unreachable!("they return before this match"),
         Verb::Member(MemberCommand::List(args)) => member_list::run(args),
         Verb::Generate(args) => generate::run(args, Cli::command()),
         Verb::AskMount(args) => directory::ask(args),

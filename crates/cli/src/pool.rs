@@ -100,10 +100,11 @@ fn add(args: &AddArgs) -> Result<()> {
                     fail!("a share (%) is for a node's memory: give a file's size in bytes, such as 512M or 1.5G")
                 }
             });
-            let path = durable::to_be_added(path)?;
+            let size = size.transpose()?;
+            let path = durable::to_be_added(path, size, args.force)?;
             let request = Request::PoolAddFile {
                 path: path.clone(),
-                size_bytes: size.transpose()?,
+                size_bytes: size,
                 unwritten: args.unwritten,
                 direct: args.direct,
                 overwrites: args.force,
@@ -116,8 +117,7 @@ fn add(args: &AddArgs) -> Result<()> {
         },
     };
     let (mut connection, _) = Connection::to_server_of(&args.directory, To::Change)?;
-    let progress = Progress::new(format!("adding a member {what}"));
-    progress.on_interrupt(format!("homenode status {}", shown(&args.directory)))?;
+    let progress = progress(format!("adding a member {what}"), &args.directory)?;
     let outcome = connection.request(&request, &mut |_, _| {});
     drop(progress);
     match outcome? {
@@ -126,6 +126,10 @@ fn add(args: &AddArgs) -> Result<()> {
         }
         other => Err(unexpected(&other)),
     }
+}
+
+fn progress(what: String, directory: &Path) -> Result<Progress> {
+    Progress::of_request(what, format!("homenode status {}", shown(directory)))
 }
 
 /// Says what to give for the kind of pool on `directory`, as a mistake in the command line.
@@ -144,9 +148,8 @@ fn missing_arguments(directory: &Path) -> ! {
 
 fn drain(args: &DrainArgs) -> Result<()> {
     let (mut connection, _) = Connection::to_server_of(&args.directory, To::Change)?;
-    let progress = Progress::new(format!("draining member {}", args.member));
+    let progress = progress(format!("draining member {}", args.member), &args.directory)?;
     let request = Request::PoolDrain { member: args.member };
-    progress.on_interrupt(format!("homenode status {}", shown(&args.directory)))?;
     let outcome = connection.request(&request, &mut |done, total| progress.set(done, total));
     drop(progress);
     match outcome? {
@@ -161,7 +164,10 @@ fn drain(args: &DrainArgs) -> Result<()> {
 
 fn remove(args: &RemoveArgs) -> Result<()> {
     let (mut connection, _) = Connection::to_server_of(&args.directory, To::Change)?;
-    match connection.request(&Request::PoolRemove { member: args.member }, &mut |_, _| {})? {
+    let progress = progress(format!("removing member {}", args.member), &args.directory)?;
+    let outcome = connection.request(&Request::PoolRemove { member: args.member }, &mut |_, _| {});
+    drop(progress);
+    match outcome? {
         Outcome::Removed => crate::print_line(&format!("removed member {}", args.member)),
         other => Err(unexpected(&other)),
     }

@@ -33,6 +33,14 @@ impl Progress {
         Self(bar)
     }
 
+    /// Bar of a request to a server. From here on Ctrl-C ends this command with a word about what does not end: the server goes on with what it has
+    /// begun. `look` is the command that tells how far it is. Once the bar has gone, only a second Ctrl-C ends the command.
+    pub(crate) fn of_request(what: impl Into<String>, look: String) -> Result<Self> {
+        let progress = Self::new(what);
+        progress.on_interrupt(look)?;
+        Ok(progress)
+    }
+
     /// A step of a longer run, shown at once: a bar on a terminal, else a line. It has so many parts, or 1 that cannot be counted.
     pub(crate) fn step(what: &str, parts: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(parts as u64), ProgressDrawTarget::stderr());
@@ -63,9 +71,7 @@ impl Progress {
         self.0.set_position(done_bytes);
     }
 
-    /// From here on Ctrl-C ends this command with a word about what does not end: the server goes on with what it has
-    /// begun. `look` is the command that tells how far it is. Once the bar has gone, only a second one ends it.
-    pub(crate) fn on_interrupt(&self, look: String) -> Result<()> {
+    fn on_interrupt(&self, look: String) -> Result<()> {
         let mut signals = Signals::new([SIGINT]).cannot("listen for signals")?;
         let bar = self.0.clone();
         thread::spawn(move || {

@@ -4,14 +4,15 @@
 //! After SIGKILL the mount point is dead, and block devices have ended with errors; the next `up` or `down` clears the mount point,
 //! and the next `up` what is left of the devices. Users of a durable pool's devices wait, unless it has disks: its next `up` takes the devices up.
 
-use crate::control::{self, server::Socket};
+use crate::control::{self, Log, server::Socket};
 use crate::directory;
+use crate::end_disk;
 use crate::failure::{Cannot, Failure, Result, fail};
-use crate::flush_disk;
 use crate::handler::{Exports, Note, PoolHandler};
 use crate::mount_helper;
 use crate::mountinfo::{Device, mounts, shown};
 use crate::pool::{known, leaving};
+use crate::signals;
 use crate::status::size;
 use crate::up::UpArgs;
 use crate::waiting;
@@ -22,12 +23,11 @@ use homenode::{
 };
 use homenode_linux::heap::Heap;
 use homenode_linux::memory::MemberFileError;
-use rustix::fs::Stat;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::SIGXFSZ;
 use signal_hook::iterator::Signals;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
@@ -56,6 +56,8 @@ pub(crate) struct Serving {
     mount: Mounted,
     pool: Pool,
     signals: Signals,
+    log: Log,
+    log_file: File,
 }
 
 /// The mount, shared with the threads that answer commands. Whatever goes wrong here, it is gone when this is.
@@ -90,7 +92,7 @@ impl Serving {
     /// Brings everything up. `notice` takes what a person should know although it is no error.
     pub(crate) fn start(args: &UpArgs, notice: &mut dyn FnMut(&str)) -> Result<Self> {
         // From here on a signal is a message, so that none of them leaves a mount behind.
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).cannot("listen for signals")?;
+        let mut signals = Signals::new(signals::that_end()).cannot("listen for signals")?;
         // A limit on the size of files (ulimit -f) makes writes to members fail, and does not end the server.
         signal_hook::flag::register(SIGXFSZ, Arc::default()).cannot("set an action for SIGXFSZ")?;
         let directory = directory::prepare(&args.directory, notice)?;
@@ -116,7 +118,7 @@ impl Serving {
             ..PoolOptions::default()
         };
         clear_dead_devices(notice);
-        homenode_linux::ublk::flush_by("/proc/self/exe", flush_disk::VERB);
+        homenode_linux::ublk::end_by("/proc/self/exe", end_disk::VERB);
         let note = Note::new(args.pool());
         let pool = match &members {
             Some(members) => {
@@ -180,6 +182,7 @@ impl Serving {
         });
         handler.sample()?;
         let socket = Socket::open(device, handler)?;
+        let (log, log_file) = Log::begin(device)?;
         Ok(Self {
             directory: directory.path.clone(),
             device,
@@ -188,6 +191,8 @@ impl Serving {
             mount,
             pool: kept,
             signals,
+            log,
+            log_file,
         })
     }
 
@@ -223,8 +228,24 @@ impl Serving {
         )
     }
 
-    pub(crate) fn device(&self) -> Device {
-        self.device
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// From here on what is logged, and the text of a panic, goes to the log file.
+    pub(crate) fn leave_the_terminal(&self) -> Result<()> {
+        let what = format!("write the log {}", control::log_path(self.device).display());
+        rustix::stdio::dup2_stderr(&self.log_file).cannot(what)
+    }
+
+    /// Says in the log file that messages go to standard error.
+    pub(crate) fn stay_in_the_terminal(&self) {
+        let process = std::process::id();
+        let line = format!(
+            "process {process} serves in the foreground: its messages are on its standard error, those of a service in the journal\n"
+        );
+        // Who does not find it asks elsewhere.
+        let _ = (&self.log_file).write_all(line.as_bytes());
     }
 
     /// Serves until it is unmounted or told to end by a signal.
@@ -237,6 +258,8 @@ impl Serving {
             mount,
             pool,
             mut signals,
+            log,
+            log_file: _,
         } = self;
         let (events, next) = mpsc::channel();
         let waiting = (events.clone(), Arc::clone(&mount.0));
@@ -299,13 +322,7 @@ impl Serving {
         pool.give_up_files();
         if result.is_ok() {
             tracing::info!("{} is down", shown(&directory));
-            // The log of a server that ended well tells nothing. Another one may have the number by now, and its log.
-            let log = control::log_path(device);
-            let same =
-                |found: Stat| rustix::fs::fstat(rustix::stdio::stderr()).is_ok_and(|own| own.st_ino == found.st_ino);
-            if rustix::fs::stat(&log).is_ok_and(same) {
-                let _ = std::fs::remove_file(log);
-            }
+            log.remove();
         }
         result
     }
@@ -429,14 +446,6 @@ fn is_mounted(device: Device) -> bool {
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
     let started = thread::Builder::new().name(name.into()).spawn(run);
     started.map(drop).cannot("start a thread")
-}
-
-/// From here on what is logged, and the text of a panic, goes to the log file.
-pub(crate) fn leave_the_terminal(device: Device) -> Result<()> {
-    let path = control::log_path(device);
-    let what = format!("write the log {}", path.display());
-    let log = File::create(&path).cannot(&what)?;
-    rustix::stdio::dup2_stderr(&log).cannot(&what)
 }
 
 /// The command that started the server has all it waits for.

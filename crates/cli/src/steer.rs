@@ -163,8 +163,9 @@ fn report(nodes: &[NodeId], watch: &Watch, tree: &Tree) -> String {
     if tree.is_cut() {
         let _ = writeln!(
             text,
-            "there are more files than are looked at: {} at most",
-            tree::FILES_MAX
+            "there are more files than are looked at: {} at most, and {} of each user but root",
+            tree::FILES_MAX,
+            tree::FILES_MAX / tree::SHARE
         );
     }
     let name = |file: u64| {

@@ -6,7 +6,6 @@
 mod mounting;
 
 use crate::argument;
-use crate::control;
 use crate::failure::{Cannot, Failure, Result, fail};
 use crate::mountinfo::shown;
 use crate::pool::known;
@@ -288,6 +287,7 @@ fn has_capability(number: u32) -> bool {
 fn serve_in_foreground(args: &UpArgs) -> Result<()> {
     let mut notice = |notice: &str| complain!("homenode: {notice}");
     let serving = Serving::start(args, &mut notice)?;
+    serving.stay_in_the_terminal();
     serving.take_up_devices(&mut notice);
     for choice in serving.choices() {
         complain!("homenode: {choice}");
@@ -394,7 +394,7 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
     // Not before: an automount lets only the process group of its mount(8) reach the directory. Fails only for the leader of a process group, which
     // a process just started is not.
     let _ = rustix::process::setsid();
-    serve::leave_the_terminal(serving.device())?;
+    serving.leave_the_terminal()?;
     let choices = serving.choices().into_iter().chain([serving.summary()]);
     let mut choices = choices.map(Message::Choice);
     let told = choices.try_for_each(|choice| tell(&choice)).and_then(|()| {
@@ -405,10 +405,10 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
         }
     });
     if let Err(error) = told {
-        let (name, log) = (shown(serving.directory()), control::log_path(serving.device()));
+        let (name, log) = (shown(serving.directory()), serving.log().clone());
         // Unmounts. Nobody knows of the server, so nobody will look for its log.
         drop(serving);
-        let _ = fs::remove_file(log);
+        log.remove();
         fail!("cannot tell the command that started the server for {name}: {error}");
     }
     serve::close_the_pipe()?;

@@ -12,6 +12,7 @@ use crate::control::protocol::{Outcome, Request, VolumeReport};
 use crate::control::{self, To, hint};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{locate, shown};
+use crate::progress::Progress;
 use crate::status;
 use crate::waiting;
 use clap::{Args, Subcommand};
@@ -102,30 +103,25 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<()> {
 }
 
 fn create(args: &CreateArgs) -> Result<()> {
-    let (mut connection, name) = find(&args.volume)?;
-    let request = Request::VolumeCreate {
+    let outcome = change("creating", &args.volume, |name| Request::VolumeCreate {
         name,
         size_bytes: args.size,
         policy: args.policy.to_string(),
-    };
-    let outcome = connection.request(&request, &mut |_, _| {})?;
+    })?;
     tell_size(&args.volume, "created", args.size, outcome)
 }
 
 fn resize(args: &ResizeArgs) -> Result<()> {
-    let (mut connection, name) = find(&args.volume)?;
-    let request = Request::VolumeResize {
+    let outcome = change("resizing", &args.volume, |name| Request::VolumeResize {
         name,
         size_bytes: args.size,
         force: args.force,
-    };
-    let outcome = connection.request(&request, &mut |_, _| {})?;
+    })?;
     tell_size(&args.volume, "resized", args.size, outcome)
 }
 
 fn remove(args: &RemoveArgs) -> Result<()> {
-    let (mut connection, name) = find(&args.volume)?;
-    match connection.request(&Request::VolumeRemove { name }, &mut |_, _| {})? {
+    match change("removing", &args.volume, |name| Request::VolumeRemove { name })? {
         Outcome::VolumeRemoved => crate::print_line(&format!("removed {}", shown(&args.volume))),
         other => Err(unexpected(&other)),
     }
@@ -227,6 +223,18 @@ fn find(volume: &Path) -> Result<(Connection, String)> {
         );
     }
     Ok((connection, name))
+}
+
+/// Has the server of a volume change it.
+fn change(doing: &str, volume: &Path, request: impl FnOnce(String) -> Request) -> Result<Outcome> {
+    let (mut connection, name) = find(volume)?;
+    let (directory, _) = split(volume)?;
+    let (what, look) = (
+        format!("{doing} {}", shown(volume)),
+        format!("homenode volume list {}", shown(directory)),
+    );
+    let _progress = Progress::of_request(what, look)?;
+    Ok(connection.request(&request(name), &mut |_, _| {})?)
 }
 
 /// Length limit for a volume's name.

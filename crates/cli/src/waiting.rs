@@ -1,10 +1,11 @@
 //! Block devices of durable pools whose server was killed: their users wait until it is back, or until somebody ends the device.
 
+use crate::control::client::Connection;
 use crate::device_use::{self, Usage};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{absolute, locate, shown};
-use homenode::{LastingExport, lasting_exports};
-use std::path::Path;
+use homenode::{LastingExport, MemberKind, MemberStatus, lasting_exports};
+use std::path::{Path, PathBuf};
 
 /// All of this machine.
 pub(crate) fn all() -> Vec<LastingExport> {
@@ -20,27 +21,45 @@ pub(crate) fn of_pool(uuid: u128) -> Vec<LastingExport> {
     devices
 }
 
-/// Devices of the pool that was mounted on a directory.
+/// Devices of the pool that was mounted on a directory. Where a server answers for it: of its pool, if that was mounted there.
 pub(crate) fn of_directory(directory: &Path) -> Vec<LastingExport> {
     let mut devices = all();
-    if !devices.is_empty() {
-        let place = place(directory);
-        devices.retain(|device| device.directory() == Some(&*place));
+    if devices.is_empty() {
+        return devices;
+    }
+    let place = place(directory);
+    devices.retain(|device| device.directory() == Some(&*place));
+    if !devices.is_empty()
+        && let Some((uuid, files)) = pool_mounted_on(directory)
+    {
+        devices.retain(|device| device.pool() == uuid && !device.is_beside(&files));
     }
     devices
 }
 
-/// The one that a volume's name, or the device's own path, means.
-pub(crate) fn named(path: &Path) -> Option<LastingExport> {
-    let devices = all();
-    if devices.is_empty() {
+/// Identity and members' files of the pool whose server answers for a directory. A pool of memory has no identity.
+fn pool_mounted_on(directory: &Path) -> Option<(Option<u128>, Vec<PathBuf>)> {
+    let located = locate(directory).ok()?;
+    if !located.mount.is_homenode() || !located.is_mount_point() {
         return None;
     }
-    let (directory, name) = (place(path.parent()?), path.file_name()?.to_str()?);
-    let is_meant = |device: &LastingExport| {
-        device.device() == path || (device.directory(), device.volume()) == (Some(&*directory), Some(name))
-    };
-    devices.into_iter().find(is_meant)
+    let report = Connection::open(located.mount.device).ok()?.status().ok()?;
+    let uuid = report
+        .durable
+        .and_then(|durable| u128::from_str_radix(&durable.uuid, 16).ok());
+    let is_file = |member: &&MemberStatus| member.kind != MemberKind::Dram;
+    let members = report.pool.members.iter().filter(is_file);
+    Some((uuid, members.map(|member| PathBuf::from(&member.backing)).collect()))
+}
+
+/// The one that a volume's name, or the device's own path, means.
+pub(crate) fn named(path: &Path) -> Option<LastingExport> {
+    if let Some(device) = all().into_iter().find(|device| device.device() == path) {
+        return Some(device);
+    }
+    let mut devices = of_directory(path.parent()?).into_iter();
+    let name = path.file_name()?.to_str();
+    devices.find(|device| device.volume().is_some() && device.volume() == name)
 }
 
 /// The directory of a pool, as servers note it: a mount whose server is dead is not asked.

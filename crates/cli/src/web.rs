@@ -7,13 +7,13 @@ use crate::affinity::METRICS_TYPE;
 use crate::failure::{Cannot, Failure, Result, fail};
 use crate::http::{Address, Asked, Page, Pages, Server};
 use crate::live::Watch;
+use crate::signals;
 use clap::Args;
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_SECURITY_POLICY, HeaderValue};
 use parking_lot::Mutex;
 use rustix::rand::{GetRandomFlags, getrandom};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::Read;
@@ -64,7 +64,7 @@ struct OfPools {
 }
 
 pub(crate) fn run(args: &WebArgs) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).cannot("listen for signals")?;
+    let mut signals = Signals::new(signals::that_end()).cannot("listen for signals")?;
     crate::live::check()?;
     if args.listen.is_remote() && args.token_file.is_none() {
         fail!(

@@ -3,6 +3,8 @@
 use rustix::mount::{MountPropagationFlags, mount_change};
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::str;
@@ -18,6 +20,38 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) })
 }
 
+/// User and process at the other end of a unix socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// The user's number.
+    pub user: u32,
+    /// The process's number, which is never 0. `None` for a process outside of this PID namespace.
+    pub process: Option<i32>,
+}
+
+/// Returns who made a connection, or who listened for it.
+///
+/// # Errors
+/// The errno of getsockopt(2).
+pub fn peer_of(socket: &UnixStream) -> io::Result<Peer> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = libc::socklen_t::try_from(size_of_val(&peer)).expect("twelve bytes");
+    // SAFETY: the kernel fills at most `bytes` bytes of a structure that any bits are valid for.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut bytes,
+        )
+    })?;
+    Ok(Peer {
+        user: peer.uid,
+        process: (peer.pid > 0).then_some(peer.pid),
+    })
+}
+
 /// Turns what a system call returns into a result: 0, or the errno.
 pub(crate) fn check(status: impl Into<i64>) -> io::Result<()> {
     if status.into() == 0 {
@@ -25,6 +59,16 @@ pub(crate) fn check(status: impl Into<i64>) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Whether a signal is ignored, as what started this process may have set it.
+#[must_use]
+pub fn is_ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: asks only, into a sigaction.
+    let told = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: all zero bits are one, if the call has not filled it.
+    told == 0 && unsafe { action.assume_init_ref() }.sa_sigaction == libc::SIG_IGN
 }
 
 /// True if this process was started with SIGPIPE ignored, as systemd does with services.
@@ -36,13 +80,8 @@ static WAS_PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 static LOOK: extern "C" fn() = look_at_pipe_signal;
 
 extern "C" fn look_at_pipe_signal() {
-    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: asks only, into a sigaction.
-    let told = unsafe { libc::sigaction(libc::SIGPIPE, std::ptr::null(), action.as_mut_ptr()) };
-    // SAFETY: all zero bits are one, if the call has not filled it.
-    let is_ignored = told == 0 && unsafe { action.assume_init_ref() }.sa_sigaction == libc::SIG_IGN;
     // Relaxed: no other thread is there yet.
-    WAS_PIPE_IGNORED.store(is_ignored, Ordering::Relaxed);
+    WAS_PIPE_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
 }
 
 /// Has a command start with SIGPIPE ignored if this process did: the standard library gives it the default action.

@@ -27,7 +27,7 @@ pub use error::Error;
 pub use lasting::{Lasting, lasting_devices};
 pub use leftover::clear_leftovers;
 pub use record::Origin;
-pub use server::{Server, Setup, claim, flush_by, flush_disk};
+pub use server::{Server, Setup, claim, end_by, end_disk};
 
 use crate::cpu::present_cpus;
 use crate::driver::Arena;
@@ -37,7 +37,7 @@ use homenode_engine::blk::Limits;
 use homenode_engine::{CpuId, NodeId};
 use server::Tenure;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const CONTROL_PATH: &str = "/dev/ublk-control";
@@ -51,8 +51,16 @@ const IO_BYTES_LEAST: u32 = 128 << 10;
 const DEPTH_MAX: u64 = 64;
 const DEPTH_LEAST: u64 = 16;
 
+/// Path of a disk, without its number.
+const DISK: &str = "/dev/ublkb";
+
 fn disk_path(device: u32) -> PathBuf {
-    format!("/dev/ublkb{device}").into()
+    format!("{DISK}{device}").into()
+}
+
+/// The number of a disk.
+fn device_of(disk: &Path) -> Option<u32> {
+    disk.to_str()?.strip_prefix(DISK)?.parse().ok()
 }
 
 fn file_path(device: u32) -> PathBuf {

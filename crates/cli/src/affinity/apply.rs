@@ -7,14 +7,13 @@ use super::plan::text::{cpus, headline, of_file};
 use super::plan::{Decided, json};
 use super::pools::{FileMoved, move_file, moved_text};
 use super::settings::{Settings, SettingsArgs};
-use super::signals;
 use super::table::{Side, aligned};
 use super::words::{name, others, plain, unseen};
 use crate::failure::{Failure, Result, fail};
+use crate::signals;
 use clap::Args;
 use homenode_linux::affinity::act::{Actor, Applied, Live, Outcome};
 use homenode_policy::affinity::{Plan, Snapshot, Stay, Why};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::signal_name;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
@@ -53,7 +52,7 @@ struct Told {
 
 pub(super) fn run(args: &ApplyArgs) -> Result<()> {
     // From here on a signal is a message, so that what stands is told.
-    let signals = signals::listen(&[SIGINT, SIGTERM, SIGHUP])?;
+    let signals = signals::listen(&signals::that_end())?;
     let settings = Settings::read(&args.settings)?;
     let mut actor = args.journal.open().map_err(unopened)?;
     let mut told = Told::default();

@@ -5,7 +5,7 @@ use super::{To, hint, log_path, readers_path, socket_path};
 use crate::directory::{Behind, fate, is_dead, server_behind};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{Device, Located, MountEntry, first_homenode_mount, locate, mounts, shown};
-use homenode_linux::process::Stat;
+use homenode_linux::process::{Stat, peer_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -255,13 +255,12 @@ impl Connection {
 
     /// The server's process; `None` where it is none of this PID namespace.
     pub(crate) fn server(&self) -> Option<Pid> {
-        Some(rustix::net::sockopt::socket_peercred(self.stream.get_ref()).ok()?.pid)
+        Pid::from_raw(peer_of(self.stream.get_ref()).ok()?.process?)
     }
 
     /// The server's user.
     pub(super) fn user(&self) -> io::Result<u32> {
-        let peer = rustix::net::sockopt::socket_peercred(self.stream.get_ref())?;
-        Ok(peer.uid.as_raw())
+        Ok(peer_of(self.stream.get_ref())?.user)
     }
 
     /// Waits until the server's process has ended, and with it gave its memory back, at most `timeout` (not zero).

@@ -4,6 +4,7 @@ use super::protocol::{Outcome, REQUEST_BYTES_MAX, Refusal, Reply, Request};
 use super::{readers_path, socket_path};
 use crate::failure::{Cannot, Result, fail};
 use crate::mountinfo::Device;
+use homenode_linux::process::peer_of;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::any::Any;
@@ -254,7 +255,7 @@ fn listen(path: &Path, readers: Option<u32>) -> io::Result<(UnixListener, u64)> 
 }
 
 fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity>, rights: Rights) {
-    let user = peer_of(&stream).map_or(UNKNOWN, |(user, _)| user);
+    let user = peer_of(&stream).map_or(UNKNOWN, |peer| peer.user);
     let connection = Counted::new(activity, Thing::ConnectionOf(user));
     if let Some(why) = activity.counts.lock().refuse(user, rights) {
         // This thread waits for no client: the buffer of a new socket takes a line, and what it does not take is lost.
@@ -272,12 +273,6 @@ fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity
     if let Err(error) = spawned {
         tracing::warn!("cannot start a thread for a command: {error}");
     }
-}
-
-/// The user and the process at the other end, where the kernel tells them.
-fn peer_of(stream: &UnixStream) -> Option<(u32, i32)> {
-    let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
-    Some((peer.uid.as_raw(), peer.pid.as_raw_nonzero().get()))
 }
 
 /// A stream that is read until a time, however little comes at once.
@@ -338,7 +333,8 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler, rights: Rights
         }
     };
     tracing::debug!("asked: {request:?}");
-    let (user, process) = peer_of(stream).unzip();
+    let peer = peer_of(stream).ok();
+    let (user, process) = (peer.map(|peer| peer.user), peer.and_then(|peer| peer.process));
     let audited = request.changes_something().then(|| format!("{request:?}"));
     if rights == Rights::Reading && !request.is_for_readers() {
         send(

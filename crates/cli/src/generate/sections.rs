@@ -33,7 +33,8 @@ const FILES: [(&str, &str); 11] = [
     (
         "/run/homenode/MAJOR-MINOR.sock, .log",
         "The server's socket, which the other commands talk to, and its log; named by the mount's device number. Both go \
-         when the server ends well; the log of one that was killed stays as .killed.log.",
+         when the server ends well; the log of one that was killed stays as .killed.log, of one that failed at its end as .log, or \
+         as .earlier.log once another mount has the number.",
     ),
     (
         "/run/homenode-read/MAJOR-MINOR.sock",

@@ -269,9 +269,13 @@ fn refuse_reserved(name: &PoolName) -> Result<()> {
     Ok(())
 }
 
-/// The absolute path of a file that is to be a member of a pool that is up, and may not be there yet.
-pub(crate) fn to_be_added(path: &Path) -> Result<String> {
+/// The absolute path of a file that is to be a member of a pool that is up, and may not be there yet. Refuses a `size` that is not the file's, unless
+/// the user insists.
+pub(crate) fn to_be_added(path: &Path, size: Option<u64>, is_forced: bool) -> Result<String> {
     let is_there = is_there(path)?;
+    if let Some(size) = size {
+        check_size(path, size, is_forced)?;
+    }
     let path = match (path.file_name(), path.parent()) {
         (Some(name), Some(parent)) if !is_there => {
             let parent = if parent.as_os_str().is_empty() {

@@ -20,6 +20,10 @@ use std::time::{Duration, Instant};
 pub(super) const FILES_MAX: usize = 1_000_000;
 /// Most bytes of all their names.
 const NAME_BYTES_MAX: usize = 256 << 20;
+/// Part of both that each owner but root gets: one user's files do not keep those of the others from being looked at.
+pub(super) const SHARE: usize = 4;
+/// Most names that a scan meets, for each file that it may look at.
+const NAMES_PER_FILE: usize = 16;
 /// Most directories below each other.
 const DEPTH_MAX: usize = 64;
 /// Time that a scan counts bytes for: one user's files do not keep policies of the others waiting.
@@ -37,7 +41,7 @@ pub(super) struct Tree {
     by_node: Option<BTreeMap<NodeId, u64>>,
     counting: Counting,
     is_cut: bool,
-    name_bytes: usize,
+    files_max: usize,
 }
 
 /// A count of all files' bytes that several scans bring forward: one file alone may take minutes.
@@ -81,7 +85,7 @@ impl Tree {
             by_node: None,
             counting: Counting::default(),
             is_cut: false,
-            name_bytes: 0,
+            files_max: FILES_MAX,
         })
     }
 
@@ -118,8 +122,9 @@ impl Tree {
 
     fn look(&mut self, is_over: &AtomicBool) {
         let before = std::mem::take(&mut self.files);
-        (self.is_cut, self.name_bytes) = (false, 0);
-        let mut looked = 0;
+        self.is_cut = false;
+        let (mut names, mut files, mut bytes) = (0, 0, 0);
+        let mut shares: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
         let mut directories = vec![(PathBuf::from("."), None, 0)];
         while let Some((path, inherited, depth)) = directories.pop() {
             // One that is gone has no files.
@@ -135,8 +140,10 @@ impl Tree {
                 if [&b"."[..], b".."].contains(&name.to_bytes()) {
                     continue;
                 }
-                looked += 1;
-                if is_over.load(Ordering::Relaxed) || looked > FILES_MAX || self.name_bytes > NAME_BYTES_MAX {
+                names += 1;
+                let is_full =
+                    files >= self.files_max || bytes >= NAME_BYTES_MAX || names > self.files_max * NAMES_PER_FILE;
+                if is_over.load(Ordering::Relaxed) || is_full {
                     self.is_cut = true;
                     return;
                 }
@@ -144,7 +151,14 @@ impl Tree {
                     continue;
                 };
                 let below = path.join(OsStr::from_bytes(name.to_bytes()));
-                self.name_bytes += below.as_os_str().len();
+                let share = shares.entry(found.st_uid).or_default();
+                if found.st_uid != 0 && (share.0 >= self.files_max / SHARE || share.1 >= NAME_BYTES_MAX / SHARE) {
+                    self.is_cut = true;
+                    continue;
+                }
+                let name_bytes = below.as_os_str().len();
+                *share = (share.0 + 1, share.1 + name_bytes);
+                (files, bytes) = (files + 1, bytes + name_bytes);
                 match FileType::from_raw_mode(found.st_mode) {
                     FileType::Directory if depth < DEPTH_MAX => directories.push((below, policy, depth + 1)),
                     FileType::RegularFile => {
@@ -263,11 +277,11 @@ mod tests {
     use super::*;
     use std::fs;
     use std::io::{self, Write};
-    use std::os::unix::fs::{FileExt, MetadataExt};
+    use std::os::unix::fs::{FileExt, MetadataExt, chown};
 
     /// Says so past the test harness's capture.
-    fn skip() {
-        let _ = writeln!(io::stderr(), "SKIPPED: this kernel does not tell where a file lies");
+    fn skip(why: &str) {
+        let _ = writeln!(io::stderr(), "SKIPPED: {why}");
     }
 
     fn tree_of(directory: &Path) -> Tree {
@@ -284,12 +298,34 @@ mod tests {
         let mut tree = tree_of(directory.path());
         tree.scan(&AtomicBool::new(false));
         let Some(node) = tree.map(number).and_then(|map| Some(map.first()?.0)) else {
-            return skip();
+            return skip("this kernel does not tell where a file lies");
         };
         assert_eq!(tree.move_to(number, node), Ok(0), "it is there");
         fs::rename(&other, &one).unwrap();
         assert_eq!(tree.map(number), None);
         assert!(tree.move_to(number, node).is_err());
+    }
+
+    #[test]
+    fn many_files_of_one_user_leave_room_for_those_of_others() {
+        if !rustix::process::geteuid().is_root() {
+            return skip("only root gives files away");
+        }
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let make = |name: &str, owner: u32| {
+            let path = directory.path().join(name);
+            fs::write(&path, "content").unwrap();
+            chown(&path, Some(owner), None).unwrap();
+            fs::metadata(path).unwrap().ino()
+        };
+        (0..100).for_each(|nth| _ = make(&nth.to_string(), 65534));
+        let (other, own) = (make("other", 1000), make("own", 0));
+        let mut tree = tree_of(directory.path());
+        tree.files_max = 16;
+        tree.scan(&AtomicBool::new(false));
+        assert!(tree.path(other).is_some() && tree.path(own).is_some());
+        assert_eq!(tree.counts().0, 4 + 2);
+        assert!(tree.is_cut());
     }
 
     #[test]
@@ -309,7 +345,7 @@ mod tests {
             parts += 1;
         }
         if tree.by_node().is_empty() {
-            return skip();
+            return skip("this kernel does not tell where a file lies");
         }
         assert!(parts > 1 && tree.is_counted());
         assert_eq!(tree.by_node().values().sum::<u64>(), bytes);

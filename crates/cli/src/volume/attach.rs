@@ -1,6 +1,6 @@
 //! `homenode volume attach` and `detach`: a volume as a block device of the kernel.
 
-use super::find;
+use super::change;
 use crate::control::client::unexpected;
 use crate::control::protocol::{Outcome, Request};
 use crate::failure::{Result, fail};
@@ -50,8 +50,7 @@ pub(super) fn attach(args: &AttachArgs) -> Result<()> {
             None => fail!("cannot write the trace {}: its path is not UTF-8", shown(&path)),
         },
     };
-    let (mut connection, name) = find(&args.volume)?;
-    match connection.request(&Request::VolumeAttach { name, trace }, &mut |_, _| {})? {
+    match change("attaching", &args.volume, |name| Request::VolumeAttach { name, trace })? {
         Outcome::VolumeAttached { device } => crate::print_line(&device),
         other => Err(unexpected(&other)),
     }
@@ -71,9 +70,8 @@ pub(super) fn detach(args: &DetachArgs) -> Result<()> {
             shown(&args.volume)
         );
     }
-    let (mut connection, name) = find(&args.volume)?;
     let force = args.force;
-    match connection.request(&Request::VolumeDetach { name, force }, &mut |_, _| {})? {
+    match change("detaching", &args.volume, |name| Request::VolumeDetach { name, force })? {
         Outcome::VolumeDetached => crate::print_line(&format!("detached {}", shown(&args.volume))),
         other => Err(unexpected(&other)),
     }

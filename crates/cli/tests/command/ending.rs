@@ -43,6 +43,39 @@ fn in_the_foreground_signals_exit_with_0() {
     }
 }
 
+/// Signals are ignored in programs that nohup(1) starts, or a shell script in the background.
+#[test]
+fn signals_that_are_ignored_from_the_start_do_not_end_the_server() {
+    let (scratch, dir) = need_mounts!("ignored");
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        "trap '' HUP INT; exec \"$@\"",
+        "sh",
+        BINARY,
+        "up",
+        SIZE,
+        "--foreground",
+    ]);
+    let server = shell.arg(&dir).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("it is mounted", || server_pid(&dir).is_some());
+    fs::write(dir.join("file"), "x").unwrap();
+    let pid = Pid::from_child(&server);
+    for sent in [Signal::HUP, Signal::INT] {
+        signal(pid, sent);
+    }
+    // It is told what it is sent in this order.
+    signal(pid, Signal::TERM);
+    let output = server.wait_with_output().unwrap();
+    let said = describe(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("signal 15: taking") && !said.contains("signal 1:"),
+        "{said}"
+    );
+    assert_nothing_mounted(scratch.path());
+}
+
 #[test]
 fn an_early_signal_leaves_no_mount() {
     let (scratch, dir) = need_mounts!("early");

@@ -19,28 +19,41 @@ fn assert_interrupted(output: &Output) {
     assert_eq!(output.status.code(), Some(130), "{said}");
     says(
         &said,
-        &["the server finishes the request if it has begun", "homenode status"],
+        &["the server finishes the request if it has begun", "see `homenode "],
     );
 }
 
 #[test]
-fn a_drain_interrupted_before_its_start_is_dropped() {
-    let (_scratch, dir) = need_mounts!("interrupted");
+fn a_request_interrupted_before_its_start_is_dropped() {
+    let (scratch, dir) = need_mounts!("interrupted");
     succeed(homenode(["up", SIZE, "--node", "0"]).arg(&dir));
     fs::write(dir.join("file"), vec![1; 5_000_000]).unwrap();
     succeed(homenode(["pool", "add", "--node", "0", "--size", "16M"]).arg(&dir));
+    succeed(homenode(["volume", "create", "--size", "1M"]).arg(dir.join("disk")));
     let (server, log) = (server_pid(&dir).unwrap(), log_of(&dir));
-    // So that the drain has not begun when it is interrupted.
-    signal(server, Signal::STOP);
-    let drain = drain(&dir, 0);
-    let pid = Pid::from_child(&drain);
-    wait_until_it_waits(pid);
-    signal(pid, Signal::INT);
-    let output = drain.wait_with_output().unwrap();
-    signal(server, Signal::CONT);
-    assert_interrupted(&output);
-    wait_until_dropped(&log, "PoolDrain");
+    for (arguments, request) in [
+        ("pool drain pool 0", "PoolDrain"),
+        ("pool remove pool 0", "PoolRemove"),
+        ("volume create pool/other --size 1M", "VolumeCreate"),
+        ("volume resize pool/disk --size 2M", "VolumeResize"),
+        ("volume remove pool/disk", "VolumeRemove"),
+    ] {
+        // So that it has not begun when the command is interrupted.
+        signal(server, Signal::STOP);
+        let mut command = homenode(arguments.split(' '));
+        command.current_dir(scratch.path());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        wait_until_it_waits(pid);
+        signal(pid, Signal::INT);
+        let output = child.wait_with_output().unwrap();
+        signal(server, Signal::CONT);
+        assert_interrupted(&output);
+        wait_until_dropped(&log, request);
+    }
     assert_eq!(status(&dir)["members"][0]["state"], "candidate");
+    let volumes = succeed(homenode(["volume", "list"]).arg(&dir));
+    assert!(volumes.contains("1.00 MiB") && !volumes.contains("other"), "{volumes}");
     down(&dir);
 }
 

@@ -1,6 +1,7 @@
 //! Volumes by the command: each verb, and each mistake.
 
 use super::harness::*;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
@@ -261,15 +262,27 @@ fn each_mistake_with_devices_has_its_message() {
 }
 
 #[test]
-fn the_child_that_flushes_a_disk_exits_with_the_errno() {
+fn the_child_that_ends_a_disk_exits_with_the_errno() {
     let scratch = Scratch::new("flush");
     let disk = scratch.path().join("disk");
     fs::write(&disk, "bytes").unwrap();
-    let flush = |disk: &Path| homenode(["flush-disk"]).arg(disk).output().unwrap();
-    assert!(flush(&disk).status.success());
+    let end = |disk: &Path| {
+        homenode(["end-disk"])
+            .arg(disk)
+            .arg(std::process::id().to_string())
+            .output()
+            .unwrap()
+    };
     // It has ended meanwhile.
-    assert!(flush(&scratch.path().join("gone")).status.success());
-    let refused = flush(&disk.join("below"));
-    assert_eq!(refused.status.code(), Some(20), "{}", describe(&refused));
-    assert!(describe(&refused).contains("cannot flush"), "{}", describe(&refused));
+    assert!(end(&scratch.path().join("gone")).status.success());
+    for (disk, errno) in [(disk.join("below"), Errno::NOTDIR), (disk, Errno::INVAL)] {
+        let refused = end(&disk);
+        assert_eq!(
+            refused.status.code(),
+            Some(errno.raw_os_error()),
+            "{}",
+            describe(&refused)
+        );
+        assert!(describe(&refused).contains("cannot end"), "{}", describe(&refused));
+    }
 }

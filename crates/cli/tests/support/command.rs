@@ -5,18 +5,28 @@
 mod says;
 
 pub(crate) use says::says;
+use signal_hook::consts::{SIGHUP, SIGINT};
+use signal_hook::flag;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 use std::{fs, thread};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_homenode");
 
 pub(crate) fn homenode<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
+    // Whatever started the tests may have had them ignore these; a program that a process with an own action starts has the default one.
+    static ACTIONS: Once = Once::new();
+    ACTIONS.call_once(|| {
+        for signal in [SIGINT, SIGHUP] {
+            flag::register_conditional_default(signal, Arc::new(AtomicBool::new(true))).unwrap();
+        }
+    });
     let mut command = Command::new(BINARY);
     command.args(arguments);
     command

@@ -143,7 +143,7 @@ impl Lasting {
             return control.start_recovery(self.device);
         }
         // If this process is killed from here on, nobody tries again.
-        record::remove(self.device);
+        record::remove(self.device, self.mark);
         control.start_recovery(self.device).inspect_err(|_| {
             if let Some(origin) = &self.origin {
                 // Without it the device can be ended by its own name still.
@@ -165,7 +165,7 @@ impl Lasting {
         };
         if self.waits_still(&info)? {
             control.delete(self.device)?;
-            record::remove(self.device);
+            record::remove(self.device, self.mark);
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 
 use super::disk_path;
 use super::error::Error;
+use crate::memory::MemberFile;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -49,12 +50,20 @@ struct Record {
 
 impl Origin {
     /// Whether the members that were noted are all there, and none of them is one of `files`: a pool of these files is a copy of the volume's pool.
+    /// A file that is a member of the pool no more is not there.
     #[must_use]
     pub fn is_beside(&self, files: &[PathBuf]) -> bool {
+        let superblock = |path: &Path| MemberFile::look(path).and_then(|file| file.superblock());
+        self.is_beside_those(files, |path| {
+            superblock(path).is_ok_and(|found| found.uuid == self.pool)
+        })
+    }
+
+    fn is_beside_those(&self, files: &[PathBuf], is_member: impl Fn(&Path) -> bool) -> bool {
         let identity = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
         let own: Vec<_> = files.iter().filter_map(|path| identity(path)).collect();
-        let is_elsewhere = |path: &String| identity(Path::new(path)).is_some_and(|noted| !own.contains(&noted));
-        !self.members.is_empty() && self.members.iter().all(is_elsewhere)
+        let is_elsewhere = |path: &Path| identity(path).is_some_and(|noted| !own.contains(&noted)) && is_member(path);
+        !self.members.is_empty() && self.members.iter().map(Path::new).all(is_elsewhere)
     }
 }
 
@@ -72,9 +81,16 @@ pub(super) fn put(device: u32, mark: u64, origin: &Origin) -> Result<(), Error> 
     })
 }
 
-/// Removes the record of a device. One that stays counts for no other device.
-pub(super) fn remove(device: u32) {
-    let _ = fs::remove_file(path_in(Path::new(DIRECTORY), device));
+/// Removes the record of the device with this mark. One that stays counts for no other device.
+pub(super) fn remove(device: u32, mark: u64) {
+    remove_from(Path::new(DIRECTORY), device, mark);
+}
+
+fn remove_from(directory: &Path, device: u32, mark: u64) {
+    // The number may be another server's by now.
+    if read(directory, device, mark).is_some() {
+        let _ = fs::remove_file(path_in(directory, device));
+    }
 }
 
 fn path_in(directory: &Path, device: u32) -> PathBuf {
@@ -142,7 +158,15 @@ mod tests {
             ..origin
         };
         write(&directory, 3, 1, &moved).unwrap();
-        assert_eq!(read(&directory, 3, 1), Some(moved));
+        assert_eq!(read(&directory, 3, 1), Some(moved.clone()));
+        remove_from(&directory, 3, u64::MAX);
+        assert_eq!(
+            read(&directory, 3, 1),
+            Some(moved),
+            "of the device that has the number now"
+        );
+        remove_from(&directory, 3, 1);
+        assert_eq!(read(&directory, 3, 1), None);
         fs::write(path_in(&directory, 3), "{").unwrap();
         assert_eq!(read(&directory, 3, 1), None, "damaged");
         let entries = fs::read_dir(&directory).unwrap().count();
@@ -165,16 +189,29 @@ mod tests {
             members: names.iter().map(|name| path(name).display().to_string()).collect(),
         };
         let (origin, copies) = (noted(&["m0", "m1"]), [path("copy0"), path("copy1")]);
-        assert!(origin.is_beside(&copies));
-        assert!(!origin.is_beside(&[path("m0"), path("m1")]), "the pool itself");
-        assert!(!origin.is_beside(&[path("m0"), path("copy1")]), "one member is a copy");
-        assert!(!noted(&[]).is_beside(&copies), "an older server noted none");
+        let is_beside = |origin: &Origin, files: &[PathBuf]| origin.is_beside_those(files, |_| true);
+        assert!(is_beside(&origin, &copies));
+        assert!(!is_beside(&origin, &[path("m0"), path("m1")]), "the pool itself");
+        assert!(
+            !is_beside(&origin, &[path("m0"), path("copy1")]),
+            "one member is a copy"
+        );
+        assert!(!is_beside(&noted(&[]), &copies), "an older server noted none");
+        assert!(
+            !origin.is_beside(&copies),
+            "the files hold no member of a pool any more"
+        );
+        let is_left = |member: &Path| !member.ends_with("m0");
+        assert!(
+            !origin.is_beside_those(&copies, is_left),
+            "one member was removed from the pool"
+        );
         fs::rename(path("m1"), path("moved")).unwrap();
-        assert!(!origin.is_beside(&[path("m0"), path("moved")]), "a member was moved");
-        assert!(!origin.is_beside(&copies), "a member is gone");
+        assert!(!is_beside(&origin, &[path("m0"), path("moved")]), "a member was moved");
+        assert!(!is_beside(&origin, &copies), "a member is gone");
         fs::rename(path("copy1"), path("m1")).unwrap();
         assert!(
-            !origin.is_beside(&[path("copy0"), path("m1")]),
+            !is_beside(&origin, &[path("copy0"), path("m1")]),
             "a copy took a member's place"
         );
     }

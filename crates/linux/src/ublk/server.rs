@@ -4,13 +4,14 @@ use super::bell::{self, Bell, Ear, RingAtEnd};
 use super::control::{Control, failed};
 use super::error::Error;
 use super::queue::{Parts, Queue, stay};
-use super::{Added, disk_path, file_path, record};
+use super::{Added, device_of, disk_path, file_path, record};
 use crate::driver::Arena;
 use crate::process::serve_writes;
 use homenode_engine::CpuId;
 use homenode_engine::blk::trace::Recorder;
 use homenode_engine::blk::{Device, DriverQueue};
 use parking_lot::Mutex;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
@@ -26,11 +27,13 @@ use std::time::{Duration, Instant};
 /// Time that the kernel, or the manager of /dev, gets to make the device's files.
 const FILE_TIMEOUT: Duration = Duration::from_secs(5);
 const FILE_PAUSE: Duration = Duration::from_millis(10);
-/// Time between two looks whether a disk is flushed.
-const FLUSH_PAUSE: Duration = Duration::from_millis(10);
+/// Time between two looks whether a disk has ended.
+const END_PAUSE: Duration = Duration::from_millis(10);
+/// Time for the program that ends a disk to tell its result once the disk has ended.
+const RESULT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A program, and its first argument: see [`flush_by`].
-static FLUSHER: OnceLock<(&str, &str)> = OnceLock::new();
+/// A program, and its first argument: see [`end_by`].
+static ENDER: OnceLock<(&str, &str)> = OnceLock::new();
 
 /// Parts that a device is served with.
 #[derive(Debug)]
@@ -245,13 +248,9 @@ impl Server {
 
     fn end(&mut self) -> Result<(), Error> {
         self.is_over = true;
-        let flushed = match self.is_lasting && !self.has_ended() {
-            true => self.flush(),
-            false => Ok(()),
-        };
         let stopped = match self.has_ended() {
             true => Ok(()),
-            false => self.control.stop(self.device),
+            false => self.end_disk(),
         };
         self.bell.ring();
         let joined = self.join();
@@ -263,19 +262,19 @@ impl Server {
             Err(error) => Err(failed("describe", self.device)(error)),
         };
         if self.is_lasting && deleted.is_ok() && self.tenure.is_last() {
-            record::remove(self.device);
+            record::remove(self.device, self.tenure.mark);
         }
-        joined.and(flushed).and(stopped).and(deleted)
+        joined.and(stopped).and(deleted)
     }
 
-    /// Has the kernel write what it keeps of the disk, and of a filesystem on it. Of other disks it does that when they are stopped; what it
-    /// writes to a lasting one fails then. A queue that ends meanwhile tells its error itself.
-    fn flush(&self) -> Result<(), Error> {
-        let child = FLUSHER.get().and_then(|(program, verb)| {
+    /// Has the kernel write what it keeps of the disk, and of a filesystem on it, and end the disk. A queue that ends meanwhile tells its error itself.
+    fn end_disk(&self) -> Result<(), Error> {
+        let child = ENDER.get().and_then(|(program, verb)| {
             let mut command = Command::new(program);
             command
                 .arg(verb)
                 .arg(&self.disk)
+                .arg(std::process::id().to_string())
                 .stdin(Stdio::null())
                 .stdout(Stdio::null());
             // Signals to this process's group are not for it.
@@ -283,9 +282,17 @@ impl Server {
         });
         let flushed = match child {
             Some(child) => wait_until(child, || self.has_ended()),
-            None => flush_disk(&self.disk),
+            // The kernel writes it when other disks are stopped; what it writes to a lasting one fails then.
+            None if self.is_lasting => flush_disk(&self.disk),
+            None => Ok(()),
         };
-        flushed.map_err(failed("write what the kernel keeps of", self.device))
+        let flushed = flushed.map_err(failed("write what the kernel keeps of", self.device));
+        // There was no such program, or it has failed.
+        let stopped = match self.has_ended() {
+            true => Ok(()),
+            false => self.control.stop(self.device),
+        };
+        flushed.and(stopped)
     }
 
     fn join(&mut self) -> Result<(), Error> {
@@ -347,18 +354,45 @@ impl<Q: DriverQueue> Shared<Q> {
     }
 }
 
-/// Lets `program`, with `verb` and a disk's path as arguments, call [`flush_disk`] where a lasting device ends. A thread of this process that
+/// Lets `program`, with `verb`, a disk's path and this process's number as arguments, call [`end_disk`] where a device ends. A thread of this process that
 /// waits for the kernel to write waits for other threads of this process: killed then, the process would keep all of its files open for ever.
-/// Where no such program can be started, this process flushes by itself. Only the first call counts.
-pub fn flush_by(program: &'static str, verb: &'static str) {
-    let _ = FLUSHER.set((program, verb));
+/// Where no such program can be started, this process ends the disk by itself. Only the first call counts.
+pub fn end_by(program: &'static str, verb: &'static str) {
+    let _ = ENDER.set((program, verb));
+}
+
+/// Has the kernel write what it keeps of a disk, and of a filesystem on it, and end the disk, unless it has ended, or is another server's by now. This
+/// process ends with `server`, its parent: a disk whose server was killed is the next server's.
+///
+/// # Errors
+/// The errno of a write: the disk has ended all the same. Or of the driver.
+pub fn end_disk(disk: &Path, server: u32) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let is_orphan = || getppid().is_none_or(|parent| parent.as_raw_nonzero().get().cast_unsigned() != server);
+    if is_orphan() {
+        return Ok(());
+    }
+    let flushed = flush_disk(disk);
+    if !disk.exists() {
+        return flushed;
+    }
+    let errno = |error: Error| io::Error::from_raw_os_error(error.errno());
+    let device = device_of(disk).ok_or(io::Error::from_raw_os_error(libc::EINVAL))?;
+    let control = Control::open().map_err(errno)?;
+    let stopped = match control.info(device) {
+        Ok(info) if u32::try_from(info.server) == Ok(server) => control.stop(device).map_err(errno),
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
+        Err(error) => Err(error),
+    };
+    flushed.and(stopped)
 }
 
 /// Has the kernel write what it keeps of a disk, if that is there, and of a filesystem on it.
 ///
 /// # Errors
 /// The errno of a write, or of opening the disk.
-pub fn flush_disk(disk: &Path) -> io::Result<()> {
+fn flush_disk(disk: &Path) -> io::Result<()> {
     /// `BLKFLSBUF` of linux/fs.h.
     const FLUSH_BUFFERS: libc::Ioctl = 0x1261;
     let disk = match File::open(disk) {
@@ -372,9 +406,10 @@ pub fn flush_disk(disk: &Path) -> io::Result<()> {
     disk.sync_all()
 }
 
-/// Waits until a program ends, or `is_over`: the program is left to itself then. Its exit code is an errno.
+/// Waits until a program ends, and a while longer than until `is_over`. Its exit code is an errno.
 fn wait_until(mut child: Child, is_over: impl Fn() -> bool) -> io::Result<()> {
-    while !is_over() {
+    let mut over = None;
+    loop {
         if let Some(status) = child.try_wait()? {
             return match status.code() {
                 Some(0) => Ok(()),
@@ -382,11 +417,15 @@ fn wait_until(mut child: Child, is_over: impl Fn() -> bool) -> io::Result<()> {
                 None => Err(io::Error::other(format!("the program that does it ended: {status}"))),
             };
         }
-        thread::sleep(FLUSH_PAUSE);
+        if is_over() && over.get_or_insert_with(Instant::now).elapsed() > RESULT_TIMEOUT {
+            break;
+        }
+        thread::sleep(END_PAUSE);
     }
-    // It may wait for the end of the device.
+    // It may wait for the end of the device, whose number another one may have afterwards.
+    child.kill()?;
     let reap = move || drop(child.wait());
-    thread::Builder::new().name("flusher".to_owned()).spawn(reap).map(drop)
+    thread::Builder::new().name("ender".to_owned()).spawn(reap).map(drop)
 }
 
 /// Opens a disk for this use alone: as long as the file is there nobody mounts it. `None` when somebody has it so, by a

@@ -104,7 +104,19 @@ fn down_reports_a_server_that_is_killed_while_it_puts_the_pool_away() {
     const ATTEMPTS: usize = 10;
     need_mounts!();
     let lost = Lost::new("put-away");
-    let is_told = || {
+    // As a service's, the second server has no terminal of its own to leave.
+    let bring_up = |in_foreground: bool| {
+        if !in_foreground {
+            lost.pools.run("up tank mount");
+            return None;
+        }
+        let mut command = lost.pools.homenode("up tank mount --foreground");
+        let server = command.stderr(Stdio::null()).spawn().unwrap();
+        wait_until("it is up", || server_pid(&lost.mount).is_some());
+        Some(server)
+    };
+    let is_told = |in_foreground: bool| {
+        let child = bring_up(in_foreground);
         fs::write(lost.mount.join("file"), vec![1; 16 << 20]).unwrap();
         let server = server_pid(&lost.mount).unwrap();
         let mut command = lost.pools.homenode("down mount");
@@ -115,12 +127,17 @@ fn down_reports_a_server_that_is_killed_while_it_puts_the_pool_away() {
         let errors = String::from_utf8(told.stderr).unwrap();
         let is_told = errors.contains("killed before it had put the pool away");
         assert_eq!(told.status.code(), Some(i32::from(is_told)), "{errors}");
-        lost.pools.run("up tank mount");
+        child.map(|mut child| child.wait().unwrap());
         is_told
     };
-    // A server that has put the pool away is not there to be killed.
-    assert!((0..ATTEMPTS).any(|_| is_told()), "no server was killed in time");
     down(&lost.mount);
+    for in_foreground in [false, true] {
+        // A server that has put the pool away is not there to be killed.
+        assert!(
+            (0..ATTEMPTS).any(|_| is_told(in_foreground)),
+            "no server was killed in time"
+        );
+    }
     down(&lost.below);
 }
 
@@ -140,6 +157,34 @@ fn down_does_not_end_a_pool_whose_file_has_no_name() {
     says(&forgot, &["forgot the name tank", "needs the files"]);
 }
 
+/// The kernel tells the server the process number 0 for commands, which are root's all the same.
+#[test]
+fn a_pool_of_a_server_in_another_pid_namespace_is_taken_down() {
+    let (pools, mount) = need_pools!("elsewhere");
+    pools.run("pool create tank a --size 32M");
+    let mut command = Command::new("unshare");
+    command.args([
+        "--pid",
+        "--fork",
+        "--kill-child",
+        BINARY,
+        "up",
+        "tank",
+        "mount",
+        "--foreground",
+    ]);
+    command
+        .env("HOMENODE_POOLS", pools.path("known"))
+        .current_dir(pools.0.path());
+    let mut server = command.stderr(Stdio::null()).spawn().unwrap();
+    wait_until("it is mounted", || mounts_below(&mount).len() == 1);
+    let member = status(&mount)["members"][0].clone();
+    assert_eq!(member["backing"].as_str(), pools.path("a").to_str());
+    pools.run("down mount");
+    assert!(server.wait().unwrap().success());
+    assert_nothing_mounted(pools.0.path());
+}
+
 #[test]
 fn sizes_that_do_not_fit_are_refused() {
     need_mounts!();
@@ -148,6 +193,13 @@ fn sizes_that_do_not_fit_are_refused() {
     let told = fail(1, &mut pools.homenode("pool create tank a --size 64M"));
     assert!(told.contains("has 32 MiB, where --size asks for 64 MiB"), "{told}");
     pools.run("pool create tank a --size 32M");
+    let mount = pools.0.dir("mount");
+    pools.run("up tank mount");
+    fs::File::create(pools.path("b")).unwrap().set_len(32 << 20).unwrap();
+    let told = fail(1, &mut pools.homenode("pool add mount b --size 64M"));
+    assert!(told.contains("has 32 MiB, where --size asks for 64 MiB"), "{told}");
+    pools.run("pool add mount b --size 32M");
+    down(&mount);
 }
 
 #[test]

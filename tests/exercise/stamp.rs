@@ -1,13 +1,14 @@
 //! Writers, truncators and hole punchers at work on one file while other files take and give back blocks. Every byte carries
-//! the stamp of its file and place, so a byte of another file, of another place or of an earlier life is known when it is read.
+//! the stamp of its file, place and write, so a byte of another file, of another place or of an earlier write is known when it is read.
 
 use crate::mount;
 use crate::stage::{Stage, edit, open, pwrite, read_at};
 use crate::tool;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, ftruncate};
 use rustix::io::Errno;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
@@ -16,7 +17,7 @@ const WRITERS: u64 = 2;
 const DURATION: Duration = Duration::from_secs(8);
 const FILE: u32 = 0xF11E;
 
-/// What 16 bytes of this file and block may be, besides zeros. The round changes with every write.
+/// What 16 bytes of this file and block may be, besides zeros. The round rises with every write of a writer, from 1 on.
 fn stamp(file: u32, block: u64, round: u32) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..4].copy_from_slice(&file.to_le_bytes());
@@ -25,15 +26,18 @@ fn stamp(file: u32, block: u64, round: u32) -> [u8; 16] {
     bytes
 }
 
-/// Panics at a stamp that does not belong there. A block may be zero in part and of several rounds while somebody writes it.
-fn check(bytes: &[u8], file: u32, first_block: u64) {
+/// Panics at a stamp that does not belong there, or is of a round before the [least](Scene::least) one of its block. A block may be zero in part and of
+/// several rounds while somebody writes it.
+fn check(bytes: &[u8], first_block: u64, least: &[u32]) {
     for (index, found) in bytes.chunks_exact(16).enumerate() {
-        let block = first_block + (index * 16 / BLOCK) as u64;
-        let expected = stamp(file, block, 0);
-        let zero = found == [0; 16];
+        let nth = index * 16 / BLOCK;
+        let (block, least) = (first_block + nth as u64, least[nth]);
+        let round = u32::from_le_bytes(found[12..].try_into().unwrap());
+        let is_own = found[..12] == stamp(FILE, block, 0)[..12] && 2 * round >= least;
         assert!(
-            zero || found[..12] == expected[..12],
-            "block {block} of file {file:x} holds {found:x?}"
+            found == [0; 16] || is_own,
+            "block {block} holds {found:x?}, where rounds before {} are gone",
+            least.div_ceil(2)
         );
     }
 }
@@ -51,9 +55,28 @@ struct Scene<'a> {
     stage: &'a Stage,
     done: AtomicBool,
     checked_bytes: AtomicU64,
+    /// Twice the least round, by block, that a read may still find: that of the last write that returned. One more once the block was cut off after that.
+    least: Vec<AtomicU32>,
 }
 
 impl Scene<'_> {
+    fn least(&self, blocks: Range<u64>) -> Vec<u32> {
+        let [start, end] = [blocks.start, blocks.end].map(|block| usize::try_from(block.min(BLOCKS)).unwrap());
+        self.least[start..end]
+            .iter()
+            .map(|least| least.load(Ordering::SeqCst))
+            .collect()
+    }
+
+    /// Runs `cut`, which takes whole blocks away.
+    fn without(&self, blocks: Range<u64>, cut: impl FnOnce()) {
+        let before = self.least(blocks.clone());
+        cut();
+        let all = self.least.iter().skip(usize::try_from(blocks.start).unwrap());
+        all.zip(before)
+            .for_each(|(least, before)| _ = least.fetch_max(before | 1, Ordering::SeqCst));
+    }
+
     fn goes_on(&self) -> bool {
         !self.done.load(Ordering::Relaxed)
     }
@@ -71,7 +94,7 @@ impl Scene<'_> {
     fn write(&self, writer: u64, mut random: fastrand::Rng) {
         let files = [self.file(false), self.file(true)];
         let mut buffer = Vec::new();
-        for round in 0.. {
+        for round in 1.. {
             if !self.goes_on() {
                 break;
             }
@@ -81,7 +104,15 @@ impl Scene<'_> {
             fill(&mut buffer, FILE, first, blocks, round);
             let file = &files[usize::from(random.bool())];
             match pwrite(file, &buffer, first * BLOCK as u64) {
-                Ok(_) | Err(Errno::NOSPC) => {}
+                Ok(bytes) => {
+                    let written = self
+                        .least
+                        .iter()
+                        .skip(usize::try_from(first).unwrap())
+                        .take(bytes / BLOCK);
+                    written.for_each(|least| _ = least.fetch_max(2 * round, Ordering::SeqCst));
+                }
+                Err(Errno::NOSPC) => {}
                 Err(error) => panic!("write: {error}"),
             }
         }
@@ -91,8 +122,9 @@ impl Scene<'_> {
         let files = [self.file(false), self.file(true)];
         while self.goes_on() {
             let (first, blocks) = (random.u64(..BLOCKS), random.usize(1..=64));
+            let least = self.least(first..first + blocks as u64);
             let bytes = read_at(&files[usize::from(random.bool())], first * BLOCK as u64, blocks * BLOCK);
-            check(&bytes, FILE, first);
+            check(&bytes, first, &least);
             self.checked_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         }
     }
@@ -107,7 +139,10 @@ impl Scene<'_> {
                 continue;
             }
             // Whole stamps stay whole: lengths are multiples of 16.
-            ftruncate(&file, random.u64(..=BLOCKS * BLOCK as u64 / 16) * 16).unwrap();
+            let length = random.u64(..=BLOCKS * BLOCK as u64 / 16) * 16;
+            self.without(length.div_ceil(BLOCK as u64)..BLOCKS, || {
+                ftruncate(&file, length).unwrap()
+            });
             std::thread::sleep(Duration::from_millis(random.u64(..10)));
         }
     }
@@ -117,7 +152,9 @@ impl Scene<'_> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         while self.goes_on() {
             let (start, length) = (random.u64(..BLOCKS * 256) * 16, random.u64(1..30_000) * 16);
-            fallocate(&file, hole, start, length).unwrap();
+            let blocks =
+                start.div_ceil(BLOCK as u64)..((start + length) / BLOCK as u64).max(start.div_ceil(BLOCK as u64));
+            self.without(blocks, || fallocate(&file, hole, start, length).unwrap());
             std::thread::sleep(Duration::from_millis(random.u64(..5)));
         }
     }
@@ -155,6 +192,7 @@ fn reads_return_no_foreign_or_stale_byte() {
         stage: &stage,
         done: AtomicBool::new(false),
         checked_bytes: AtomicU64::new(0),
+        least: (0..BLOCKS).map(|_| AtomicU32::new(0)).collect(),
     };
     std::thread::scope(|scope| {
         let scene = &scene;
@@ -183,7 +221,7 @@ fn reads_return_no_foreign_or_stale_byte() {
     );
     let (cached, direct) = (scene.file(false), scene.file(true));
     let all = read_at(&cached, 0, usize::try_from(BLOCKS).unwrap() * BLOCK);
-    check(&all, FILE, 0);
+    check(&all, 0, &scene.least(0..BLOCKS));
     assert!(
         read_at(&direct, 0, all.len()) == all,
         "at rest, the cache and the file differ"

@@ -131,7 +131,7 @@ fn the_file_size_limit_of_the_process_applies() {
 }
 
 #[test]
-fn readers_see_whole_lengths_while_a_file_is_cut_and_grown() {
+fn readers_see_written_bytes_or_zeros_while_a_file_is_cut_and_grown() {
     let stage = stage!();
     let path = stage.file("f", []);
     let fd = edit(&path);

@@ -12,6 +12,7 @@ mod namespace;
 use crate::arguments::Common;
 use crate::cpus;
 use crate::error::Error;
+use crate::mount::can_mount;
 use crate::mount::served::{Served, Variant};
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Report, Row, Table};
@@ -44,9 +45,13 @@ pub(crate) fn run(common: &Common) -> Result<(), Error> {
     // Before anything else has used the heap.
     let footprint = footprint::measure(footprint_files)?;
     // Everything that starts threads or processes comes before the pinning, which they would inherit.
-    let mount = Served::start(Variant::Auto, MOUNT_BYTES, None)
-        .map_err(|error| required::skip(format_args!("a mount: {error}")))
-        .ok();
+    let mount = match Served::start(Variant::Auto, MOUNT_BYTES, None) {
+        Err(error) if can_mount().is_err() => {
+            required::skip(format_args!("a mount: {error}"));
+            None
+        }
+        mount => Some(mount?),
+    };
     let mut contestants: Vec<Box<dyn Namespace>> = vec![Box::new(Library::new(files)?)];
     let has_tmpfs = match private_tmpfs::mount(Pages::Default, 1 << 30) {
         Ok(root) => {

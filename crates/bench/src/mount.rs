@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
 }
 
 /// Whether this process may mount anything, and FUSE in particular. If not, why.
-fn can_mount() -> Result<(), String> {
+pub(crate) fn can_mount() -> Result<(), String> {
     private_tmpfs::mount(Pages::Default, 1 << 20).map_err(|error| error.to_string())?;
     let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
     device.map(drop).map_err(|error| format!("/dev/fuse: {error}"))

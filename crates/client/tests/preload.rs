@@ -158,12 +158,16 @@ fn threads_and_children_that_leave_something_get_system_calls() {
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 100_000]).unwrap();
     fs::write(mounted.path("file.other"), vec![b'b'; 10_000]).unwrap();
-    let tables = ["unshare", "close_range", "unshare's number", "close_range's number"].map(|how| (how, 10));
-    for (part, fast) in [("namespaces", 0), ("children", 9000)].into_iter().chain(tables) {
+    // Of the first 50 calls alone.
+    let tables = ["unshare", "close_range", "unshare's number", "close_range's number"].map(|how| (how, 10..=50));
+    for (part, fast) in [("namespaces", 0..=0), ("children", 9000..=u64::MAX)]
+        .into_iter()
+        .chain(tables)
+    {
         let mut client = Program::start(part, &path, true);
         assert_eq!(client.answer(), "done", "{part}");
         let copies = client.end().0;
-        assert!(copies >= fast, "{part}: {copies} copies");
+        assert!(fast.contains(&copies), "{part}: {copies} copies");
     }
 }
 
@@ -197,7 +201,7 @@ fn threads_that_end_within_calls_end_alone() {
     fs::write(&path, vec![b'a'; 100_000]).unwrap();
     let mut client = Program::of(Command::new(mounted.build("ends")).arg(&path), true);
     assert_eq!(client.answer(), "done");
-    client.end();
+    assert!(client.end().0 > 0, "some calls are copies");
 }
 
 #[test]
@@ -207,7 +211,7 @@ fn concurrent_closes_and_forks_harm_no_reader() {
     fs::write(&path, vec![b'a'; 1 << 20]).unwrap();
     let mut client = Program::start("threads", &path, true);
     assert_eq!(client.answer(), "done");
-    client.end();
+    assert!(client.end().0 > 0, "some calls are copies");
 }
 
 #[test]

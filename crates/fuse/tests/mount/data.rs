@@ -58,7 +58,7 @@ fn long_maps_leave_a_reader_for_others() {
     map();
     let alone = start.elapsed();
     let stop = AtomicBool::new(false);
-    let longest = std::thread::scope(|scope| {
+    let most = std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -72,13 +72,14 @@ fn long_maps_leave_a_reader_for_others() {
             assert!(!mounted.path(&format!("none {number}")).exists());
             start.elapsed()
         };
-        let longest = (0..40).map(look).max();
+        let mut took: Vec<_> = (0..40).map(look).collect();
         stop.store(true, Ordering::Relaxed);
-        longest.unwrap()
+        took.sort_unstable();
+        took[took.len() * 9 / 10]
     });
     assert!(
-        longest < alone,
-        "a map takes {alone:?}, and another call {longest:?} beside some"
+        most < alone,
+        "a map takes {alone:?}, and nine of ten other calls up to {most:?} beside some"
     );
     drop(file);
     mounted.finish();

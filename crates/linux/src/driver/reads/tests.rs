@@ -120,11 +120,11 @@ fn waiting_for_the_bell_uses_no_cpu_time() {
     let mut slow = Slow::new();
     slow.begin();
     let (_, mut writer) = slow.pipes.pop().unwrap();
+    let (start, before) = (Instant::now(), thread_cpu_time());
     let write = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(200));
         writer.write_all(&[9; BYTES]).unwrap();
     });
-    let (start, before) = (Instant::now(), thread_cpu_time());
     assert!(slow.rings(Duration::from_secs(10)));
     assert!(start.elapsed() >= Duration::from_millis(150));
     assert!(thread_cpu_time() - before < Duration::from_millis(20));

@@ -73,6 +73,7 @@ fn serve(shows_bell: bool) -> (usize, Duration) {
     let mut ring = single_issuer(4, |_| {}).unwrap();
     core.submit(Request::read(0, 512, 0)).unwrap();
     core.submit(Request::read(4096, 512, 4096)).unwrap();
+    let start = Instant::now();
     let ringer = std::thread::spawn(move || {
         for _ in 0..2 {
             std::thread::sleep(SLOW);
@@ -80,7 +81,7 @@ fn serve(shows_bell: bool) -> (usize, Duration) {
         }
     });
     let (mut ended, mut turns, mut listens) = (0, 0, false);
-    let (start, before) = (Instant::now(), thread_cpu_time());
+    let before = thread_cpu_time();
     loop {
         let now = u64::try_from(start.elapsed().as_nanos()).unwrap();
         core.run(now, |completion| {

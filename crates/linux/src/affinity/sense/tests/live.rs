@@ -41,19 +41,33 @@ impl Busy {
     }
 }
 
+/// Whether the build's directory, in which [`Busy`] writes, is on a disk.
+fn is_on_disk() -> bool {
+    const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
+    let executable = std::env::current_exe().unwrap();
+    !IN_MEMORY.contains(&rustix::fs::statfs(executable.parent().unwrap()).unwrap().f_type)
+}
+
 #[test]
 fn a_thread_that_writes_is_seen() {
     let topology = topology::read(&topology::Source::Live).unwrap();
     let mut sensor = Sensor::new(Path::new("/"), Box::new(Vec::new)).unwrap();
     let busy = Busy::start();
-    thread::sleep(Duration::from_millis(200));
-    let sensed = sensor.sense(&topology).unwrap();
-    busy.stop();
-    let snapshot = sensed.snapshot;
     let mine = |thread: &&homenode_policy::affinity::Thread| {
         thread.id.process == std::process::id() && thread.name == "busy (1)"
     };
-    let thread = snapshot.threads.iter().find(mine).unwrap();
+    let bytes = |thread: &homenode_policy::affinity::Thread| thread.disk.iter().map(|disk| disk.bytes).sum::<u64>();
+    let is_on_disk = is_on_disk();
+    // On a machine that is busy with other things, the thread may not come to run, or to write, in a period.
+    let seen = (0..50).find_map(|_| {
+        thread::sleep(Duration::from_millis(200));
+        let snapshot = sensor.sense(&topology).unwrap().snapshot;
+        let thread = snapshot.threads.iter().find(mine)?.clone();
+        let is_seen = thread.cpu_ns > 0 && (bytes(&thread) >= 65_536 || !is_on_disk);
+        is_seen.then_some((snapshot, thread))
+    });
+    busy.stop();
+    let (snapshot, thread) = seen.expect("the thread is seen, with the bytes that it writes");
     assert!(
         thread.cpu_ns > 0 && thread.cpu_ns <= 2 * snapshot.period_ns,
         "{thread:?}"
@@ -63,11 +77,8 @@ fn a_thread_that_writes_is_seen() {
         "{thread:?}"
     );
     assert!(snapshot.online.contains(&thread.cpu));
-    let written: u64 = thread.disk.iter().map(|disk| disk.bytes).sum();
-    if written == 0 {
+    if !is_on_disk {
         crate::skip("bytes of a disk: the build's directory is in memory");
-    } else {
-        assert!(written >= 65_536, "{thread:?}");
     }
     assert!(snapshot.period_ns >= 150_000_000, "{}", snapshot.period_ns);
     assert!(snapshot.threads.is_sorted_by_key(|thread| thread.id));

@@ -274,10 +274,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             Request::FSync(_) | Request::FSyncDir(_) if self.service.passthrough.is_some() => Err(Errno(libc::ENOSYS)),
             Request::FSync(_) | Request::FSyncDir(_) => self.sync(),
             Request::SyncFs => Ok(self.fs().sync_all(self.slot)?),
-            Request::Release(input) => {
-                self.release(&input);
-                Ok(())
-            }
+            Request::Release(input) => self.release(&input),
             Request::ReleaseDir(_) | Request::Destroy => Ok(()),
             // The kernel checks permissions itself; there is nothing to flush or to interrupt; nobody offered the rest.
             Request::OpenDir(_)

@@ -104,6 +104,9 @@ impl Body {
     }
 }
 
+/// Rights to write that users other than the owner have. An access list's mask is the group's.
+const OTHERS_WRITE: u32 = 0o022;
+
 impl Inode {
     /// An inode without a name, an owner and permissions: they come with the first change.
     pub(super) fn new(ino: Ino, kind: u32, rdev: u32, body: Body, now_ns: i64) -> Self {
@@ -165,13 +168,14 @@ impl Inode {
         self.uid.load(Ordering::Relaxed)
     }
 
-    /// Who `user` is to the inode. A user who is not known is its owner; but anybody where root is. Volumes are reached by root alone.
+    /// Who `user` is to the inode. A user who is not known, as when stores to a mapping are written back, is its owner; but anybody where root is and others
+    /// may write. Volumes are reached by root alone.
     pub(super) fn asker(&self, user: Option<u32>) -> Asker {
         match (user, self.uid()) {
             _ if self.is_volume() => Asker::Root,
             (Some(ROOT), _) => Asker::Root,
             (Some(user), owner) if user != owner => Asker::Other,
-            (None, ROOT) => Asker::Other,
+            (None, ROOT) if self.mode() & OTHERS_WRITE != 0 => Asker::Other,
             _ => Asker::Owner,
         }
     }

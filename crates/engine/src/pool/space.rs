@@ -37,7 +37,14 @@ impl<M: Memory> Pool<M> {
             None => match self.refill(grants, asking, want) {
                 Ok(run) => run,
                 Err(NoSpace) if reserved => {
-                    let (first, got) = self.allocate_near(asking, want, want).ok_or(NoSpace)?;
+                    let find = || self.allocate_near(asking, want, want);
+                    // Alone: members change while they are looked at one after the other, and one may be about to stay.
+                    let find_alone = || {
+                        let _alone = self.seeking.write();
+                        self.empty_grants();
+                        find()
+                    };
+                    let (first, got) = find().or_else(find_alone).ok_or(NoSpace)?;
                     self.reserved.fetch_sub(got, Ordering::Relaxed);
                     self.count_spill(cpu, asking, first, got);
                     return Ok(Taken::new(self, (first, got), reserved));

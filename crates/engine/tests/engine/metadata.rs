@@ -215,7 +215,8 @@ fn users_writing_to_roots_files_leave_half_of_the_metadata() {
     let fs = limited();
     add_member(&fs, NodeId(0), 16 * RUN);
     let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
-    let open_to_all = fs.create(&root, b"open to all", file_of(0)).expect("the pool has room");
+    let open_to_all = fs.create(&root, b"open to all", regular(0o666));
+    let open_to_all = open_to_all.expect("the pool has room");
     let by = |user: Option<u32>| asking_as(&caller, user);
     let write = |asking: &Asking<'_>, number: u64| {
         let block = number * 0x9e37_79b9_7f4b % (1 << 50);
@@ -242,6 +243,42 @@ fn users_writing_to_roots_files_leave_half_of_the_metadata() {
         .expect("a user has his own half");
     write(&by(Some(0)), number).expect("root may take all metadata memory");
     set(0).expect("root may take all metadata memory");
+    fs.check_invariants();
+}
+
+/// When stores to a mapping are written back, the user who made them is not known.
+#[test]
+fn stores_to_mappings_of_roots_files_are_kept_beside_a_user_who_takes_half_of_the_metadata() {
+    let fs = limited();
+    add_member(&fs, NodeId(0), 16 * RUN);
+    let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
+    let make = |name: &[u8], mode| fs.create(&root, name, regular(mode)).expect("the pool has room");
+    let (private, shared, reserved) = (
+        make(b"private", 0o600),
+        make(b"shared", 0o660),
+        make(b"reserved", 0o666),
+    );
+    let by_root = asking_as(&caller, Some(0));
+    fs.fallocate(&by_root, &reserved, fallocate_mode::KEEP_SIZE, 0, 4 * RUN * BLOCK)
+        .expect("the pool has room");
+    fill_with_xattrs(&fs, &root, USER);
+    let value = [7; 60 << 10];
+    for name in (b'a'..=b'z').map(|letter| [&b"user."[..], &[letter]].concat()) {
+        fs.set_xattr_as(0, &private, &name, &value, XattrMode::Create, false)
+            .expect("root may take all metadata memory");
+        if 2 * fs.metadata_bytes().0 > LIMIT {
+            break;
+        }
+    }
+    let stores = asking_as(&caller, None);
+    let write = |file, block| fs.write(&stores, file, block * BLOCK, b"x", false);
+    assert_eq!(
+        write(&shared, 100),
+        Err(Error::NoMetadata),
+        "a user of the group may have stored"
+    );
+    write(&private, 100).expect("root alone can have stored");
+    write(&reserved, 100).expect("room was promised");
     fs.check_invariants();
 }
 

@@ -3,7 +3,7 @@
 //! The handle that the kernel keeps (`fh`) is the access of the open, so that RELEASE needs no table. A handle that was
 //! never given releases nothing.
 
-use super::{Call, Errno};
+use super::{Call, Errno, FREED_BLOCKS, Origin};
 use crate::host::Host;
 use crate::wire::flags::opened;
 use crate::wire::{OpenIn, OpenOut, ReleaseIn, Reply};
@@ -82,16 +82,32 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         })?)
     }
 
-    /// RELEASE may come after FORGET, by the other way: the open itself has kept the inode.
-    pub(super) fn release(&self, input: &ReleaseIn) {
+    /// RELEASE may come after FORGET, by the other way: the open itself has kept the inode. A large file goes by steps then, where no other thread can free
+    /// it: nobody else reaches it any more.
+    ///
+    /// # Errors
+    /// There is another step to do.
+    pub(super) fn release(&self, input: &ReleaseIn) -> Result<(), Errno> {
         let access = match input.fh {
             READS => Access::Read,
             WRITES => Access::Write,
-            _ => return,
+            _ => return Ok(()),
         };
-        if let Ok(inode) = self.inode() {
-            self.fs().release_telling(&inode, access, || self.note_end(&inode));
+        let Ok(inode) = self.inode() else { return Ok(()) };
+        let fs = self.fs();
+        let is_alone = matches!(self.origin, Origin::Ring { .. }) && !fs.is_durable();
+        if is_alone
+            && fs
+                .blocks_going(&inode, 0, 1)
+                .is_some_and(|blocks| blocks > FREED_BLOCKS)
+        {
+            let stepped = self.in_steps(|done| Ok(fs.truncate_step(&inode, 0, done)?));
+            if self.later.get().is_some() {
+                return stepped;
+            }
         }
+        fs.release_telling(&inode, access, || self.note_end(&inode));
+        Ok(())
     }
 
     /// Cached pages are always right, so they are kept. Without FOPEN_DIRECT_IO an O_DIRECT write holds the inode's lock

@@ -481,9 +481,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let mut got = 0;
         let result = file.map.reserve(&self.nodes, taker, blocks.clone(), &mut got);
         if self.is_durable() {
-            // Placed blocks were told when they were placed.
-            let mut changes = self.extents_in(&closed, file, &[], blocks);
-            changes.retain(is_reserved);
+            // Placed blocks, which may be many, were told when they were placed.
+            let mut changes = Vec::new();
+            self.each_extent(&closed, file, &blocks, |extent| {
+                changes.extend(Some(extent).filter(is_reserved));
+            });
             if !changes.is_empty() {
                 self.tell_data(closed.ino, file, &changes);
             }

@@ -1,6 +1,6 @@
 //! A snapshot of everything for the log, written while others go on.
 //!
-//! Each object is written under its own lock, and a large file in parts, so the snapshot is of no single moment; what was appended to the log since it
+//! Each object is written under its own lock, and a large file or directory in parts, so the snapshot is of no single moment; what was appended to the log since it
 //! began is played over it, and each change is a put of a whole value. It takes the old log's place when all of that is durable (rule R7).
 
 use super::block_file::{BlockFile, Merged};
@@ -12,6 +12,9 @@ use crate::log::{Change, Journal, Record};
 use crate::{Clock, Memory, MemoryError};
 use homenode_shared::Slot;
 use std::sync::atomic::Ordering;
+
+/// Most names that are copied while a directory is locked.
+const NAMES_MAX: usize = 1024;
 
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Fs::write_snapshot`] where there is room for one.
@@ -73,18 +76,29 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(())
     }
 
-    /// Shows the names of a directory.
+    /// Shows the names of a directory. Others change some between some names and the next, as for [blocks](Fs::each_block): an append may wait for a disk.
     fn each_name(&self, dir: &Inode, append: &mut dyn FnMut(&mut dyn Iterator<Item = Record<'_>>)) {
         let Ok(directory) = dir.directory() else { return };
-        let entries = directory.entries.read();
-        let mut names = entries.from(0).map(|(entry, _)| {
-            Record::Change(Change::Name {
-                dir: dir.ino,
-                name: &entry.name,
-                ino: entry.inode.ino,
-            })
-        });
-        append(&mut names);
+        let (mut next, mut names) = (0, Vec::new());
+        loop {
+            let entries = directory.entries.read();
+            names.extend(entries.from(next).take(NAMES_MAX).map(|(entry, behind)| {
+                next = behind;
+                (entry.name.clone(), entry.inode.ino)
+            }));
+            drop(entries);
+            append(&mut names.iter().map(|(name, ino)| {
+                Record::Change(Change::Name {
+                    dir: dir.ino,
+                    name,
+                    ino: *ino,
+                })
+            }));
+            if names.len() < NAMES_MAX {
+                return;
+            }
+            names.clear();
+        }
     }
 
     /// Shows an inode's attributes, extended attributes, target, blocks, size and times.

@@ -45,6 +45,17 @@ fn change(fs: &TestFs, caller: &Caller, inode: &Inode, random: &mut fastrand::Rn
     assert!(matches!(changed, Ok(()) | Err(Error::Invalid)), "{changed:?}");
 }
 
+/// Writes one snapshot after the other until it is over.
+fn compacting(fs: &Arc<TestFs>, is_over: &Arc<AtomicBool>) -> Job {
+    let (fs, is_over) = (Arc::clone(fs), Arc::clone(is_over));
+    Box::new(move || {
+        let slot = fs.slots().claim().expect("slots are free");
+        while !is_over.load(Ordering::Relaxed) {
+            assert_eq!(fs.compact(&slot), Ok(()));
+        }
+    })
+}
+
 #[test]
 fn a_file_that_changes_during_snapshots_is_whole_after_a_power_cut() {
     let fs = Arc::new(durable_on(FRAMES, 1, POOL_BLOCKS));
@@ -66,16 +77,7 @@ fn a_file_that_changes_during_snapshots_is_whole_after_a_power_cut() {
             is_over.store(true, Ordering::Relaxed);
         })
     };
-    let compacting: Job = {
-        let (fs, is_over) = (Arc::clone(&fs), Arc::clone(&is_over));
-        Box::new(move || {
-            let slot = fs.slots().claim().expect("slots are free");
-            while !is_over.load(Ordering::Relaxed) {
-                assert_eq!(fs.compact(&slot), Ok(()));
-            }
-        })
-    };
-    run_all(vec![changing, compacting]);
+    run_all(vec![changing, compacting(&fs, &is_over)]);
     let slot = fs.slots().claim().expect("slots are free");
     assert_eq!(fs.sync_all(&slot), Ok(()));
     let before = [&file, &other].map(|inode| bytes(&fs, inode));
@@ -85,4 +87,45 @@ fn a_file_that_changes_during_snapshots_is_whole_after_a_power_cut() {
         let inode = opened.lookup(&opened.root(), name.as_bytes()).expect("it is durable");
         assert!(bytes(&opened, &inode) == before, "{name} has other bytes");
     }
+}
+
+/// A name that is there all the time is in each snapshot; others are as the last change left them.
+#[test]
+fn a_directory_that_changes_during_snapshots_keeps_its_names_after_a_power_cut() {
+    /// Several times as many as a snapshot shows with the directory locked.
+    const NAMES: u64 = 5000;
+    let fs = Arc::new(durable_on(FRAMES, 1, POOL_BLOCKS));
+    let name = |nth: u64| format!("name {nth}");
+    for nth in 0..NAMES {
+        new_file(&fs, &name(nth));
+    }
+    let is_over = Arc::new(AtomicBool::new(false));
+    let changing: Job = {
+        let (fs, is_over) = (Arc::clone(&fs), Arc::clone(&is_over));
+        Box::new(move || {
+            let (root, mut random) = (fs.root(), fastrand::Rng::with_seed(7));
+            for _ in 0..4 * CHANGES {
+                // Those with even numbers stay.
+                let nth = random.u64(..NAMES / 2) * 2 + 1;
+                match fs.unlink(&root, name(nth).as_bytes()) {
+                    Ok(_) => {}
+                    Err(Error::NotFound) => drop(new_file(&fs, &name(nth))),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        })
+    };
+    run_all(vec![changing, compacting(&fs, &is_over)]);
+    let slot = fs.slots().claim().expect("slots are free");
+    assert_eq!(fs.sync_all(&slot), Ok(()));
+    let names = |fs: &TestFs| {
+        let is_there = |nth: &u64| fs.lookup(&fs.root(), name(*nth).as_bytes()).is_ok();
+        (0..NAMES).filter(is_there).collect::<Vec<u64>>()
+    };
+    let before = names(&fs);
+    assert!(before.len() as u64 > NAMES / 2);
+    let opened = after_power_cut(&fs, FRAMES, 1, POOL_BLOCKS);
+    opened.check_invariants();
+    assert!(names(&opened) == before, "other names are there");
 }

@@ -271,3 +271,34 @@ fn a_trace_tells_what_was_written_and_given_back() {
     assert!(said.contains("reads and writes"), "{said}");
     down(&dir);
 }
+
+/// The kernel passes files through for root of the machine alone.
+#[test]
+fn root_of_a_user_namespace_gets_a_mount_that_works() {
+    let (scratch, dir) = need_mounts!("namespace");
+    let inside = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args([
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-ec",
+            script,
+            "sh",
+            BINARY,
+            SIZE,
+        ]);
+        command.arg(&dir).output().unwrap()
+    };
+    if !inside("mount -t tmpfs none /dev/shm").status.success() {
+        return skipped("this machine lets nobody make user namespaces");
+    }
+    let script =
+        r#"mount -t tmpfs none /run; "$1" up "$2" "$3" 2>&1; echo it works >"$3/file"; cat "$3/file"; "$1" down "$3""#;
+    let output = inside(script);
+    let said = describe(&output);
+    assert!(output.status.success(), "{said}");
+    says(&said, &["data pool", "user namespace", "it works"]);
+    assert_nothing_mounted(scratch.path());
+}

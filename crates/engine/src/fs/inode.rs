@@ -180,6 +180,12 @@ impl Inode {
         }
     }
 
+    /// Whether its blocks are a count of what was promised and not written, which may take long.
+    #[must_use]
+    pub fn has_promises(&self) -> bool {
+        self.kernel_file().is_some_and(|file| !file.is_promised_nothing())
+    }
+
     /// Its attributes, with its state locked.
     pub(super) fn attributes(&self, state: &State) -> Attributes {
         Attributes {

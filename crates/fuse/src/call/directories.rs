@@ -24,7 +24,13 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
                 return Err(Full);
             }
             let own = matches!(entry.name, b"." | b"..");
-            let found = if own { None } else { self.found_entry(entry.inode).ok() };
+            // Attributes that take a count are for those who ask for them.
+            let is_alone = own || entry.inode.has_promises();
+            let found = if is_alone {
+                None
+            } else {
+                self.found_entry(entry.inode).ok()
+            };
             let name_only = || EntryOut {
                 attr: AttrRecord {
                     ino: entry.inode.ino().0,

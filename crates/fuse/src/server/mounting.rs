@@ -165,6 +165,8 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
                 .to_owned()
         } else if has_store {
             return Ok(chosen(Data::Kernel, CHOSEN_KERNEL));
+        } else if !is_in_first_user_namespace() {
+            "the kernel passes reads and writes through for root of the machine alone, and this process is in a user namespace".to_owned()
         } else if self.fs.has_pool_files() {
             "the pool has files already, and the storage of a file's bytes never changes".to_owned()
         } else {
@@ -351,6 +353,12 @@ fn start_queues<M: Memory, C: Clock, H: Host>(
         let source = io::Error::other("a ring's thread panicked");
         Err(Error::Serve { source })
     }
+}
+
+/// Whether this process is in the machine's first user namespace, in which each user has its own number. True where that cannot be told.
+fn is_in_first_user_namespace() -> bool {
+    const ALL_USERS: [&str; 3] = ["0", "0", "4294967295"];
+    fs::read_to_string("/proc/self/uid_map").map_or(true, |map| map.split_ascii_whitespace().eq(ALL_USERS))
 }
 
 /// Starts a thread that serves. What it owns is dropped before it is counted off: when nobody serves any more, the

@@ -30,6 +30,8 @@ const NO_MEMORY_PAUSE: Duration = Duration::from_millis(1);
 const ASTRAY_PAUSE: Duration = Duration::from_millis(1);
 /// A read-ahead of so much is worth a CPU of its own.
 const LONG_BYTES: u32 = 128 << 10;
+/// Other users do not wait for another request of a user who had the thread for so long.
+const LONG_TIME: Duration = Duration::from_micros(500);
 /// After so many in a row the thread leaves its CPU.
 const LONG_READS: u32 = 3;
 
@@ -236,7 +238,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             while !was_long && !self.ready.is_empty() {
                 let next = self.ready.remove(0);
                 // Whoever waits for so much does not wait for the rest.
-                was_long = self.serve(next) >= LONG_BYTES;
+                was_long = self.serve(next);
                 if was_long || next.done > 0 {
                     self.long.note(next.user);
                 }
@@ -267,8 +269,8 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         }
     }
 
-    /// Carries out the request of an entry, and prepares its answer. Gives the bytes of payload it moved.
-    fn serve(&mut self, ready: Ready) -> u32 {
+    /// Carries out the request of an entry, and prepares its answer. Returns whether it moved much payload, or took long.
+    fn serve(&mut self, ready: Ready) -> bool {
         let Ready {
             index,
             since,
@@ -290,13 +292,14 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             is_reading: self.fetching.iter().any(Option::is_some),
         };
         self.choose_cpu(&header);
-        let begun = since.unwrap_or_else(Instant::now);
+        let start = Instant::now();
+        let begun = since.unwrap_or(start);
         let payload = self.buffers.payload(index);
         let answer = carry_out(&self.responder, &header, payload, &mut self.scratch, origin);
-        self.conclude(ready, header, answer, begun)
+        self.conclude(ready, header, answer, begun) >= LONG_BYTES || start.elapsed() >= LONG_TIME
     }
 
-    /// Prepares the answer to a request that was first carried out at the time `begun`, or keeps it for later.
+    /// Prepares the answer to a request that was first carried out at the time `begun`, or keeps it for later. Returns the bytes of payload it moved.
     fn conclude(&mut self, ready: Ready, mut header: RingHeader, answer: Answer, begun: Instant) -> u32 {
         let Ready {
             index,

@@ -281,6 +281,10 @@ impl BackingFile for TmpfsFile {
         let file = self.open_for(OFlags::RDONLY)?;
         let holes = |range: &Range<u64>| {
             let blocks = range.end - range.start;
+            if blocks == 0 {
+                // The kernel would count to the end.
+                return Ok(0);
+            }
             let (offset, bytes) = (range.start * BLOCK_BYTES, blocks.saturating_mul(BLOCK_BYTES));
             let pages = steer::cached_pages(file.as_fd(), offset, bytes).map_err(|failure| error_of(&failure))?;
             Ok(blocks.saturating_sub(pages))

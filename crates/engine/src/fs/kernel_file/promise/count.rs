@@ -56,7 +56,7 @@ impl Promise {
 
 impl KernelFile {
     /// Whether nothing is promised; false while another thread changes that.
-    fn is_promised_nothing(&self) -> bool {
+    pub(in crate::fs) fn is_promised_nothing(&self) -> bool {
         let promise = self.promise.try_lock();
         promise.is_some_and(|promise| promise.ranges.is_empty())
     }

@@ -43,6 +43,9 @@ const LONG_REST_MAX: Duration = Duration::from_secs(1);
 /// Time for `beyond` to end, far more than a step of its takes that waits for nobody.
 const BEYOND_PATIENCE: Duration = Duration::from_secs(1);
 
+/// Time for a thread to end that looks where files lie, or moves one: a large file takes minutes.
+pub(crate) const LOOK_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Starts the threads.
 pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 4], Error> {
     let promising = Arc::clone(fs);
@@ -85,6 +88,7 @@ pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 
         }
         PERIOD
     })?;
+    let steering = steering.left_after(LOOK_PATIENCE);
     Ok([promises, beyond, room, steering])
 }
 

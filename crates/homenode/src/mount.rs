@@ -4,6 +4,7 @@
 //! make: while a pool is mounted it must be changed through the mount only.
 
 use crate::keeper;
+use crate::keeper::LOOK_PATIENCE;
 use crate::machine::Machine;
 use crate::mover::{self, Files, MoverMode, MoverStatus, Watch};
 use crate::periodic::Periodic;
@@ -151,7 +152,7 @@ impl Mount {
             MOVER_PERIOD.max(start.elapsed() * MOVER_REST)
         })?;
         // A second call that came meanwhile has begun the same.
-        let _ = self.mover.set((watch, thread));
+        let _ = self.mover.set((watch, thread.left_after(LOOK_PATIENCE)));
         Ok(())
     }
 

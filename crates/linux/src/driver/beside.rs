@@ -52,7 +52,8 @@ pub(crate) unsafe fn carry_out(entry: impl FnOnce() -> squeue::Entry) -> Option<
         return None;
     }
     let carried_out = RING.try_with(|own| {
-        let mut own = own.borrow_mut();
+        // A handler of a signal may come in between.
+        let mut own = own.try_borrow_mut().ok()?;
         if own.is_none() {
             *own = Ring::shared(2).ok();
         }

@@ -17,7 +17,7 @@ const WRITERS: u64 = 2;
 const DURATION: Duration = Duration::from_secs(8);
 const FILE: u32 = 0xF11E;
 
-/// What 16 bytes of this file and block may be, besides zeros. The round rises with every write of a writer, from 1 on.
+/// Bytes that this file and block may have, besides zeros. The round rises with every write of a writer, from 1 on.
 fn stamp(file: u32, block: u64, round: u32) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..4].copy_from_slice(&file.to_le_bytes());

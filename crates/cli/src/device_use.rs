@@ -66,7 +66,7 @@ fn used_by(device: &Path, holders: &[String]) -> Usage {
     Usage::Known { users, remedy }
 }
 
-/// Where a block device, or a partition of it, is mounted, of what this process sees.
+/// Mount point of a block device, or of a partition of it, of those that this process sees.
 fn mounted_on(device: &Path) -> Option<String> {
     let number = Device::from(fs::metadata(device).ok()?.rdev());
     let mounts = mounts().ok()?;

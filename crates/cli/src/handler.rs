@@ -111,6 +111,7 @@ impl PoolHandler {
 
     fn add_file(&self, path: &Path, size_bytes: Option<u64>, new: NewFile) -> Result<Outcome, Refusal> {
         let member = members::add_file(&self.pool, &self.note, path, (size_bytes, new), self.device)?;
+        self.exports.note_members(&self.pool, &self.place().0);
         Ok(self.added(member, &format!("in {}", path.display())))
     }
 
@@ -137,6 +138,7 @@ impl PoolHandler {
     fn remove(&self, member: u16) -> Result<Outcome, Error> {
         self.pool.remove(MemberId(member))?;
         self.note.write(&self.pool);
+        self.exports.note_members(&self.pool, &self.place().0);
         tracing::info!("removed member {member}");
         Ok(Outcome::Removed)
     }

@@ -244,7 +244,7 @@ impl Serving {
         let line = format!(
             "process {process} serves in the foreground: its messages are on its standard error, those of a service in the journal\n"
         );
-        // Who does not find it asks elsewhere.
+        // A log without that line harms nobody.
         let _ = (&self.log_file).write_all(line.as_bytes());
     }
 

@@ -163,7 +163,7 @@ fn report(nodes: &[NodeId], watch: &Watch, tree: &Tree) -> String {
     if tree.is_cut() {
         let _ = writeln!(
             text,
-            "there are more files than are looked at: {} at most, and {} of each user but root",
+            "there are more files than are looked at: {} at most, or {} of each user but root",
             tree::FILES_MAX,
             tree::FILES_MAX / tree::SHARE
         );

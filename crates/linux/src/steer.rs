@@ -290,7 +290,7 @@ pub fn next_pages(file: BorrowedFd<'_>, from: u64, end: u64) -> io::Result<Optio
 /// [`next_pages`] by `count`, which tells how many pages of a range of bytes are in memory, and `next`, which looks for data in such a range.
 fn next_counted(
     from: u64,
-    mut end: u64,
+    end: u64,
     count: impl Fn(u64, u64) -> io::Result<u64>,
     next: impl Fn(u64, u64) -> io::Result<Option<u64>>,
 ) -> io::Result<Option<u64>> {
@@ -298,9 +298,13 @@ fn next_counted(
     const COUNTED_MAX: u64 = 1 << 30;
     /// Beyond 1 TiB, one part in so many of what lies before.
     const PARTS: u64 = 1024;
-    let (mut at, mut bytes) = (from, HUGE);
+    let (mut at, mut bytes, mut limit) = (from, HUGE, end);
     while at < end {
-        let until = (at / HUGE * HUGE).saturating_add(bytes).min(end);
+        if at >= limit {
+            // The data up to which it was to look has gone meanwhile.
+            limit = end;
+        }
+        let until = (at / HUGE * HUGE).saturating_add(bytes).min(limit);
         match count(at, until - at)? {
             // The next hole may be longer: as much again as was passed.
             0 => (at, bytes) = (until, (bytes * 2).min((until / PARTS).max(COUNTED_MAX))),
@@ -308,7 +312,7 @@ fn next_counted(
             // All that lies in so much is not counted once more, but for what was never written.
             _ if until - at > COUNTED_MAX => {
                 let data = next(at, end)?.map_or(end, |data| (data / HUGE + 1).saturating_mul(HUGE));
-                (end, bytes) = (end.min(data), HUGE);
+                (limit, bytes) = (end.min(data), HUGE);
             }
             _ => bytes = HUGE,
         }

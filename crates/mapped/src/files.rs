@@ -201,7 +201,8 @@ fn learn(descriptor: &Descriptor, before: usize, fd: c_int, offset: u64, patienc
         }
         leave_if_mapped(before);
         // Another file may have the number since.
-        let (is_same, was_told) = (pages::look(fd) == found, asked.is_ok());
+        let is_same = pages::look(fd) == found;
+        let was_mapped = asked.as_ref().is_ok_and(pages::Asked::was_mapped);
         let file = asked.ok().filter(|_| is_same).and_then(pages::file);
         let mapped = file.as_ref().and_then(|file| Mapped::new(fd, file, offset, patience));
         if let (Some(file), None) = (&file, mapped) {
@@ -210,7 +211,7 @@ fn learn(descriptor: &Descriptor, before: usize, fd: c_int, offset: u64, patienc
         let state = match mapped {
             Some(mapped) => std::ptr::from_ref(mapped).expose_provenance(),
             // Another thread has unmapped the page of its line meanwhile: the next use maps it.
-            None if is_same && was_told && file.is_none() => USES,
+            None if is_same && was_mapped && file.is_none() => USES,
             None if is_same => OTHER,
             None => 0,
         };

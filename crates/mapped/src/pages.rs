@@ -45,6 +45,13 @@ pub(crate) struct Asked {
     page: Option<Words>,
 }
 
+impl Asked {
+    /// Whether the page was mapped already.
+    pub(crate) fn was_mapped(&self) -> bool {
+        self.page.is_none()
+    }
+}
+
 /// The server's answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Told {

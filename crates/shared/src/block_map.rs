@@ -241,9 +241,7 @@ impl BlockMap {
                     }
                     Kind::Block | Kind::Run => return Ok(None),
                     Kind::Hole | Kind::Reserved if value.is_locked() => backoff.wait(),
-                    Kind::Hole => split_empty(nodes, taker, &entries[0], value, Room::Usual)?,
-                    // A write there was promised room.
-                    Kind::Reserved => split_empty(nodes, taker, &entries[0], value, Room::Promised)?,
+                    Kind::Hole | Kind::Reserved => split_empty(nodes, taker, &entries[0], value, Room::Usual)?,
                     Kind::Moved => unreachable!("only a map's own entries move"),
                 }
                 value = Entry(entries[0].load(Ordering::Acquire));

@@ -332,6 +332,38 @@ class Ends(Lasting):
             os.fsync(user.fileno())
         self.done("volume", "detach", POOL / "disk")
 
+    def test_members_exchanged_meanwhile(self):
+        disk = self.disk("disk")
+        self.done("pool", "add", POOL, MEMBERS / "b", "--size", "192M")
+        self.done("pool", "drain", POOL, "0")
+        self.done("pool", "remove", POOL, "0")
+        reader = self.waiting_reader(disk)
+        self.assertIn(f"took up {disk}", self.up())
+        reader.communicate(timeout=GO_ON_S)
+        self.assertEqual(reader.returncode, 0)
+        self.done("volume", "detach", POOL / "disk")
+        self.done("pool", "add", POOL, MEMBERS / "a")
+        self.done("pool", "drain", POOL, "1")
+        self.done("pool", "remove", POOL, "1")
+
+    def test_detach_and_down_are_about_the_mounted_pool(self):
+        disk = self.disk("disk")
+        reader = self.waiting_reader(disk)
+        self.done("pool", "create", "other", COPIES / "other", "--size", "64M")
+        self.done("up", "--transport", TRANSPORT, "other", POOL)
+        self.done("volume", "create", POOL / "disk", "--size", "16M")
+        own = Path(self.done("volume", "attach", POOL / "disk").strip())
+        self.done("volume", "detach", POOL / "disk")
+        self.assertFalse(own.exists())
+        self.done("down", POOL)
+        self.done("pool", "export", "other")
+        (COPIES / "other").unlink()
+        self.assertIsNone(reader.poll(), "it waits for its own pool")
+        self.assertIn(f"took up {disk}", self.up())
+        reader.communicate(timeout=GO_ON_S)
+        self.assertEqual(reader.returncode, 0)
+        self.done("volume", "detach", POOL / "disk")
+
     def test_a_pool_that_cannot_be_opened_says_who_waits(self):
         disk = self.disk("disk")
         reader = self.waiting_reader(disk)

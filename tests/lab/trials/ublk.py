@@ -314,6 +314,30 @@ class Ends(Attached):
         disk = self.attached(self.pool.directory / "disk")
         self.run_well("dd", "if=/dev/zero", f"of={disk}", "bs=1M", "count=4", "oflag=direct", "status=none")
 
+    def test_killed_while_it_ends_a_device(self):
+        disk = self.disk("disk", "32M")
+        queue = f"ublk{disk.name.removeprefix('ublkb')}q"
+        pid = self.pool.pid
+        threads = [task.name for task in Path(f"/proc/{pid}/task").iterdir() if inside.name_of(task).startswith(queue)]
+        words = ["strace", *(word for thread in threads for word in ("-p", thread)), "-o", "/dev/null"]
+        words += ["-e", "trace=io_uring_enter", "-e", "inject=io_uring_enter:delay_enter=1000000"]
+        with disk.open("r+b", buffering=0) as user:
+            user.write(b"x" * (24 * MIB))
+            slow = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(slow.wait)
+            self.addCleanup(slow.kill)
+            time.sleep(1)
+            os.kill(pid, signal.SIGTERM)
+            time.sleep(1)
+            self.assertTrue(Path(f"/proc/{pid}").exists(), "the kernel still writes")
+            os.kill(pid, signal.SIGKILL)
+            soon(lambda: not Path(f"/proc/{pid}").exists(), "the server is gone")
+            soon(lambda: not disk.exists(), "the disk is gone")
+        self.done("down", self.pool.directory)
+        self.done("up", "--size-per-node", MEMBER, self.pool.directory)
+        self.pool.pid = self.pool.status()["pid"]
+        self.assertEqual(list(Path("/dev").glob("ublk[bc]*")), [])
+
     def test_stopped_by_its_unmounting(self):
         self.disk("disk", "32M")
         self.run_well("umount", self.pool.directory)
@@ -376,6 +400,12 @@ class Users(Attached):
             told = self.refused("volume", "detach", self.volume("disk"))
             self.assertIn(f"{disk} is open by", told)
             self.assertIn(f"({os.getpid()})", told)
+        self.run_well("addpart", disk, 1, 2048, 8192)
+        part = Path(f"{disk}p1")
+        soon(part.exists, "the partition is there")
+        with part.open("rb"):
+            self.assertIn(f"({os.getpid()})", self.refused("volume", "detach", self.volume("disk")))
+        self.run_well("delpart", disk, 1)
         place.mkdir(exist_ok=True)
         self.run_well("mount", disk, place)
         file = os.open(place / "file", os.O_RDWR)

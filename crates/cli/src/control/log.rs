@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where the server of `device` writes its log.
+/// Path of the log of the server of `device`.
 pub(crate) fn log_path(device: Device) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{device}.log"))
 }

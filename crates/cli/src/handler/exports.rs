@@ -150,6 +150,22 @@ impl Exports {
         !self.0.lock().exports.is_empty()
     }
 
+    /// Notes the pool's members with each device, for the server that takes it up after a crash.
+    pub(super) fn note_members(&self, pool: &Pool, directory: &Path) {
+        for (name, export) in &self.living().exports {
+            let noted = pool
+                .volume(name)
+                .and_then(|volume| export.note_members(&volume, &shown(directory)));
+            if let Err(error) = noted {
+                tracing::warn!(
+                    "a copy of the pool may take {} for its own: {}",
+                    export.device().display(),
+                    chain(&error)
+                );
+            }
+        }
+    }
+
     /// Adds a device, or ends it when the server ends.
     fn add(&self, name: &str, export: Export) -> bool {
         let mut table = self.0.lock();

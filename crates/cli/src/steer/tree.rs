@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub(super) const FILES_MAX: usize = 1_000_000;
 /// Most bytes of all their names.
 const NAME_BYTES_MAX: usize = 256 << 20;
-/// Part of both that each owner but root gets: one user's files do not keep those of the others from being looked at.
+/// Part of both that each owner but root gets once there were too many: one user's files do not keep those of the others from being looked at.
 pub(super) const SHARE: usize = 4;
 /// Most names that a scan meets, for each file that it may look at.
 const NAMES_PER_FILE: usize = 16;
@@ -42,6 +42,8 @@ pub(super) struct Tree {
     counting: Counting,
     is_cut: bool,
     files_max: usize,
+    /// There were too many for one scan.
+    shares: bool,
 }
 
 /// A count of all files' bytes that several scans bring forward: one file alone may take minutes.
@@ -86,6 +88,7 @@ impl Tree {
             counting: Counting::default(),
             is_cut: false,
             files_max: FILES_MAX,
+            shares: false,
         })
     }
 
@@ -122,7 +125,7 @@ impl Tree {
 
     fn look(&mut self, is_over: &AtomicBool) {
         let before = std::mem::take(&mut self.files);
-        self.is_cut = false;
+        self.shares &= std::mem::take(&mut self.is_cut);
         let (mut names, mut files, mut bytes) = (0, 0, 0);
         let mut shares: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
         let mut directories = vec![(PathBuf::from("."), None, 0)];
@@ -144,7 +147,7 @@ impl Tree {
                 let is_full =
                     files >= self.files_max || bytes >= NAME_BYTES_MAX || names > self.files_max * NAMES_PER_FILE;
                 if is_over.load(Ordering::Relaxed) || is_full {
-                    self.is_cut = true;
+                    (self.is_cut, self.shares) = (true, self.shares || is_full);
                     return;
                 }
                 let Ok(found) = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
@@ -152,7 +155,10 @@ impl Tree {
                 };
                 let below = path.join(OsStr::from_bytes(name.to_bytes()));
                 let share = shares.entry(found.st_uid).or_default();
-                if found.st_uid != 0 && (share.0 >= self.files_max / SHARE || share.1 >= NAME_BYTES_MAX / SHARE) {
+                if self.shares
+                    && found.st_uid != 0
+                    && (share.0 >= self.files_max / SHARE || share.1 >= NAME_BYTES_MAX / SHARE)
+                {
                     self.is_cut = true;
                     continue;
                 }
@@ -322,6 +328,8 @@ mod tests {
         let (other, own) = (make("other", 1000), make("own", 0));
         let mut tree = tree_of(directory.path());
         tree.files_max = 16;
+        tree.scan(&AtomicBool::new(false));
+        assert_eq!(tree.counts().0, 16, "files of any user");
         tree.scan(&AtomicBool::new(false));
         assert!(tree.path(other).is_some() && tree.path(own).is_some());
         assert_eq!(tree.counts().0, 4 + 2);

@@ -168,7 +168,7 @@ impl Inode {
         self.uid.load(Ordering::Relaxed)
     }
 
-    /// Who `user` is to the inode. A user who is not known, as when stores to a mapping are written back, is its owner; but anybody where root is and others
+    /// The relation of `user` to the inode. A user who is not known, as when stores to a mapping are written back, is its owner; but anybody where root is and others
     /// may write. Volumes are reached by root alone.
     pub(super) fn asker(&self, user: Option<u32>) -> Asker {
         match (user, self.uid()) {

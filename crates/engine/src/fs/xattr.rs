@@ -195,8 +195,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
         };
         self.commit(held, self.now_ns(), &[change])?;
-        if let (POLICY_XATTR, Some(file)) = (name, inode.kernel_file()) {
-            self.place(inode, file);
+        match (name, inode.kernel_file()) {
+            (POLICY_XATTR, Some(file)) => self.place(inode, file),
+            (ACCESS, Some(file)) => file.lines().withdraw(),
+            _ => {}
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ impl<M: Memory> Pool<M> {
                 Ok(run) => run,
                 Err(NoSpace) if reserved => {
                     let find = || self.allocate_near(asking, want, want);
-                    // Alone: members change while they are looked at one after the other, and one may be about to stay.
+                    // A drain that is about to be refused hides its member, and members change while one after the other is looked at.
                     let find_alone = || {
                         let _alone = self.seeking.write();
                         self.empty_grants();

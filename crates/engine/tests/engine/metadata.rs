@@ -253,14 +253,7 @@ fn stores_to_mappings_of_roots_files_are_kept_beside_a_user_who_takes_half_of_th
     add_member(&fs, NodeId(0), 16 * RUN);
     let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
     let make = |name: &[u8], mode| fs.create(&root, name, regular(mode)).expect("the pool has room");
-    let (private, shared, reserved) = (
-        make(b"private", 0o600),
-        make(b"shared", 0o660),
-        make(b"reserved", 0o666),
-    );
-    let by_root = asking_as(&caller, Some(0));
-    fs.fallocate(&by_root, &reserved, fallocate_mode::KEEP_SIZE, 0, 4 * RUN * BLOCK)
-        .expect("the pool has room");
+    let (private, shared) = (make(b"private", 0o600), make(b"shared", 0o660));
     fill_with_xattrs(&fs, &root, USER);
     let value = [7; 60 << 10];
     for name in (b'a'..=b'z').map(|letter| [&b"user."[..], &[letter]].concat()) {
@@ -278,7 +271,6 @@ fn stores_to_mappings_of_roots_files_are_kept_beside_a_user_who_takes_half_of_th
         "a user of the group may have stored"
     );
     write(&private, 100).expect("root alone can have stored");
-    write(&reserved, 100).expect("room was promised");
     fs.check_invariants();
 }
 

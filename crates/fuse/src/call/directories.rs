@@ -1,7 +1,7 @@
 //! READDIR and READDIRPLUS.
 //!
 //! Directories have no handles: an entry's offset says by itself where to go on. READDIRPLUS gives attributes with the
-//! names, and each entry is a lookup (a pin) like any other; `.` and `..` are names only. The kernel asks for the plus form
+//! names, and each entry is a lookup (a pin) like any other; `.`, `..` and files with promised room are names only. The kernel asks for the plus form
 //! while somebody looks at what it got (READDIRPLUS_AUTO).
 
 use super::{Call, Errno};

@@ -101,7 +101,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
                 .blocks_going(&inode, 0, 1)
                 .is_some_and(|blocks| blocks > FREED_BLOCKS)
         {
-            let stepped = self.in_steps(|done| Ok(fs.truncate_step(&inode, 0, done)?));
+            let stepped = self.shrink(&inode, 0);
             if self.later.get().is_some() {
                 return stepped;
             }

@@ -1,7 +1,7 @@
 //! Queue of one CPU: its thread takes requests from the ring and puts answers back.
 //!
-//! All requests that are there are carried out, up to the first long answer, before their answers go back together, in one system call that also
-//! waits for the next ones. After its start a thread takes nothing from the heap to read and write files.
+//! All requests that are there are carried out, up to the first with a long answer or one that took 0.5 ms, before their answers go back together, in
+//! one system call that also waits for the next ones. After its start a thread takes nothing from the heap to read and write files.
 
 use super::buffers::Buffers;
 use super::going::Going;
@@ -63,7 +63,7 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
     ready: Vec<Ready>,
     /// Entries whose requests have come a step further, and go on after those that come meanwhile.
     going: Going<Ready>,
-    /// Users who got long answers, or steps of long requests, last.
+    /// Users who got long answers, or whose requests took long, last.
     long: Served,
     /// Entries whose requests wait for room.
     waiting: Vec<Ready>,

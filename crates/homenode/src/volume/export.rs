@@ -19,7 +19,7 @@ use trace::TraceWriter;
 #[derive(Debug)]
 pub struct Export {
     name: Box<str>,
-    server: Server,
+    pub(super) server: Server,
     trace: Option<TraceWriter>,
 }
 

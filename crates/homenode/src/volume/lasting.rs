@@ -98,6 +98,21 @@ impl LastingExport {
     }
 }
 
+impl Export {
+    /// Notes the members that the volume's pool has now, by which the next server knows a device that outlives this one. To be called when a member has come
+    /// or gone. `directory` is where the pool is mounted.
+    ///
+    /// # Errors
+    /// [`Error::Leftover`].
+    pub fn note_members(&self, volume: &Volume, directory: &str) -> Result<(), Error> {
+        if volume.pool.fs.uuid().is_none() {
+            return Ok(());
+        }
+        let noted = self.server.note(&volume.origin(directory));
+        noted.map_err(|source| Error::Leftover(Box::new(source)))
+    }
+}
+
 impl Volume {
     /// Exports as [`Volume::export`] does, for a volume of a durable pool: when this process dies, users of the device wait until a process that has the pool
     /// open calls [`Volume::take_up`], and what was under way is carried out again. The kernel must be able to do that, else the device is as any

@@ -1,4 +1,4 @@
-//! Requests that block a thread, made so that the kernel goes on to end the reads that the thread has begun for others ([`Reads`](super::Reads)).
+//! Requests that block a thread with [reads](super::Reads) under way, which the kernel goes on to end.
 //!
 //! The kernel ends such a read in the thread that began it. A thread that sleeps in preadv(2), pwritev(2) or fdatasync(2) ends none before its disk has
 //! answered; one that sleeps in io_uring_enter(2) does.
@@ -52,7 +52,7 @@ pub(crate) unsafe fn carry_out(entry: impl FnOnce() -> squeue::Entry) -> Option<
         return None;
     }
     let carried_out = RING.try_with(|own| {
-        // A handler of a signal may come in between.
+        // Borrowed when a signal's handler that calls preadv(2) has interrupted this function.
         let mut own = own.try_borrow_mut().ok()?;
         if own.is_none() {
             *own = Ring::shared(2).ok();

@@ -93,8 +93,6 @@ const WARM: usize = 256;
 pub(super) enum Room {
     /// Nodes below the limit.
     Usual,
-    /// Nodes below the limit, whoever takes them: for what was reserved, which has one in 2 MiB.
-    Promised,
     /// Nodes beyond the limit too: to split a run that moves to another member, which a user cannot ask for.
     Reserve,
 }
@@ -216,7 +214,6 @@ impl Nodes {
         let before = self.used.fetch_add(1, Ordering::Relaxed);
         let is_allowed = match room {
             Room::Usual => before < self.limit() && self.allows(taker, before + 1),
-            Room::Promised => before < self.limit(),
             Room::Reserve => true,
         };
         if !is_allowed {

@@ -147,11 +147,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         match needs {
             Some(ino) if !is_planted(Planted::EarlyRename) => {
                 // A change of nothing, in case that bytes were overwritten alone: it is settled when they are durable.
-                let nothing = Change::NoExtents {
-                    ino,
-                    at: BlockMap::LIMIT - 1,
-                    blocks: 1,
-                };
+                let nothing = Change::Grown { ino, bytes: 0 };
                 let first = [Record::Change(nothing), Record::Needs { ino }].into_iter();
                 let changes = changes.iter().map(|change| Record::Change(*change));
                 journal.append_needing(&self.pool, now_ns, first.chain(changes), Some(ino))

@@ -253,6 +253,7 @@ impl Put<'_> {
     }
 
     fn stretch(&mut self, at: u64, blocks: u64) -> &mut Self {
+        debug_assert!(blocks > 0, "an empty stretch at {at} cannot be read back");
         self.u64(at).u64(blocks)
     }
 

@@ -12,6 +12,7 @@ mod extending;
 mod faults;
 mod file_model;
 mod kernel_files;
+mod largest;
 mod log_room;
 mod metadata;
 mod namespace_model;

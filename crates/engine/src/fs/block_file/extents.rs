@@ -105,7 +105,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 ino: closed.ino,
                 bytes: size,
             };
-            self.tell_data(closed.ino, file, &[no_extents(closed, &range), bytes]);
+            let both = [no_extents(closed, &range), bytes];
+            // Behind the last block that a file can have there are no others.
+            self.tell_data(closed.ino, file, &both[usize::from(range.is_empty())..]);
             // The same size frees what was reserved beyond it.
             self.take_out(closed, file, range)?;
             if !self.is_durable() {

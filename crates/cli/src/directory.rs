@@ -125,7 +125,10 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
         let log = control::log_path(device);
         let kept = log.with_extension("killed.log");
         let log = match fs::rename(&log, &kept) {
-            Ok(()) => format!("; its log is {} until the next boot", kept.display()),
+            Ok(()) => format!(
+                "; its log is {} until the next boot, or until another such server is killed",
+                kept.display()
+            ),
             Err(_) => String::new(),
         };
         notice(&format!(

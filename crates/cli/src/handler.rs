@@ -253,6 +253,13 @@ impl Handler for PoolHandler {
         if let Request::PoolDrain { member } | Request::PoolRemove { member } = request {
             self.refuse_unknown(member)?;
         }
+        let is_of_volume = matches!(
+            request,
+            Request::VolumeCreate { .. } | Request::VolumeResize { .. } | Request::VolumeRemove { .. }
+        );
+        if is_of_volume && self.pool.is_read_only() {
+            return Err(Refusal::new("cannot change a volume: the pool is mounted read-only"));
+        }
         let done = match request {
             Request::Status => Ok(Outcome::Status(Box::new(self.status_for(user)))),
             Request::Live { since_ms } => return self.live(since_ms, user),

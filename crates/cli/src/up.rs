@@ -11,6 +11,7 @@ use crate::mountinfo::shown;
 use crate::pool::known;
 use crate::progress::Progress;
 use crate::serve::{self, Serving};
+use crate::signals;
 use clap::{Args, Parser};
 use homenode::{PoolName, Size};
 use mounting::MountingArgs;
@@ -19,6 +20,7 @@ use rustix::process::Signal;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
+use signal_hook::consts::SIGINT;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -297,8 +299,13 @@ fn serve_in_foreground(args: &UpArgs) -> Result<()> {
         tracing::warn!("cannot tell systemd that the mount is ready ($NOTIFY_SOCKET): {error}");
     }
     complain!(
-        "homenode: {} is up; SIGINT (Ctrl-C) or SIGTERM takes it down",
-        shown(serving.directory())
+        "homenode: {} is up; {} takes it down",
+        shown(serving.directory()),
+        if signals::that_end().contains(&SIGINT) {
+            "SIGINT (Ctrl-C) or SIGTERM"
+        } else {
+            "SIGTERM"
+        }
     );
     serving.run()
 }

@@ -437,6 +437,7 @@ fn a_read_only_or_degraded_pool_can_be_read() {
     pools.refused("up --degraded mount", &["durable pools"]);
     // Twice beside each other, the second time by mount(8).
     pools.run("up --read-only cask mount");
+    pools.refused("volume create mount/disk --size 1M", &["the pool is mounted read-only"]);
     let mut helper = pools.command("mount.homenode");
     succeed(helper.args(["cask", "other", "-o", "rw,ro"]));
     let used = fail(8, &mut pools.homenode("fsck --repair cask"));

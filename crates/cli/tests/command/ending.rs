@@ -73,6 +73,7 @@ fn signals_that_are_ignored_from_the_start_do_not_end_the_server() {
         said.contains("signal 15: taking") && !said.contains("signal 1:"),
         "{said}"
     );
+    assert!(said.contains("is up; SIGTERM takes it down"), "{said}");
     assert_nothing_mounted(scratch.path());
 }
 

@@ -314,16 +314,9 @@ class Ends(Lasting):
 
     def test_killed_while_it_flushes_a_device(self):
         disk = self.disk("disk")
-        queue = f"ublk{disk.name.removeprefix('ublkb')}q"
-        threads = [task.name for task in Path(f"/proc/{self.pid}/task").iterdir() if inside.name_of(task).startswith(queue)]
-        words = ["strace", *(word for thread in threads for word in ("-p", thread)), "-o", "/dev/null"]
-        words += ["-e", "trace=io_uring_enter", "-e", "inject=io_uring_enter:delay_enter=1000000"]
         with disk.open("r+b", buffering=0) as user:
             user.write(b"x" * (24 * MIB))
-            slow = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            self.addCleanup(slow.wait)
-            self.addCleanup(slow.kill)
-            time.sleep(1)
+            self.slow(self.pid, disk)
             os.kill(self.pid, signal.SIGTERM)
             time.sleep(1)
             self.assertTrue(Path(f"/proc/{self.pid}").exists(), "it flushes")

@@ -66,6 +66,17 @@ def tell_waits() -> None:
 class Commanding(unittest.TestCase):
     """Tests that give commands."""
 
+    def slow(self, pid: int, disk: Path) -> None:
+        """Until the test ends, threads of a server that serve a disk wait a second before each of their calls of the kernel."""
+        queue = f"ublk{disk.name.removeprefix('ublkb')}q"
+        threads = [task.name for task in Path(f"/proc/{pid}/task").iterdir() if inside.name_of(task).startswith(queue)]
+        words = ["strace", *(word for thread in threads for word in ("-p", thread)), "-o", "/dev/null"]
+        words += ["-e", "trace=io_uring_enter", "-e", "inject=io_uring_enter:delay_enter=1000000"]
+        slow = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(slow.wait)
+        self.addCleanup(slow.kill)
+        time.sleep(1)
+
     def done(self, *words) -> str:
         """A command that has to do what it is told."""
         done = homenode(*words)

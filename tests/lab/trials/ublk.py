@@ -316,17 +316,10 @@ class Ends(Attached):
 
     def test_killed_while_it_ends_a_device(self):
         disk = self.disk("disk", "32M")
-        queue = f"ublk{disk.name.removeprefix('ublkb')}q"
         pid = self.pool.pid
-        threads = [task.name for task in Path(f"/proc/{pid}/task").iterdir() if inside.name_of(task).startswith(queue)]
-        words = ["strace", *(word for thread in threads for word in ("-p", thread)), "-o", "/dev/null"]
-        words += ["-e", "trace=io_uring_enter", "-e", "inject=io_uring_enter:delay_enter=1000000"]
         with disk.open("r+b", buffering=0) as user:
             user.write(b"x" * (24 * MIB))
-            slow = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            self.addCleanup(slow.wait)
-            self.addCleanup(slow.kill)
-            time.sleep(1)
+            self.slow(pid, disk)
             os.kill(pid, signal.SIGTERM)
             time.sleep(1)
             self.assertTrue(Path(f"/proc/{pid}").exists(), "the kernel still writes")

@@ -204,10 +204,10 @@ fn tell_size(volume: &Path, done: &str, size_bytes: u64, outcome: Outcome) -> Re
     crate::print_line(&format!("{done} {name}: {}", HumanBytes(size_bytes)))
 }
 
-/// The server of a volume's pool, and the volume's name there.
-fn find(volume: &Path) -> Result<(Connection, String)> {
+/// Has the server of a volume, which is named by `POOL/NAME`, change it.
+fn change(doing: &str, volume: &Path, request: impl FnOnce(String) -> Request) -> Result<Outcome> {
     let (directory, name) = split(volume)?;
-    let (connection, located) = Connection::to_server_of(directory, To::Change).map_err(|failure| {
+    let (mut connection, located) = Connection::to_server_of(directory, To::Change).map_err(|failure| {
         // Only now: a pool's own directory asks no server, but a name in it does.
         if locate(volume).is_ok_and(|it| it.mount.is_homenode() && it.is_mount_point()) {
             no_name(volume)
@@ -222,13 +222,6 @@ fn find(volume: &Path) -> Result<(Connection, String)> {
             shown(directory)
         );
     }
-    Ok((connection, name))
-}
-
-/// Has the server of a volume change it.
-fn change(doing: &str, volume: &Path, request: impl FnOnce(String) -> Request) -> Result<Outcome> {
-    let (mut connection, name) = find(volume)?;
-    let (directory, _) = split(volume)?;
     let (what, look) = (
         format!("{doing} {}", shown(volume)),
         format!("homenode volume list {}", shown(directory)),

@@ -3,8 +3,7 @@
 //! The kernel keeps names, missing names, attributes and pages of a mounted pool, and is told of no change that it did not
 //! make: while a pool is mounted it must be changed through the mount only.
 
-use crate::keeper;
-use crate::keeper::LOOK_PATIENCE;
+use crate::keeper::{self, LOOK_PATIENCE};
 use crate::machine::Machine;
 use crate::mover::{self, Files, MoverMode, MoverStatus, Watch};
 use crate::periodic::Periodic;

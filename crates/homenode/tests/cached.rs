@@ -6,6 +6,7 @@ mod support;
 use homenode::{File, MemberKind, MountOptions, OpenOptions, Pool, Transport};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 use support::{cached, can_mount};
@@ -141,8 +142,8 @@ struct CrowdFile<'a> {
     sync: &'a dyn Fn() -> io::Result<()>,
 }
 
-/// Writes, reads back and syncs until `end`; returns the number of rounds, and the longest call.
-fn work(file: &CrowdFile<'_>, thread: u64, end: Instant) -> (u64, Duration) {
+/// Writes, reads back and syncs for a while, from when all have `begun`; returns the number of rounds, and the longest call.
+fn work(file: &CrowdFile<'_>, thread: u64, begun: &AtomicU64) -> (u64, Duration) {
     let mut random = fastrand::Rng::with_seed(thread);
     let mut content = vec![0; usize::try_from(CROWD_FILE_BYTES).unwrap()];
     // Of memory that was never touched the kernel sends FUSE a page or less at a time.
@@ -154,8 +155,13 @@ fn work(file: &CrowdFile<'_>, thread: u64, end: Instant) -> (u64, Duration) {
         worst = worst.max(start.elapsed());
     };
     timed(&mut || (file.write)(&content, 0));
-    let mut rounds = 0;
-    while rounds == 0 || Instant::now() < end {
+    begun.fetch_add(1, Ordering::Relaxed);
+    let start = Instant::now();
+    while begun.load(Ordering::Relaxed) < CROWD && start.elapsed() < CALL_TIMEOUT {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (mut rounds, end) = (0, Instant::now() + CROWD_TIME);
+    while Instant::now() < end {
         let range = |random: &mut fastrand::Rng| {
             let start = random.usize(..content.len() - (64 << 10));
             // Whole blocks, and parts of some.
@@ -182,13 +188,13 @@ fn work(file: &CrowdFile<'_>, thread: u64, end: Instant) -> (u64, Duration) {
     (rounds, worst)
 }
 
-/// Runs the crowd on two CPUs; `job` opens the file of a thread, and works on it until the end.
-fn crowd(what: &str, job: impl Fn(u64, Instant) -> (u64, Duration) + Sync) {
-    let end = Instant::now() + CROWD_TIME;
+/// Runs the crowd on two CPUs; `job` opens the file of a thread, and works on it.
+fn crowd(what: &str, job: impl Fn(u64, &AtomicU64) -> (u64, Duration) + Sync) {
+    let begun = AtomicU64::new(0);
     let rounds: Vec<(u64, Duration)> = thread::scope(|scope| {
         let threads: Vec<_> = (0..CROWD)
             .map(|number| {
-                let job = &job;
+                let (job, begun) = (&job, &begun);
                 scope.spawn(move || {
                     let mut cpus = rustix::thread::CpuSet::new();
                     let may = rustix::thread::sched_getaffinity(None).unwrap();
@@ -197,7 +203,7 @@ fn crowd(what: &str, job: impl Fn(u64, Instant) -> (u64, Duration) + Sync) {
                         .take(2);
                     two.for_each(|cpu| cpus.set(cpu));
                     rustix::thread::sched_setaffinity(None, &cpus).unwrap();
-                    job(number, end)
+                    job(number, begun)
                 })
             })
             .collect();
@@ -207,21 +213,24 @@ fn crowd(what: &str, job: impl Fn(u64, Instant) -> (u64, Duration) + Sync) {
     let total: u64 = rounds.iter().map(|(rounds, _)| rounds).sum();
     let worst = rounds.iter().map(|(_, worst)| *worst).max().unwrap();
     eprintln!("{what}: {total} rounds of {CROWD} threads, {least} at least, the longest call {worst:?}");
-    assert!(worst < CALL_TIMEOUT, "{what}: {worst:?}");
+    assert!(
+        least > 0 && worst < CALL_TIMEOUT,
+        "{what}: {least} rounds of one thread, {worst:?}"
+    );
 }
 
 #[test]
 fn many_threads_share_a_small_cache_fairly() {
     let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let pool = Pool::create_on(&[member(&directory)], &cached()).unwrap();
-    crowd("library", |thread, end| {
+    crowd("library", |thread, begun| {
         let file = pool.create_file(format!("file{thread}")).unwrap();
         let file = CrowdFile {
             write: &|bytes, at| Ok(file.write_all_at(bytes, at)?),
             read: &|bytes, at| Ok(file.read_exact_at(bytes, at).map(drop)?),
             sync: &|| Ok(file.sync()?),
         };
-        work(&file, thread, end)
+        work(&file, thread, begun)
     });
     if !can_mount() {
         return;
@@ -233,7 +242,7 @@ fn many_threads_share_a_small_cache_fairly() {
         mounting.transport = transport;
         let mounted = pool.mount_with(&mount, &mounting).unwrap();
         let what = format!("mount, {}", mounted.transport().transport);
-        crowd(&what, |thread, end| {
+        crowd(&what, |thread, begun| {
             let both = || fs::File::options().read(true).write(true).clone();
             let file = both().open(mount.join(format!("file{thread}"))).unwrap();
             let file = CrowdFile {
@@ -241,7 +250,7 @@ fn many_threads_share_a_small_cache_fairly() {
                 read: &|bytes, at| file.read_exact_at(bytes, at),
                 sync: &|| file.sync_all(),
             };
-            work(&file, thread, end)
+            work(&file, thread, begun)
         });
         mounted.unmount(false).unwrap();
         mounted.wait().unwrap();

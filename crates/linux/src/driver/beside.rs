@@ -79,6 +79,12 @@ pub(crate) unsafe fn carry_out(entry: impl FnOnce() -> squeue::Entry) -> Option<
     carried_out.ok().flatten()
 }
 
+/// Whether this thread has made a request by a ring.
+#[cfg(test)]
+pub(crate) fn has_ring() -> bool {
+    RING.with_borrow(Option::is_some)
+}
+
 /// fdatasync(2).
 pub(crate) fn fdatasync(file: &File) -> io::Result<()> {
     let entry = || {

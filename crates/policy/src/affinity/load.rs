@@ -4,8 +4,8 @@
 //! waited for full CPUs at least half as long as it ran wants that time as well, as threads that share a CPU take less
 //! than they would. A thread that never slept wants what a CPU may take, unless it ran less than [`LITTLE_NS`].
 //!
-//! A domain may take what its CPUs may, and a little more ([`NOISE_NS`]). Where no thread waits, it bears its present load and that
-//! little more.
+//! A domain may take what its CPUs may, and a little more ([`NOISE_NS`]); so may each CPU. Where no thread waits, they bear their present
+//! load and that little more.
 //!
 //! A thread that is not placed counts nowhere if its mask has all CPUs: the scheduler puts it where there is room. With a
 //! narrower mask it counts equally on each CPU of the mask.
@@ -108,17 +108,16 @@ impl<'a> Wanted<'a> {
 
 #[derive(Clone, Debug)]
 pub(super) struct Load {
-    /// Load that one CPU may take.
-    allowance: u64,
+    /// Load that each CPU may take.
+    allowance: Vec<u64>,
     /// Load bound to each CPU: threads that use only some CPUs of a domain, and all channels.
     pub(super) bound: Vec<u64>,
-    /// Sum of `bound` beyond the allowance, by domain.
+    /// Sum of `bound` beyond the allowances, by domain.
     bound_over: Vec<u64>,
     /// Whole load of each domain.
     pub(super) total: Vec<u64>,
+    /// Load that each domain may take.
     capacity: Vec<u64>,
-    /// Load beyond that, by domain, which its CPUs bear.
-    borne: Vec<u64>,
 }
 
 impl Load {
@@ -128,31 +127,37 @@ impl Load {
             .iter()
             .map(|domain| allowance * domain.cpus.len() as u64);
         Self {
-            allowance,
+            allowance: vec![allowance; domains.cpu_count()],
             bound: vec![0; domains.cpu_count()],
             bound_over: vec![0; domains.len()],
             total: vec![0; domains.len()],
             capacity: capacity.collect(),
-            borne: vec![0; domains.len()],
         }
     }
 
-    /// Sets what each domain bears: its present load and [`NOISE_NS`], or only [`NOISE_NS`] if it lacks CPUs.
+    /// Lets each CPU and each domain take [`NOISE_NS`] more; in domains that do not lack CPUs, [`NOISE_NS`] more than their present load
+    /// if that is more.
+    ///
+    /// Each bears most of all what it has now. So what a plan leads to costs no more when it is looked at again, and every further plan
+    /// costs less: plans come to an end.
     pub(super) fn bear(&mut self, domains: &Domains, lacking: &[bool]) {
-        for (domain, cpus) in domains.domains.iter().map(|domain| &domain.cpus).enumerate() {
-            let bound = cpus.iter().map(|cpu| self.bound[*cpu]).filter(|bound| *bound > 0);
-            // A CPU runs nothing beyond its time: loads that say so are of threads that ran elsewhere as well.
-            let bound: u64 = bound.map(|bound| self.beyond(bound.min(NS_PER_S) + NOISE_NS)).sum();
-            let total = self.total[domain].min(cpus.len() as u64 * NS_PER_S);
-            let beyond = (total + NOISE_NS).saturating_sub(self.capacity[domain]);
-            self.borne[domain] = NOISE_NS.max(if lacking[domain] { 0 } else { beyond.max(bound) });
+        // A CPU runs nothing beyond its time: loads that say so are of threads that ran elsewhere as well.
+        let bear =
+            |may: u64, now: u64, time: u64, lacks: bool| may.max(if lacks { 0 } else { now.min(time) }) + NOISE_NS;
+        for (domain, it) in domains.domains.iter().enumerate() {
+            let time = it.cpus.len() as u64 * NS_PER_S;
+            self.capacity[domain] = bear(self.capacity[domain], self.total[domain], time, lacking[domain]);
+            for cpu in &it.cpus {
+                self.allowance[*cpu] = bear(self.allowance[*cpu], self.bound[*cpu], NS_PER_S, lacking[domain]);
+            }
+            self.bound_over[domain] = it.cpus.iter().map(|cpu| self.beyond(*cpu, self.bound[*cpu])).sum();
         }
     }
 
-    /// Returns the overload of a domain: its load beyond the load that it may take, or that it bears.
+    /// Returns the overload of a domain: its load beyond the load that it may take.
     pub(super) fn over(&self, domain: usize) -> u64 {
         let beyond = self.total[domain].saturating_sub(self.capacity[domain]);
-        beyond.max(self.bound_over[domain]).saturating_sub(self.borne[domain])
+        beyond.max(self.bound_over[domain])
     }
 
     pub(super) fn all_over(&self) -> u64 {
@@ -165,11 +170,11 @@ impl Load {
         if !whole {
             let each = load / cpus.len() as u64;
             for cpu in cpus {
-                bound_over += self.beyond(self.bound[*cpu] + each) - self.beyond(self.bound[*cpu]);
+                bound_over += self.beyond(*cpu, self.bound[*cpu] + each) - self.beyond(*cpu, self.bound[*cpu]);
             }
         }
         let beyond = (self.total[domain] + load).saturating_sub(self.capacity[domain]);
-        beyond.max(bound_over).saturating_sub(self.borne[domain]) - self.over(domain)
+        beyond.max(bound_over) - self.over(domain)
     }
 
     pub(super) fn add(&mut self, domain: usize, cpus: &[usize], whole: bool, load: u64) {
@@ -191,11 +196,11 @@ impl Load {
         for cpu in cpus {
             let (old, new) = (self.bound[*cpu], change(self.bound[*cpu], each));
             self.bound[*cpu] = new;
-            self.bound_over[domain] = self.bound_over[domain] + self.beyond(new) - self.beyond(old);
+            self.bound_over[domain] = self.bound_over[domain] + self.beyond(*cpu, new) - self.beyond(*cpu, old);
         }
     }
 
-    fn beyond(&self, load: u64) -> u64 {
-        load.saturating_sub(self.allowance)
+    fn beyond(&self, cpu: usize, load: u64) -> u64 {
+        load.saturating_sub(self.allowance[cpu])
     }
 }

@@ -50,6 +50,31 @@ fn a_steady_load_settles_in_three_periods_and_two_dwell_times() {
     );
 }
 
+/// Each half of what was bound to two full CPUs had its reason to go to the other CPUs whenever the other half had gone there.
+#[test]
+fn two_busy_queues_and_their_threads_do_not_change_places_for_ever() {
+    let mut world = World::new(&[4], 21, 2);
+    world.add_card("eth0", Some(0), &[0, 1]);
+    let workers: [(u32, u64, &[(u32, u64)]); 4] = [
+        (0, 5, &[(0, 1559), (1, 1211)]),
+        (2, 80, &[(1, 442)]),
+        (0, 57, &[(0, 1132)]),
+        (2, 52, &[(1, 1250)]),
+    ];
+    for (cpu, busy, streams) in workers {
+        let thread = world.add_thread("worker", cpu, busy);
+        for (queue, bytes) in streams {
+            world.add_stream(thread, "eth0", *queue, bytes * MB);
+        }
+    }
+    world.observe();
+    let (config, mut previous) = (dwelling(2), Previous::default());
+    let moves: Vec<usize> = (0..20)
+        .map(|_| world.period(&config, &mut previous).actions.len())
+        .collect();
+    assert!(moves[0] > 0 && moves[7..].iter().all(|count| *count == 0), "{moves:?}");
+}
+
 #[test]
 fn an_oscillating_load_moves_no_target_twice_in_the_dwell_time() {
     seeded::check(

@@ -198,8 +198,8 @@ impl World {
         ((thread.cpu_ns + waited) as f64).min(8e8)
     }
 
-    /// Load of a domain beyond 80 % of its CPUs, or of those that some of it is bound to; at most `most` of a CPU, and `more`.
-    fn beyond(&self, domain: &[CpuId], placement: &Placement, facts: &[(f64, f64)], most: f64, more: f64) -> f64 {
+    /// Load of a domain, and what of it is bound to each of its CPUs.
+    fn loads(&self, domain: &[CpuId], placement: &Placement, facts: &[(f64, f64)]) -> (f64, Vec<f64>) {
         let (mut total, mut bound) = (0.0, vec![0.0; domain.len()]);
         let mut count = |cpus: &[CpuId], load: f64, is_bound: bool| {
             for cpu in cpus.iter().filter(|cpu| domain.contains(cpu)) {
@@ -225,10 +225,7 @@ impl World {
         for (cpu, (_, busy)) in placement.queues.iter().zip(facts) {
             count(&[*cpu], *busy, true);
         }
-        let bound = bound.into_iter().filter(|load| *load > 0.0);
-        let bound: f64 = bound.map(|load| (load.min(most) + more - 8e8).max(0.0)).sum();
-        let cpus = domain.len() as f64;
-        bound.max(f64::min(total, most * cpus) + more - 8e8 * cpus).max(0.0)
+        (total, bound)
     }
 
     /// Returns the cost of the load beyond 80 % of the CPUs and 20 %; where no thread waits, beyond what they have now and 20 %.
@@ -245,13 +242,15 @@ impl World {
                 .iter()
                 .filter(there)
                 .any(|thread| !self.is_anywhere(thread) && self.waits(thread));
-            let borne = if lacks {
-                0.0
-            } else {
-                self.beyond(&domain, &self.placement(), facts, 1e9, 2e8)
+            let beyond = |load: f64, now: f64, cpus: f64| {
+                let borne = if lacks { 0.0 } else { now.min(1e9 * cpus) };
+                (load - borne.max(8e8 * cpus) - 2e8).max(0.0)
             };
-            let borne = borne.max(2e8);
-            over += (self.beyond(&domain, placement, facts, f64::INFINITY, 0.0) - borne).max(0.0);
+            let (now, bound_now) = self.loads(&domain, &self.placement(), facts);
+            let (total, bound) = self.loads(&domain, placement, facts);
+            let bound = bound.into_iter().zip(bound_now);
+            let bound: f64 = bound.map(|(load, now)| beyond(load, now, 1.0)).sum();
+            over += bound.max(beyond(total, now, domain.len() as f64));
         }
         over / 1e9 * OVERLOAD_BYTES_PER_CPU as f64
     }

@@ -210,7 +210,8 @@ def main():
         sys.exit(f"bench-programs: {arguments.homenode} is missing: cargo build --release")
     homenode = os.path.abspath(homenode)
     # What was mounted is taken down then, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench-programs: told to end"))
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit("bench-programs: told to end"))
     base = pathlib.Path(tempfile.mkdtemp(prefix="homenode-bench-"))
     base.chmod(0o755)
     stage = contestants_of_run if arguments.run else contestants_on_disks if arguments.disk else contestants

@@ -6,14 +6,17 @@ homenode=$(realpath "${1:-target/release/homenode}")
 mount=$(mktemp -d)
 switch=/sys/module/fuse/parameters/enable_uring
 before=$(cat $switch)
-echo 1 > $switch
-"$homenode" up --transport uring --data pool --size-per-node 5G "$mount"
 finish() {
-    "$homenode" down "$mount"
     echo "$before" > $switch
+    ! mountpoint -q "$mount" || "$homenode" down "$mount"
     rmdir "$mount"
 }
 trap finish EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+echo 1 > $switch
+"$homenode" up --transport uring --data pool --size-per-node 5G "$mount"
 
 reader='
 import mmap, os, sys, time

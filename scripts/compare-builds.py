@@ -15,6 +15,7 @@ import math
 import mmap
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -86,6 +87,8 @@ def main() -> None:
     options = parser.parse_args()
     if not 6 <= options.pairs <= 1000:
         parser.error("--pairs: from 6, as fewer tell no range, to 1000")
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit("compare-builds: told to end"))
     os.sched_setaffinity(0, {0})
     for transport in options.transport or ["classic"]:
         with tempfile.TemporaryDirectory() as directory:

@@ -42,16 +42,17 @@ export HOMENODE_POOLS=$scratch/known
 disk=''
 
 cleanup() {
-    trap '' INT TERM
+    trap '' HUP INT TERM
+    [ -z "$switch_before" ] || echo "$switch_before" >"$switch"
     end_workers
     if mountpoint -q "$mount"; then
         "$homenode" down "$mount" || umount --lazy "$mount"
     fi
-    [ -z "$switch_before" ] || echo "$switch_before" >"$switch"
     [ -z "$disk" ] || losetup -d "$disk"
     rm -rf --one-file-system "$scratch"
 }
 trap cleanup EXIT
+trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
 

@@ -1,9 +1,14 @@
-#!/bin/sh
-# Everything that must hold before a commit. cargo's own tests run last, so that their summary ends the output.
+#!/bin/bash
+# Everything that must hold before a commit. cargo's own tests run last. What was SKIPPED is told once more at the end.
 set -eu
 cd "$(dirname "$0")/.."
 exec </dev/null
 target=${CARGO_TARGET_DIR:-target}
+mkdir -p "$target"
+log=$target/test.log
+exec 3>&1
+exec > >(exec tee -i "$log") 2>&1
+tee=$!
 
 # Rings, where the kernel has them: on for the tests, and at their end as they were.
 switch=/sys/module/fuse/parameters/enable_uring
@@ -133,3 +138,11 @@ fi
 
 step "all tests; mounts use the transport $transport"
 HOMENODE_TEST_TRANSPORT=$transport HOMENODE_TEST_DATA=auto cargo test --workspace --tests
+
+exec >&3 2>&3
+wait "$tee"
+skipped=$(grep 'SKIPPED' "$log" || true)
+if [ -n "$skipped" ]; then
+    printf '\nNOT TESTED HERE:\n%s\n' "$skipped"
+    [ "${HOMENODE_TEST_ALL:-}" != 1 ] || exit 1
+fi

@@ -98,7 +98,10 @@ fn measure(run: &mut Run<'_>, case: &Case, cpus: &[usize]) -> Result<(), Error> 
     let (cpus, divisor) = (&cpus[..case.cores], divisor(run));
     let peers = case.peers();
     let target = case.target()?;
-    let mut memcpy = peers.contains(&Peer::Memcpy).then(|| Memcpy::new(case)).transpose()?;
+    let mut memcpy = peers
+        .contains(&Peer::Memcpy)
+        .then(|| cpus::at_home(|| Memcpy::new(case)))
+        .transpose()?;
     let samples = run.take_turns(&case.name(), 1 + peers.len(), |_, contestant| {
         match contestant.checked_sub(1).map(|peer| peers[peer]) {
             None => case.run(&target, cpus, divisor),

@@ -6,8 +6,9 @@ use homenode_linux::cpu;
 use homenode_linux::process::Stat;
 use homenode_linux::topology::{self, Source};
 use homenode_policy::topology::Topology;
-use std::fs;
+use std::panic::resume_unwind;
 use std::sync::LazyLock;
+use std::{fs, thread};
 
 /// The most threads any case has.
 pub(crate) const THREADS_MAX: usize = 2;
@@ -29,6 +30,13 @@ pub(crate) fn allowed() -> Result<Vec<usize>, Error> {
 /// Pins the calling thread.
 pub(crate) fn pin(cpu: usize) -> Result<(), Error> {
     allow(&[cpu])
+}
+
+/// Does `work` on a thread that is pinned to the first of the measuring threads' CPUs: memory that it touches first lies on their node.
+pub(crate) fn at_home<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    let cpu = choose()?[0];
+    let pinned = || pin(cpu).and_then(|()| work());
+    thread::scope(|scope| scope.spawn(pinned).join().unwrap_or_else(|panic| resume_unwind(panic)))
 }
 
 /// Lets the calling thread run on these CPUs alone.
@@ -80,5 +88,12 @@ mod tests {
         assert_eq!(pick(&[0, 1, 2, 3, 4]), [0, 2]);
         assert_eq!(pick(&[0, 1, 4]), [0, 1], "a sibling is better than another node");
         assert_eq!(pick(&[1]), [1]);
+    }
+
+    #[test]
+    fn memory_is_touched_where_it_is_measured() {
+        let ran_on = at_home(|| Ok((cpu::current_cpu(), allowed()?))).expect("the CPU is one of ours");
+        let first = choose().expect("there is a CPU")[0];
+        assert_eq!(ran_on, (id(first), vec![first]));
     }
 }

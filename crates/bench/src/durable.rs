@@ -67,7 +67,6 @@ const READS: usize = 20_000;
 /// Files of a pool that comes back, and those that make a log of some 64 MiB.
 const FILES: usize = 1_000_000;
 const LOGGED_FILES: usize = 650_000;
-const RESTARTS: usize = 5;
 /// Most seconds that these may take.
 const MOUNT_SECONDS_MAX: f64 = 3.0;
 const AFTER_KILL_SECONDS_MAX: f64 = 0.5;
@@ -239,16 +238,14 @@ fn on_mount(run: &mut Run<'_>, stage: &Stage) -> Result<(), Error> {
 }
 
 fn restarts(run: &mut Run<'_>, directory: &Path) -> Result<(), Error> {
-    if !run.wants("mount") {
-        return Ok(());
-    }
-    let (files, logged_files, times) = if run.common.smoke {
-        (2000, 2000, 1)
+    let (files, logged_files) = if run.common.smoke {
+        (2000, 2000)
     } else {
-        (FILES, LOGGED_FILES, RESTARTS)
+        (FILES, LOGGED_FILES)
     };
-    let rows = restart::measure(directory, files, logged_files, times)?;
-    rows.into_iter().for_each(|row| run.show(row));
+    for row in restart::measure(run, directory, files, logged_files)? {
+        run.show(row);
+    }
     run.require_most(&format!("mount/{FILES}-files"), "s", MOUNT_SECONDS_MAX);
     run.require_most("mount/after-kill", "s", AFTER_KILL_SECONDS_MAX);
     Ok(())

@@ -42,10 +42,12 @@ pub(crate) enum Error {
     #[error("--check with cases contended/…: threads of a real-time policy do not share CPUs; run it without chrt")]
     RealTime,
     /// `--check` found ratios that fall short.
-    #[error("{missed} of {checked} required numbers were not reached")]
+    #[error("{missed} of {checked} required numbers were not reached, {unsure} were reached in most rounds only")]
     Missed {
         /// How many fell short.
         missed: usize,
+        /// How many were reached by the median, and missed in a quarter of the rounds.
+        unsure: usize,
         /// Required numbers that were checked.
         checked: usize,
     },

@@ -1,7 +1,7 @@
 //! The runner every bench uses: contestants take turns, round after round, in one process.
 //!
 //! A noisy machine drifts over seconds; contestants that alternate within milliseconds drift together. Who starts
-//! rotates from round to round, so that nobody always inherits the caches of the same predecessor. The first round
+//! rotates from round to round, and every second round goes backwards, so that nobody always inherits the caches of the same predecessor. The first round
 //! warms up and is dropped.
 
 use crate::error::Error;
@@ -55,9 +55,15 @@ impl Samples {
         [self.quantile(0.0), self.quantile(1.0)]
     }
 
+    /// The quartiles.
+    pub(crate) fn middle(&self) -> [f64; 2] {
+        [self.quantile(0.25), self.quantile(0.75)]
+    }
+
     /// Interquartile range over median, (p75 - p25) / median.
     pub(crate) fn spread(&self) -> f64 {
-        (self.quantile(0.75) - self.quantile(0.25)) / self.median()
+        let [low, high] = self.middle();
+        (high - low) / self.median()
     }
 
     /// Linear interpolation between the two nearest ranks.
@@ -105,7 +111,8 @@ pub(crate) fn interleave(
         for (case, samples) in samples.iter_mut().enumerate() {
             for turn in 0..contestants {
                 interrupt::check()?;
-                let contestant = (turn + round) % contestants;
+                let step = if round % 2 == 0 { turn } else { contestants - turn };
+                let contestant = (round + step) % contestants;
                 let value = pass(round, case, contestant)?;
                 if round > 0 {
                     samples[contestant].push(value);
@@ -130,7 +137,12 @@ mod tests {
         .expect("every pass succeeds");
         assert_eq!(log.len(), 18);
         assert_eq!(&log[..4], &[(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0)]);
-        assert_eq!(log[6], (1, 0, 1), "the second round starts with the second contestant");
+        let second: Vec<usize> = log[6..9].iter().map(|(_, _, contestant)| *contestant).collect();
+        assert_eq!(
+            second,
+            [1, 0, 2],
+            "the second round starts with the second contestant, and goes backwards"
+        );
         assert!(samples.iter().flatten().all(|samples| samples.0 == [1.0, 2.0]));
     }
 

@@ -74,8 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         bench.run_case(&mut run, case)?;
     }
     if run.wants(beside::CASE) {
-        let (bytes, cpu) = (bench.file_bytes, bench.cpus[0]);
-        beside::rows(&mut run, &bench.contestants, bytes, cpu)?;
+        beside::rows(&mut run, &bench.contestants, bench.cpus[0])?;
     }
     if run.wants(IDLE_CASE) {
         let rows = bench.watch_idle(run.common.smoke)?;

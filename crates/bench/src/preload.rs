@@ -198,8 +198,8 @@ fn findings(report: &Report) -> Vec<Finding> {
             .peers
             .get(loops::PLAIN)
             .map(|plain| (row.homenode - plain, Bound::AtMost(most)));
-        let (what, (found, bound)) = (row.case.clone(), scaling.or(other)?);
-        Some(Finding { what, found, bound })
+        let (found, bound) = scaling.or(other)?;
+        Some(Finding::new(row.case.clone(), found, bound))
     });
     found.chain(alone).collect()
 }

@@ -45,6 +45,8 @@ pub(crate) fn mount(pages: Pages, bytes: u64) -> Result<OwnedFd, Error> {
     let system = |error: rustix::io::Errno| Error::system(what(), error);
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(system)?;
     fsconfig_set_string(&context, "size", bytes.to_string()).map_err(system)?;
+    // A small machine's share of inodes is less than some benches need.
+    fsconfig_set_string(&context, "nr_inodes", "0").map_err(system)?;
     if let Some(huge) = pages.huge_option() {
         fsconfig_set_string(&context, "huge", huge).map_err(system)?;
     }

@@ -24,6 +24,9 @@ pub(crate) struct Row {
     pub(crate) ratio: BTreeMap<&'static str, f64>,
     /// The least and the greatest ratio of a round, in which homenode and the peer ran one after the other.
     pub(crate) ratio_range: BTreeMap<&'static str, [f64; 2]>,
+    /// The quartiles of these ratios.
+    #[serde(skip)]
+    pub(crate) ratio_middle: BTreeMap<&'static str, [f64; 2]>,
     /// Rounds that count.
     pub(crate) runs: usize,
     /// (p75 - p25) / median of the contestant for which that is largest.
@@ -90,6 +93,10 @@ impl Row {
                 .iter()
                 .map(|&(name, samples)| (name, samples.over(homenode).range().map(rounded)))
                 .collect(),
+            ratio_middle: peers
+                .iter()
+                .map(|&(name, samples)| (name, samples.over(homenode).middle().map(rounded)))
+                .collect(),
             runs: homenode.runs(),
             spread: rounded(spread),
             server_cpu_ns: None,
@@ -109,6 +116,8 @@ impl Row {
             row.ratio.insert(name, rounded(homenode.median() / samples.median()));
             row.ratio_range
                 .insert(name, homenode.over(samples).range().map(rounded));
+            row.ratio_middle
+                .insert(name, homenode.over(samples).middle().map(rounded));
         }
         row
     }

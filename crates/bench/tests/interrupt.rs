@@ -6,6 +6,10 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn an_interrupted_bench_leaves_no_empty_file() {
+    [Signal::INT, Signal::HUP].into_iter().for_each(interrupted_by);
+}
+
+fn interrupted_by(signal: Signal) {
     let directory = tempfile::tempdir().expect("a directory is made");
     let rows = directory.path().join("rows");
     let mut child = Command::new(env!("CARGO_BIN_EXE_homenode-bench"))
@@ -19,7 +23,7 @@ fn an_interrupted_bench_leaves_no_empty_file() {
     let mut said = BufReader::new(child.stdout.take().expect("the stream is piped"));
     said.read_line(&mut String::new()).expect("the bench prints a line");
     assert!(rows.exists(), "the file is created");
-    kill_process(Pid::from_child(&child), Signal::INT).expect("the process runs");
+    kill_process(Pid::from_child(&child), signal).expect("the process runs");
     // So that it is not ended by what it goes on to say.
     std::io::copy(&mut said, &mut std::io::sink()).expect("the bench prints UTF-8");
     assert_eq!(child.wait().expect("it ends").code(), Some(1), "exit code 1");

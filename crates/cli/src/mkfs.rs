@@ -44,8 +44,8 @@ struct CheckArgs {
     #[arg(short, short_aliases = ['v', 'T', 'M'], action = ArgAction::Count)]
     f: u8,
     /// Ignored: there is no progress bar.
-    #[arg(short = 'C', value_name = "FD", num_args = 0..=1, require_equals = true)]
-    progress: Option<String>,
+    #[arg(short = 'C', value_name = "FD")]
+    progress: Option<i32>,
 }
 
 /// `main` of [`MKFS`].

@@ -19,7 +19,7 @@ pub use journal::LogOptions;
 pub(crate) use journal::{Effect, Journal, Room, first_superblock, repair_superblocks, revoke, write_superblocks};
 pub(crate) use rewrite::Rewrite;
 pub(crate) use salvage::{Salvaged, salvage};
-pub(crate) use scan::{Segment, Shown, Tail, Unreadable, claimed_behind, given_behind, given_by, scan};
+pub(crate) use scan::{Segment, Shown, Tail, Unreadable, claimed_behind, given_behind, given_by, overlap, scan};
 pub use superblock::{
     Features, Gathered, Head, MemberRecord, NotAName, NotGathered, PoolName, Superblock, UnusableSuperblock, gather,
 };

@@ -244,6 +244,9 @@ pub enum Error {
         /// The files.
         paths: [PathBuf; 2],
     },
+    /// Two members of which one is of a copy of the pool.
+    #[error("{} and {} are members of two copies of the pool that were used apart: give all members of one of them", .0[0].display(), .0[1].display())]
+    Apart([PathBuf; 2]),
     /// A file that is an earlier state of a member.
     #[error("{} holds an older state than the other members, such as a restored copy: give the file that the pool used last", .0.display())]
     OldMember(PathBuf),
@@ -334,6 +337,7 @@ impl Error {
             | Self::OtherPoolsMember { .. }
             | Self::GivenTwice(_)
             | Self::SameMember { .. }
+            | Self::Apart(_)
             | Self::OldMember(_) => EINVAL,
             Self::MissingMembers(_) | Self::LogMissing(_) => ENODEV,
             Self::Open(_) | Self::Random(_) => EIO,

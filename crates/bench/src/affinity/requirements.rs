@@ -21,11 +21,7 @@ pub(super) fn findings(report: &Report) -> Vec<Finding> {
             None if row.case.starts_with(DAEMON) => Bound::AtMost(DAEMON_PERCENT_MAX),
             None => continue,
         };
-        findings.push(Finding {
-            what: format!("{}, {}", row.case, row.unit),
-            found: row.homenode,
-            bound,
-        });
+        findings.push(Finding::new(format!("{}, {}", row.case, row.unit), row.homenode, bound));
     }
     findings
 }
@@ -53,7 +49,14 @@ mod tests {
         }
         let judged = required::judge(&findings(&report), true);
         assert!(
-            matches!(judged, Err(Error::Missed { missed: 2, checked: 3 })),
+            matches!(
+                judged,
+                Err(Error::Missed {
+                    missed: 2,
+                    checked: 3,
+                    ..
+                })
+            ),
             "{judged:?}"
         );
     }

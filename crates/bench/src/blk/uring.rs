@@ -56,13 +56,13 @@ impl Case {
         (requests / divisor).max(1)
     }
 
-    fn homenode(&self, file: &Path, cpu: usize, divisor: u64) -> Result<f64, Error> {
+    fn homenode(&self, file: &Path, cpu: usize, divisor: u64, seed: u64) -> Result<f64, Error> {
         let load = Load {
             bytes: REQUEST_BYTES,
             depth: usize::from(self.depth),
             requests: self.requests(divisor),
         };
-        homenode(file, cpu, self.direct, self.plug, load).map(|millions| millions * 1e3)
+        homenode(file, cpu, self.direct, self.plug, load, seed).map(|millions| millions * 1e3)
     }
 }
 
@@ -85,8 +85,8 @@ pub(super) fn rows(run: &mut Run<'_>, cpus: &[usize], directory: &Path) -> Resul
     filled.fill(0x5a, FILE_BYTES)?;
     filled.sync()?;
     let (names, divisor) = (cases.iter().map(Case::name).collect::<Vec<_>>(), divisor(run));
-    let samples = run.interleave(&names, 2, |_, case, contestant| match contestant {
-        0 => cases[case].homenode(file.path(), cpus[0], divisor),
+    let samples = run.interleave(&names, 2, |round, case, contestant| match contestant {
+        0 => cases[case].homenode(file.path(), cpus[0], divisor, round),
         _ => fio(&cases[case], file.path(), cpus[0], divisor),
     })?;
     for (name, samples) in names.into_iter().zip(&samples) {
@@ -100,8 +100,15 @@ pub(super) fn rows(run: &mut Run<'_>, cpus: &[usize], directory: &Path) -> Resul
     Ok(())
 }
 
-/// Reads of a file or device at random places, `depth` under way: millions per second.
-pub(crate) fn homenode(file: &Path, cpu: usize, direct: bool, plug: usize, load: Load) -> Result<f64, Error> {
+/// Reads of a file or device at random places that follow from `seed`, `depth` under way: millions per second.
+pub(crate) fn homenode(
+    file: &Path,
+    cpu: usize,
+    direct: bool,
+    plug: usize,
+    load: Load,
+    seed: u64,
+) -> Result<f64, Error> {
     let unavailable = |reason: String| Error::Unavailable {
         contestant: "uring_file",
         reason,
@@ -124,7 +131,7 @@ pub(crate) fn homenode(file: &Path, cpu: usize, direct: bool, plug: usize, load:
     let device = device(&driver, 1, options)?;
     together(&[cpu], |_| {
         let mut core = device.join(0).expect("the core joins once");
-        move |clock| play(&mut core, clock, &load, 0)
+        move |clock| play(&mut core, clock, &load, seed)
     })
 }
 

@@ -111,14 +111,14 @@ fn at_depth_32(run: &mut Run<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> R
     }
     let (file, cpu) = (pool.open(STAMPED)?, cpus::choose()?[0]);
     let count = run.few(4 * reads(stage.kind)).next_multiple_of(DEPTH);
-    let samples = run.take_turns(&case, 2, |_, contestant| {
+    let samples = run.take_turns(&case, 2, |round, contestant| {
         if contestant == 1 {
             let load = Load {
                 bytes: 4096,
                 depth: DEPTH,
                 requests: count as u64,
             };
-            return uring::homenode(&stage.bare, cpu, true, DEPTH, load).map(|millions| millions * 1e3);
+            return uring::homenode(&stage.bare, cpu, true, DEPTH, load, round).map(|millions| millions * 1e3);
         }
         read_many(&file, &walk.next(count)).map(|elapsed| 1e6 / each(elapsed, count))
     })?;

@@ -60,10 +60,9 @@ fn trace(
     let mut findings: Vec<Finding> = [("LRU", lru), ("ARC", arc)]
         .into_iter()
         .filter(|(peer, _)| *peer != "ARC" || is_recorded)
-        .map(|(peer, value)| Finding {
-            what: format!("{} above {peer}", case("whole")),
-            found: whole - value,
-            bound: Bound::AtLeast(0.0),
+        .map(|(peer, value)| {
+            let what = format!("{} above {peer}", case("whole"));
+            Finding::new(what, whole - value, Bound::AtLeast(0.0))
         })
         .collect();
     let ranks = ranks(trace);
@@ -81,11 +80,8 @@ fn trace(
         let hits = share(hits);
         add(row(case(&how), "% hits", hits, &[("whole", whole), ("fixed", fixed)]));
         add(row(case(&format!("{how}/stolen")), "% of requests", share(stolen), &[]));
-        findings.push(Finding {
-            what: format!("{} lost of whole", case(&how)),
-            found: whole - hits,
-            bound: Bound::AtMost(LOSS_MAX),
-        });
+        let what = format!("{} lost of whole", case(&how));
+        findings.push(Finding::new(what, whole - hits, Bound::AtMost(LOSS_MAX)));
     }
     Ok(findings)
 }

@@ -17,8 +17,8 @@ const SIZES: [(&str, usize); 4] = [
     ("2g", 2048 * MEBIBYTE),
     ("8g", 8192 * MEBIBYTE),
 ];
-/// Most of the time that the smallest cache takes: its tables are in the processor's caches, those of a large one are not.
-const TIME_MAX: f64 = 2.0;
+/// Most of the time that the smallest cache takes: constant, but for noise.
+const TIME_MAX: f64 = 1.1;
 /// A disk has so many blocks for each frame.
 const DISK_SHARE: u64 = 4;
 /// Ratio of frames to the stores that make blocks dirty before a write-back.

@@ -2,8 +2,10 @@
 
 use super::disk;
 use crate::error::Error;
+use crate::interrupt;
 use crate::output::tell;
 use crate::report::Row;
+use crate::run::Run;
 use homenode::{Pool, PoolOptions, Size};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -61,6 +63,7 @@ fn make_files(pool: &Pool, files: usize) -> Result<(), Error> {
     for file in 0..files {
         let name = format!("/d{}/f{file:07}", file % DIRECTORIES);
         drop(pool.create_file(name).map_err(&failed)?);
+        interrupt::check()?;
     }
     Ok(())
 }
@@ -74,34 +77,45 @@ fn row(case: String, unit: &'static str, values: &[f64]) -> Row {
     Row::new(case, unit, &values.iter().copied().collect(), &[])
 }
 
-pub(super) fn measure(directory: &Path, files: usize, logged_files: usize, rounds: usize) -> Result<Vec<Row>, Error> {
+/// Rows of the wanted cases.
+pub(super) fn measure(run: &Run<'_>, directory: &Path, files: usize, logged_files: usize) -> Result<Vec<Row>, Error> {
+    let put_away = [format!("mount/{files}-files"), "mount/log-bytes-per-file".to_owned()];
+    let killed = ["mount/after-kill", "mount/after-kill/log"].map(str::to_owned);
+    let wants = |cases: &[String]| cases.iter().any(|case| run.wants(case));
     let path = directory.join("restart");
     let _gone = Gone(path.clone());
-    disk::member(&path, MEMBER_BYTES)?;
-    let member = std::slice::from_ref(&path);
-    let pool = Pool::create_on(member, &options()).map_err(Error::library("making a pool"))?;
-    make_files(&pool, files)?;
-    drop(pool);
-    let mut times = Vec::new();
-    let mut bytes = 0.0;
-    for _ in 0..rounds {
-        let (seconds, of_log) = open_anew(&path)?;
-        times.push(seconds);
-        bytes = of_log;
+    let mut rows = Vec::new();
+    if wants(&put_away) {
+        make_files(&new_pool(&path)?, files)?;
+        let (mut times, mut bytes) = (Vec::new(), 0.0);
+        for _ in 0..run.rounds {
+            interrupt::check()?;
+            let (seconds, of_log) = open_anew(&path)?;
+            times.push(seconds);
+            bytes = of_log;
+        }
+        let [mount, per_file] = put_away;
+        rows.extend([row(mount, "s", &times), row(per_file, "bytes", &[bytes / files as f64])]);
     }
-    let snapshot = row(format!("mount/{files}-files"), "s", &times);
-    let per_file = row("mount/log-bytes-per-file".to_owned(), "bytes", &[bytes / files as f64]);
-    let (mut times, mut sizes) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        disk::remove(&path);
-        disk::member(&path, MEMBER_BYTES)?;
-        drop(Pool::create_on(member, &options()).map_err(Error::library("making a pool"))?);
-        sizes.push(fill_and_kill(&path, logged_files)? / f64::from(1 << 20));
-        times.push(open_anew(&path)?.0);
+    if wants(&killed) {
+        let (mut times, mut sizes) = (Vec::new(), Vec::new());
+        for _ in 0..run.rounds {
+            interrupt::check()?;
+            drop(new_pool(&path)?);
+            sizes.push(fill_and_kill(&path, logged_files)? / f64::from(1 << 20));
+            times.push(open_anew(&path)?.0);
+        }
+        let [mount, log] = killed;
+        rows.extend([row(mount, "s", &times), row(log, "MiB", &sizes)]);
     }
-    let killed = row("mount/after-kill".to_owned(), "s", &times);
-    let log = row("mount/after-kill/log".to_owned(), "MiB", &sizes);
-    Ok(vec![snapshot, per_file, killed, log])
+    Ok(rows)
+}
+
+/// Makes an empty pool on a file, in place of the one there.
+fn new_pool(path: &Path) -> Result<Pool, Error> {
+    disk::remove(path);
+    disk::member(path, MEMBER_BYTES)?;
+    Pool::create_on(&[path.to_owned()], &options()).map_err(Error::library("making a pool"))
 }
 
 /// Has another process open the pool: the heap of this one has room from pools before. Gives the seconds, and the bytes of the log.

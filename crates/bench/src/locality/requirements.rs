@@ -25,10 +25,9 @@ pub(super) fn findings(report: &Report) -> Vec<Finding> {
             let is_direct_mapped = |row: &Row| !is_kernel && row.case.ends_with(&direct_mapped);
             let is_judged = |row: &&Row| row.case.ends_with(&end) || is_direct_mapped(row);
             let rows = report.rows.iter().filter(is_judged);
-            findings.extend(rows.map(|row| Finding {
-                what: format!("{}, % local", row.case),
-                found: row.homenode,
-                bound: Bound::AtLeast(least),
+            findings.extend(rows.map(|row| {
+                let what = format!("{}, % local", row.case);
+                Finding::new(what, row.homenode, Bound::AtLeast(least))
             }));
         }
     }
@@ -60,7 +59,14 @@ mod tests {
         }
         let judged = required::judge(&findings(&report), true);
         assert!(
-            matches!(judged, Err(Error::Missed { missed: 1, checked: 3 })),
+            matches!(
+                judged,
+                Err(Error::Missed {
+                    missed: 1,
+                    checked: 3,
+                    ..
+                })
+            ),
             "{judged:?}"
         );
     }

@@ -4,13 +4,14 @@
 //! tmpfs takes no part: it refuses FALLOC_FL_ZERO_RANGE.
 
 use super::contestant::Contestant;
-use super::served::Variant;
+use super::served::{Served, Variant};
 use crate::cpus;
 use crate::error::{During, Error};
+use crate::place::{Open, Place};
 use crate::report::{HOMENODE, Row, Tail};
 use crate::run::Run;
 use memmap2::MmapMut;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,19 +22,41 @@ pub(super) const CASE: &str = "4k/direct-read/beside-zero";
 const READ_BYTES: usize = 4096;
 const ROUND: Duration = Duration::from_millis(500);
 const ROUND_SMOKE: Duration = Duration::from_millis(20);
-/// Files of a contestant: the one that is read, and the one that is zeroed.
-const READ: usize = 0;
-const ZEROED: usize = 1;
+/// Bytes that are zeroed: more than any memory takes within the time that a read may wait.
+const ZEROED_BYTES: usize = 512 << 20;
+const ZEROED_BYTES_SMOKE: usize = 4 << 20;
+
+/// A mount of its own, with a file that is read and one that is zeroed.
+struct Subject {
+    variant: Variant,
+    bytes: usize,
+    served: Served,
+}
+
+impl Subject {
+    fn new(variant: Variant, bytes: usize, node: u16) -> Result<Self, Error> {
+        let served = Served::start(variant, bytes as u64 + (16 << 20), Some(node))?;
+        let place = Place::Directory(served.directory().to_owned());
+        place.create("read")?.fill(7, READ_BYTES.next_multiple_of(1 << 20))?;
+        place.create("zeroed")?.fill(7, bytes)?;
+        Ok(Self { variant, bytes, served })
+    }
+}
 
 /// Measures each of `contestants` that a server serves by a transport's defaults; a row for each. Both threads are on this CPU.
-pub(super) fn rows(run: &mut Run<'_>, contestants: &[Contestant], file_bytes: usize, cpu: usize) -> Result<(), Error> {
-    let is_standard =
-        |contestant: &&Contestant| matches!(contestant.variant(), Some(Variant::Uring | Variant::Classic));
-    let served: Vec<&Contestant> = contestants.iter().filter(is_standard).collect();
-    let mut all_ns = vec![Vec::new(); served.len()];
-    let time = if run.common.smoke { ROUND_SMOKE } else { ROUND };
-    let samples = run.take_turns(CASE, served.len(), |round, turn| {
-        let reads_ns = reads(served[turn], file_bytes, cpu, time)?;
+pub(super) fn rows(run: &mut Run<'_>, contestants: &[Contestant], cpu: usize) -> Result<(), Error> {
+    let is_standard = |variant: &Variant| matches!(variant, Variant::Uring | Variant::Classic);
+    let variants = contestants.iter().filter_map(Contestant::variant).filter(is_standard);
+    let (time, bytes) = match run.common.smoke {
+        true => (ROUND_SMOKE, ZEROED_BYTES_SMOKE),
+        false => (ROUND, ZEROED_BYTES),
+    };
+    let subjects: Vec<Subject> = variants
+        .map(|variant| Subject::new(variant, bytes, cpus::node(cpu)))
+        .collect::<Result<_, _>>()?;
+    let mut all_ns = vec![Vec::new(); subjects.len()];
+    let samples = run.take_turns(CASE, subjects.len(), |round, turn| {
+        let reads_ns = reads(&subjects[turn], cpu, time)?;
         let mean_ns = reads_ns.iter().sum::<u64>() as f64 / reads_ns.len() as f64;
         // The runner drops the first round too.
         if round > 0 {
@@ -41,18 +64,22 @@ pub(super) fn rows(run: &mut Run<'_>, contestants: &[Contestant], file_bytes: us
         }
         Ok(mean_ns)
     })?;
-    for ((contestant, samples), all_ns) in served.iter().zip(&samples).zip(&mut all_ns) {
-        let name = contestant.variant().map(|variant| variant.case(CASE));
-        let row = Row::new(name.expect("a server serves it"), "ns/op", samples, &[]);
+    for ((subject, samples), all_ns) in subjects.iter().zip(&samples).zip(&mut all_ns) {
+        let row = Row::new(subject.variant.case(CASE), "ns/op", samples, &[]);
         run.show(row.with_tails([(HOMENODE, Tail::of(all_ns))].into()));
     }
     Ok(())
 }
 
 /// Times of all reads of one round, in ns; there is at least one.
-fn reads(contestant: &Contestant, file_bytes: usize, cpu: usize, time: Duration) -> Result<Vec<u64>, Error> {
-    let system = |error| Error::system(format!("{CASE} on {}", contestant.name()), error);
-    let (file, zeroed) = (contestant.open(READ, true)?, contestant.open(ZEROED, false)?);
+fn reads(subject: &Subject, cpu: usize, time: Duration) -> Result<Vec<u64>, Error> {
+    let system = |error| Error::system(format!("{CASE} on {}", subject.variant.name()), error);
+    let root = subject.served.directory();
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    let file = open(root.join("read"), flags, Mode::empty()).map_err(system)?;
+    let Open::Directory(zeroed) = Place::Directory(root.to_owned()).open("zeroed")? else {
+        unreachable!("a place that is a directory")
+    };
     let mut page = MmapMut::map_anon(READ_BYTES).during("mapping a buffer")?;
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -60,7 +87,7 @@ fn reads(contestant: &Contestant, file_bytes: usize, cpu: usize, time: Duration)
             cpus::pin(cpu)?;
             // Relaxed: joining orders the rest.
             while !over.load(Ordering::Relaxed) {
-                fallocate(&zeroed, FallocateFlags::ZERO_RANGE, 0, file_bytes as u64).map_err(system)?;
+                fallocate(&zeroed, FallocateFlags::ZERO_RANGE, 0, subject.bytes as u64).map_err(system)?;
             }
             Ok::<_, Error>(())
         });

@@ -2,7 +2,7 @@
 
 use super::served::{Served, Variant};
 use crate::cpu_time::CpuTime;
-use crate::cpus::THREADS_MAX;
+use crate::cpus::{self, THREADS_MAX};
 use crate::error::{During, Error};
 use crate::place::Open;
 use crate::private_tmpfs::{self, Pages};
@@ -32,7 +32,7 @@ impl Contestant {
     /// A private tmpfs.
     pub(super) fn tmpfs(pages: Pages, file_bytes: usize) -> Result<Self, Error> {
         let root = private_tmpfs::mount(pages, pool_bytes(file_bytes))?;
-        Self::fill(pages.name(), root, None, file_bytes)
+        cpus::at_home(|| Self::fill(pages.name(), root, None, file_bytes))
     }
 
     /// A mounted pool of the node.

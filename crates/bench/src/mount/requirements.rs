@@ -129,7 +129,17 @@ mod tests {
     fn numbers_that_miss_the_promise_fail() {
         // A ratio of 1.18, 17 us instead of 12, and 59 % of the reads' throughput.
         let slow = judge(17_000.0, 0, true);
-        assert!(matches!(slow, Err(Error::Missed { missed: 3, checked: 6 })), "{slow:?}");
+        assert!(
+            matches!(
+                slow,
+                Err(Error::Missed {
+                    missed: 3,
+                    checked: 6,
+                    ..
+                })
+            ),
+            "{slow:?}"
+        );
         let busy = judge(11_000.0, 1, true);
         assert!(matches!(busy, Err(Error::Missed { missed: 1, .. })), "{busy:?}");
         assert!(judge(17_000.0, 1, false).is_ok());

@@ -118,7 +118,12 @@ fn looks(
             .map_err(failure)?;
         known.previous = applied.next(&known.previous, &plan, &sensed.snapshot, &settings.decide);
         actor.note_files(&plan.files).map_err(failure)?;
-        let files: Vec<FileMoved> = plan.files.iter().map(move_file).collect();
+        let mut signal = None;
+        let files = plan.files.iter().map(|file| {
+            signal = signal.or_else(|| signals.try_recv().ok());
+            signal.map_or_else(|| move_file(file), |_| Err("ended by a signal".to_owned()))
+        });
+        let files: Vec<FileMoved> = files.collect();
         told.changes += plan.actions.len() + files.len();
         told.made += applied.made();
         told.refused += applied.outcomes.iter().filter(|(_, outcome)| failed(outcome)).count();
@@ -141,6 +146,9 @@ fn looks(
                 files: &files,
             };
             crate::print_text(&text(heading, &decided, &done, is_last, &args.journal.revert()))?;
+        }
+        if let Some(signal) = signal {
+            fail!("ended by {}", signal_name(signal).unwrap_or("a signal"));
         }
         if is_last {
             break;

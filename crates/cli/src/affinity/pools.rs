@@ -1,7 +1,7 @@
 //! Pools on this machine: what their servers tell of the threads that use them, and files that come to these.
 //!
 //! Every server with a socket is asked once a period, and has [`ANSWER_TIME`] to answer; one that needs longer is not asked anew before it has,
-//! and stops nobody meanwhile. A server is believed about threads of its own user only, unless it is root's ([`seen_by`]): so nobody has another's threads
+//! and is not waited for meanwhile. A server is believed about threads of its own user only, unless it is root's ([`seen_by`]): so nobody has another's threads
 //! moved by what a server of his claims. Its files it can only move itself.
 
 use crate::control::client::{ConnectError, Connection};
@@ -22,6 +22,8 @@ const ANSWER_TIME: Duration = Duration::from_millis(300);
 const THREADS_MAX: usize = 8192;
 /// Files that are looked at of one pool.
 const FILES_MAX: usize = 64;
+/// Silence of a server that moves a file and tells how far it is: then it is frozen, or hangs.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 const BUFFERS: &str = "bytes of threads in memory of pools";
 
 /// A way to ask all servers, again and again.
@@ -97,10 +99,11 @@ pub(super) fn moved_text(moved: &FileMoved) -> String {
 /// Asks a pool's server to move a file.
 pub(super) fn move_file(one: &MoveFile) -> FileMoved {
     let device = device(one.file);
-    let mut connection = Connection::open(device).map_err(|error| match error {
+    let connection = Connection::open(device).map_err(|error| match error {
         ConnectError::Dead => "its server has ended".to_owned(),
         ConnectError::Other(error) => format!("{error}{}", hint(&error, To::Change)),
     })?;
+    let mut connection = connection.with_silence_max(SILENCE_MAX);
     let request = Request::FileMove {
         inode: one.file.inode,
         node: one.to.0,

@@ -27,6 +27,8 @@ pub(crate) struct Connection {
     stream: BufReader<UnixStream>,
     /// Longest time that a running server needs for a quick request.
     quick: Duration,
+    /// Longest time without a word of progress that a running server is waited for.
+    silence_max: Duration,
 }
 
 /// Why a request failed.
@@ -84,7 +86,13 @@ impl Connection {
             device,
             stream: BufReader::new(stream),
             quick,
+            silence_max: Duration::MAX,
         }
+    }
+
+    /// Gives a server up that says nothing for so long, whatever it is doing.
+    pub(crate) fn with_silence_max(self, silence_max: Duration) -> Self {
+        Self { silence_max, ..self }
     }
 
     /// Connects to the server of the mount that `path` lies on.
@@ -109,7 +117,7 @@ impl Connection {
         progress: &mut dyn FnMut(u64, u64),
     ) -> std::result::Result<Outcome, RequestError> {
         self.send(request)?;
-        self.receive(request, &mut Vec::new(), progress)
+        self.receive(request, self.quick, &mut Vec::new(), progress)
     }
 
     pub(super) fn send(&mut self, request: &Request) -> std::result::Result<(), RequestError> {
@@ -126,19 +134,23 @@ impl Connection {
         }
     }
 
-    /// Waits for what comes of `request`, which was sent. `line` is the part of the answer's line that has come, before and after.
+    /// Waits for what comes of `request`, which was sent: for so long if it is quick. `line` is the part of the answer's line that has come, before and after.
     pub(super) fn receive(
         &mut self,
         request: &Request,
+        quick: Duration,
         line: &mut Vec<u8>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> std::result::Result<Outcome, RequestError> {
-        let mut deadline = Instant::now() + self.quick;
+        let mut heard = Instant::now();
+        let mut deadline = heard + quick;
         loop {
             while let Err(error) = self.read_line(line, request.answer_bytes_max(), deadline) {
                 match error.kind() {
                     // What takes its time is waited for, but not for a server that is stopped.
-                    io::ErrorKind::WouldBlock if !request.is_quick() && !self.is_stopped() => {
+                    io::ErrorKind::WouldBlock
+                        if !request.is_quick() && !self.is_stopped() && heard.elapsed() < self.silence_max =>
+                    {
                         deadline = Instant::now() + self.quick;
                     }
                     io::ErrorKind::WouldBlock => return Err(RequestError::Late(self.silent(request))),
@@ -151,6 +163,7 @@ impl Connection {
                     total_bytes,
                 }) => {
                     progress(done_bytes, total_bytes);
+                    heard = Instant::now();
                     if request.is_quick() && Instant::now() >= deadline {
                         return Err(RequestError::Late(self.silent(request)));
                     }

@@ -58,7 +58,7 @@ impl Kept {
         self.open.as_ref()?.connection.user().ok()
     }
 
-    /// Sends `request` and waits for the answer. Sends nothing while the answer to the request before is owed.
+    /// Sends `request` and waits for the answer. While the answer to the request before is owed, sends nothing and hardly waits.
     pub(crate) fn ask(&mut self, request: &Request) -> Result<Outcome, Unanswered> {
         let mut open = match self.open.take() {
             Some(open) => open,
@@ -68,12 +68,13 @@ impl Kept {
                 line: Vec::new(),
             },
         };
-        let sent = if open.is_owed {
-            Ok(())
+        // Whoever owes an answer has had his time: it is there by now and is read, or he is not waited for.
+        let (sent, wait) = if open.is_owed {
+            (Ok(()), self.quick / 10)
         } else {
-            open.connection.send(request)
+            (open.connection.send(request), self.quick)
         };
-        let answer = sent.and_then(|()| open.connection.receive(request, &mut open.line, &mut |_, _| {}));
+        let answer = sent.and_then(|()| open.connection.receive(request, wait, &mut open.line, &mut |_, _| {}));
         open.is_owed = matches!(answer, Err(RequestError::Late(_)));
         // A server that refuses a viewer closes the connection, perhaps a moment later.
         let ends = matches!(answer, Err(RequestError::Broken(_) | RequestError::Refused(_)));

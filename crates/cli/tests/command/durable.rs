@@ -386,6 +386,15 @@ fn a_damaged_pool_is_repaired_with_the_option() {
         says(&told, &["written again", "1 fault repaired"]);
         pools.run("fsck tank");
     }
+    // Where e2fsck would show its progress.
+    for way in [&["-C0"][..], &["-C", "0"]] {
+        let mut helper = pools.command("fsck.homenode");
+        assert_eq!(
+            helper.args(way).arg("tank").output().unwrap().status.code(),
+            Some(0),
+            "{way:?}"
+        );
+    }
     // Both: nobody knows what pool it is.
     flip(&member, 100);
     flip(&member, (32 << 20) - 4000);

@@ -10,7 +10,7 @@ use super::restore::{last_met, persist_life, require_writable, within};
 use super::{Ino, OpenError, Replayed};
 use crate::log::{
     Change, Claim, Damage, GENERATIONS_BEHIND_MAX, Record, Rewrite, Salvaged, Segment, Shown, Superblock, Tables, Tail,
-    given_behind, given_by, repair_superblocks, salvage, scan, write_superblocks,
+    given_behind, given_by, overlap, repair_superblocks, salvage, scan, write_superblocks,
 };
 use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 use blocks::Claims;
@@ -84,11 +84,15 @@ impl Remedy {
     }
 }
 
+/// The smallest size of segments that are tried for a new snapshot. A record fits into it.
+const SEGMENT_BLOCKS_MIN: u32 = 64;
+
 /// A plan of what becomes of a damaged pool.
 #[derive(Debug)]
 pub struct Repair {
     mended: Vec<Mended>,
-    new: Option<New>,
+    /// Or why there is no place for it.
+    new: Option<Result<New, OpenError>>,
     inodes: u64,
     placed_blocks: u64,
 }
@@ -108,7 +112,7 @@ impl Repair {
     /// of the log's segments, `now_ns` the time of what is made new.
     ///
     /// # Errors
-    /// [`OpenError`] when nothing of the tree can be read, or there is no room for a new snapshot.
+    /// [`OpenError`] when nothing of the tree can be read.
     pub fn plan<M: Memory>(
         memory: &M,
         superblock: &Superblock,
@@ -150,21 +154,33 @@ impl Repair {
             let old = claims.all(&tree);
             tree.mend(&lost);
             claims.mend(&mut tree, lost.given);
-            let snapshot = tree.snapshot(segment_blocks);
-            let left = snapshot.tables().map_err(|error| OpenError::Log(error.to_string()))?;
+            let left = tree
+                .snapshot(segment_blocks)
+                .tables()
+                .map_err(|error| OpenError::Log(error.to_string()))?;
             let left = left.check(&|first, blocks| claims.is_for_files(first, blocks));
             if !left.is_empty() {
                 return Err(OpenError::Damaged(left));
             }
-            let segments = claims.free_segments(old, superblock, segment_blocks, snapshot.segments())?;
+            // A full pool may have room for smaller ones only.
+            let halves = std::iter::successors(Some(segment_blocks), |blocks| {
+                (blocks / 2 >= SEGMENT_BLOCKS_MIN).then_some(blocks / 2)
+            });
+            let placed = halves.map(|blocks| {
+                let snapshot = tree.snapshot(blocks);
+                let segments = claims.free_segments(&old, superblock, blocks, snapshot.segments())?;
+                Ok((snapshot, segments))
+            });
+            let placed = placed.reduce(|placed, smaller| placed.or(smaller));
             let saved = replayed.saved.into_iter();
             let saved = saved.filter(|(ino, place, _)| claims.is_of(*place, *ino));
             let saved = saved.map(|(_, place, bytes)| (place, bytes)).collect();
-            Some(New {
+            let placed = placed.expect("there is a size");
+            Some(placed.map(|(snapshot, segments)| New {
                 snapshot,
                 segments,
                 saved,
-            })
+            }))
         };
         Ok(Self {
             mended,
@@ -195,7 +211,7 @@ impl Repair {
     /// Carries the plan out, on the memory that it was made of. `nonce` is a random number.
     ///
     /// # Errors
-    /// [`OpenError::Io`]; the pool is as it was then, or mended. [`OpenError::ReadOnly`] when this version may not change the pool.
+    /// [`OpenError::NoRoom`] for a new snapshot; the pool is as it was. [`OpenError::Io`]; the pool is as it was then, or mended. [`OpenError::ReadOnly`] when this version may not change the pool.
     pub fn carry_out<M: Memory>(
         self,
         memory: &M,
@@ -207,8 +223,9 @@ impl Repair {
         if self.mended.is_empty() {
             return Ok(());
         }
+        let new = self.new.transpose()?;
         repair_superblocks(memory, superblock)?;
-        let Some(new) = self.new else { return Ok(()) };
+        let Some(new) = new else { return Ok(()) };
         // What a killed process left in the machine's memory.
         persist_life(memory, superblock, witness)?;
         for (place, bytes) in &new.saved {
@@ -339,11 +356,19 @@ fn salvaged<M: Memory>(
     let (met, _) = last_met(memory, superblock.tail, &is_within);
     let until = if all_is_there { u64::MAX } else { met };
     let mut sequence = superblock.tail.sequence - 1;
+    let mut has_changes = false;
+    // Nothing of the snapshot's is the tail's.
+    let is_within = |segment| is_within(segment) && snapshot.segments.iter().all(|one| !overlap(*one, segment));
     let played = scan(memory, superblock.tail, until, &is_within, &mut |group| {
         sequence = group.sequence;
+        has_changes |= group
+            .records
+            .clone()
+            .any(|record| matches!(record, Ok(Record::Change(_))));
         tables.play(group)
     });
-    if shown == 0 && sequence < superblock.tail.sequence {
+    // An empty pool in place of this one would only look repaired.
+    if shown == 0 && !has_changes {
         return Err(error);
     }
     if let Err(error) = played {

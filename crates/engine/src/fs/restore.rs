@@ -13,7 +13,7 @@ use crate::log::planted::{Planted, is_planted};
 use crate::log::{
     Change, Claim, Damage, Data, Extent, Features, GENERATIONS_BEHIND_MAX, Head, Journal, Kind, LogOptions,
     MemberRecord, Name, Named, Names, Node, Overview, Rare, Record, Segment, Shown, Superblock, Tables, Tail,
-    Unreadable, claimed_behind, first_superblock, repair_superblocks, revoke, scan,
+    Unreadable, claimed_behind, first_superblock, overlap, repair_superblocks, revoke, scan,
 };
 use crate::memory::by_member;
 use crate::pool::{Machine, MemberKind};
@@ -156,6 +156,8 @@ impl Replayed {
         if !tables.end_snapshot() {
             return Err(OpenError::NoSnapshot);
         }
+        // Nothing of the snapshot's is the tail's.
+        let is_within = |segment| is_within(segment) && snapshot.segments.iter().all(|one| !overlap(*one, segment));
         let (until, end) = if all_is_there {
             (u64::MAX, None)
         } else {

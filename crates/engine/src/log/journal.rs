@@ -305,9 +305,11 @@ impl Journal {
         InHand(self, std::thread::panicking())
     }
 
-    /// Ends the log because stores may be lost.
-    fn lose(&self) {
+    /// Ends the log because stores may be lost. The witness goes before anybody can see that the log has ended: a process that is killed then is followed
+    /// by one that trusts nothing.
+    fn lose<M: Memory>(&self, pool: &Pool<M>) {
         self.has_lost.store(true, Ordering::Relaxed);
+        self.revoke(pool);
         self.fail();
     }
 
@@ -327,7 +329,7 @@ impl Journal {
         let persisted = pool.memory().persist(at, offset, bytes);
         persisted.inspect_err(|_| {
             if is_there {
-                self.lose();
+                self.lose(pool);
             }
         })
     }
@@ -342,7 +344,7 @@ impl Journal {
         let persisted = pool.memory().persist(at, 0, bytes);
         persisted.inspect_err(|_| {
             if is_there && pool.memory().has_lost(at.member()) {
-                self.lose();
+                self.lose(pool);
             }
         })
     }
@@ -366,7 +368,7 @@ impl Journal {
         let persisted = by_member(&mut stretches).map(|of_member| {
             memory.persist_each(of_member).inspect_err(|_| {
                 if memory.has_lost(of_member[0].0.member()) {
-                    self.lose();
+                    self.lose(pool);
                 }
             })
         });
@@ -380,7 +382,7 @@ impl Journal {
     pub(crate) fn persist_all<M: Memory>(&self, pool: &Pool<M>, member: MemberId) -> Result<(), MemoryError> {
         pool.memory().persist_all(member).inspect_err(|_| {
             if pool.memory().has_lost(member) {
-                self.lose();
+                self.lose(pool);
             }
         })
     }
@@ -911,11 +913,12 @@ impl Journal {
         new.generation += 1;
         let members = new.members.clone();
         // Some copies may be written, or lost: the same number must not be given to others.
-        write_superblocks(pool.memory(), &mut new, &members, false).map_err(|Failed { at_end }| {
+        if let Err(Failed { at_end }) = write_superblocks(pool.memory(), &mut new, &members, false) {
             self.failed_at_end.store(at_end, Ordering::Relaxed);
-            self.lose();
-            MemoryError
-        })?;
+            drop(superblock);
+            self.lose(pool);
+            return Err(MemoryError);
+        }
         *superblock = new;
         Ok(())
     }

@@ -32,12 +32,17 @@ impl Rewrite {
         codec::encode(self.groups.last_mut().expect("pushed if empty"), record);
     }
 
-    /// Segments that writing it takes, at most, with the tail's.
+    /// Segments that [`Rewrite::write`] takes, with the tail's.
     pub(crate) fn segments(&self) -> usize {
-        let bytes: usize = self.groups.iter().map(|group| codec::padded(group.len())).sum();
-        // Less than half of a segment stays empty at its end, unless one record is larger than that.
-        let half = self.segment_blocks as usize * BLOCK_BYTES / 2;
-        2 + bytes / half + self.groups.iter().filter(|group| group.len() > half).count()
+        let (mut segments, mut at) = (1, 0);
+        for group in &self.groups {
+            let bytes = codec::padded(group.len());
+            if at + bytes + NEXT_BYTES > self.segment_blocks as usize * BLOCK_BYTES {
+                (segments, at) = (segments + 1, 0);
+            }
+            at += bytes;
+        }
+        segments + 1
     }
 
     /// The tree that the records lead to.

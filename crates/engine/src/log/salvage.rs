@@ -1,9 +1,10 @@
 //! Reading a damaged log: all groups that are whole, and how much is lost.
 //!
 //! A group's checksum continues that of the group before, and each header holds its own. So a group with wrong bytes and a plausible header is
-//! left out, and the one behind it is checked against the header's checksum. Without a plausible header the rest is lost.
+//! left out, and the one behind it is checked against the header's checksum. Without a plausible header the segment is searched for the next one that the
+//! group behind it bears out: as far as a leading on to the next segment is not among what is lost, all behind it is found.
 
-use super::codec::{self, HEADER_BYTES, Record, Records, padded};
+use super::codec::{self, Group, HEADER_BYTES, Record, Records, padded};
 use super::scan::{Segment, Shown, overlap};
 use super::{Head, Malformed};
 use crate::{BLOCK_BYTES, Memory};
@@ -40,10 +41,18 @@ pub(crate) fn salvage<M: Memory>(
         salvaged.segments.push(segment);
         let bytes = load(memory, segment);
         let mut rest = &bytes[..];
-        while let Some((group, records, crc)) = codec::peek(rest) {
-            if group.sequence != sequence || group.nonce != head.nonce {
-                break;
-            }
+        loop {
+            let found = codec::peek(rest).filter(|(group, ..)| (group.sequence, group.nonce) == (sequence, head.nonce));
+            let Some((group, records, crc)) = found else {
+                let Some((at, group, crc)) = borne_out(rest, head.nonce, sequence) else {
+                    break;
+                };
+                // Its own bytes are of no use: only its number and checksum are.
+                salvaged.damaged += group.sequence + 1 - sequence;
+                is_behind_gap = true;
+                (sequence, seed, rest) = (group.sequence + 1, crc, &rest[at..]);
+                continue;
+            };
             let is_whole = codec::open(rest, seed).is_some();
             (sequence, seed) = (sequence + 1, crc);
             rest = rest.get(padded(HEADER_BYTES + records.len())..).unwrap_or_default();
@@ -70,6 +79,17 @@ pub(crate) fn salvage<M: Memory>(
         }
     }
     salvaged
+}
+
+/// The first header of a group from `sequence` on whose checksum the group behind it continues: where that begins, the header and its checksum.
+fn borne_out(bytes: &[u8], nonce: u64, sequence: u64) -> Option<(usize, Group, u32)> {
+    (0..bytes.len()).step_by(padded(1)).find_map(|at| {
+        let (group, records, crc) = codec::peek(&bytes[at..])?;
+        let behind = at + padded(HEADER_BYTES + records.len());
+        let is_one = group.nonce == nonce && group.sequence >= sequence;
+        let (next, ..) = codec::open(bytes.get(behind..).filter(|_| is_one)?, crc)?;
+        (next.nonce == nonce && next.sequence == group.sequence + 1).then_some((behind, group, crc))
+    })
 }
 
 /// Bytes of a segment; zeros for blocks that cannot be read.

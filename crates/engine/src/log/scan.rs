@@ -9,7 +9,7 @@ use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 pub(crate) type Segment = (Block, u32);
 
 /// Whether two segments have blocks in common.
-pub(super) fn overlap((first, blocks): Segment, (other, others): Segment) -> bool {
+pub(crate) fn overlap((first, blocks): Segment, (other, others): Segment) -> bool {
     let end = |first: Block, blocks: u32| first.index() + u64::from(blocks);
     first.member() == other.member() && first.index() < end(other, others) && other.index() < end(first, blocks)
 }

@@ -357,6 +357,8 @@ pub enum NotGathered {
     OtherPool(usize, u128),
     /// Superblocks at these places are of the same member.
     Twice([usize; 2]),
+    /// Superblocks at these places have one generation and two logs: they are of copies of a pool that went on apart.
+    Apart([usize; 2]),
 }
 
 /// Generations by which a member's superblock may be older than the newest: one for a change that was cut short, one for a member that joins.
@@ -382,6 +384,16 @@ pub fn gather(given: &[Superblock]) -> Result<Gathered, NotGathered> {
             [(one, newer), (other, older), ..] if newer == older => return Err(NotGathered::Twice([one, other])),
             _ => members.push(own.first().map(|(place, _)| *place)),
         }
+    }
+    let log = |one: &Superblock| (one.history, one.snapshot, one.tail);
+    let mut equals = members
+        .iter()
+        .flatten()
+        .filter(|place| given[**place].generation == newest.generation);
+    if let Some(one) = equals.next()
+        && let Some(other) = equals.find(|other| log(&given[**other]) != log(&given[*one]))
+    {
+        return Err(NotGathered::Apart([*one, *other]));
     }
     let others = (0..given.len())
         .filter(|place| !members.contains(&Some(*place)))
@@ -414,9 +426,11 @@ const fn kind_code(kind: MemberKind) -> u8 {
     }
 }
 
+/// Gives none for memory, which no superblock lists.
 fn kind_of(code: u8) -> Option<MemberKind> {
     let all = [MemberKind::Dram, MemberKind::Pmem, MemberKind::File, MemberKind::Block];
-    all.into_iter().find(|kind| kind_code(*kind) == code)
+    all.into_iter()
+        .find(|kind| kind_code(*kind) == code && *kind != MemberKind::Dram)
 }
 
 #[cfg(test)]
@@ -466,6 +480,32 @@ mod tests {
             change(&mut changed);
             assert_eq!(Superblock::decode(&changed.encode()), Err(UnusableSuperblock::Damaged));
         }
+    }
+
+    #[test]
+    fn members_of_copies_that_were_used_apart_are_refused() {
+        let of = |own, history, generation| Superblock {
+            own: MemberId(own),
+            history,
+            generation,
+            members: superblock().members[..2].to_vec(),
+            ..superblock()
+        };
+        let places = |one, other| gather(&[one, other]).map(|gathered| gathered.members);
+        assert_eq!(places(of(0, 1, 6), of(1, 1, 6)), Ok(vec![Some(0), Some(1)]));
+        assert_eq!(places(of(0, 1, 6), of(1, 2, 6)), Err(NotGathered::Apart([0, 1])));
+        // A crash came while the pool was opened.
+        assert_eq!(places(of(0, 2, 7), of(1, 1, 6)), Ok(vec![Some(0), Some(1)]));
+    }
+
+    #[test]
+    fn a_member_of_memory_is_refused() {
+        let mut superblock = superblock();
+        superblock.members[1].kind = MemberKind::Dram;
+        assert_eq!(
+            Superblock::decode(&superblock.encode()),
+            Err(UnusableSuperblock::Damaged)
+        );
     }
 
     #[test]

@@ -572,6 +572,25 @@ fn a_failed_disk_leaves_no_witness_on_the_others() {
     }
 }
 
+/// A new segment of the log is made durable before it is used. When that fails nobody needs to sync to have the witness taken out: others are refused
+/// from then on, and the process may be killed at any time.
+#[test]
+fn a_log_that_ends_without_a_sync_leaves_no_witness() {
+    let run = Run::new(Kind::File);
+    let witness = || {
+        workload::newest_superblock(&run.memory.bytes())
+            .expect("one is sound")
+            .witness
+    };
+    run.memory.fail_after(0, 1);
+    let mut creates = (0..).map(|nth: u32| {
+        run.fs
+            .create(&run.fs.root(), format!("n{nth}").as_bytes(), full::file())
+    });
+    assert!(creates.by_ref().take(100_000).any(|created| created.is_err()));
+    assert_ne!(witness(), 1);
+}
+
 /// Devices of a killed server go on only with the history that they were served in.
 #[test]
 fn a_pool_has_another_history_once_an_opening_has_lost_something() {

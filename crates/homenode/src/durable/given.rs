@@ -89,13 +89,11 @@ pub(super) fn gathered(paths: &[PathBuf], access: Access, may_miss: bool) -> Res
     if access == Access::Look || members.newest.witness == members.witness()? {
         return Ok(members);
     }
-    let records = members.newest.members.iter();
-    let is_file = |id| {
-        records
-            .clone()
-            .any(|record| record.id == id && record.kind == MemberKind::File)
-    };
-    let mut files = members.present().filter(|(id, _)| is_file(*id)).peekable();
+    // By where it lies now: it may have been copied to a disk.
+    let mut files = members
+        .present()
+        .filter(|(_, file)| file.kind().is_ok_and(|kind| kind == MemberKind::File))
+        .peekable();
     if files.peek().is_none() {
         drop(files);
         return Ok(members);
@@ -142,6 +140,9 @@ fn gathered_once(paths: &[PathBuf], access: Access, may_miss: bool) -> Result<Me
                 member: superblocks[places[0]].own,
                 paths: places.map(|place| given[place].clone()),
             });
+        }
+        Err(NotGathered::Apart(places)) => {
+            return Err(Error::Apart(places.map(|place| given[place].clone())));
         }
         Err(NotGathered::Nothing) => {
             let first = unusable.into_iter().next();

@@ -46,7 +46,7 @@ use super::sense::gaps::has_vanished;
 use children::Families;
 pub use conflicts::Conflict;
 pub use error::Error;
-use homenode_policy::affinity::{FileId, MoveFile, Plan, Previous, Reset, Return, Snapshot, Target, ThreadId};
+use homenode_policy::affinity::{FileId, MoveFile, Plan, Previous, Reset, Return, Snapshot, Target, Thread, ThreadId};
 use homenode_policy::{CpuId, NodeId};
 use journal::Journal;
 pub use kernel::{Kernel, Process};
@@ -54,6 +54,7 @@ pub use live::Live;
 pub use lock::last_journal;
 pub use mask::Mask;
 use mask::is_within;
+use outcome::is_for_good;
 pub use outcome::{Applied, Hold, Outcome, Restore, Reverted, Standing};
 use record::Record;
 use std::collections::{BTreeMap, BTreeSet};
@@ -193,7 +194,9 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         let refused_before = self.refused.len();
         for ready in ready {
             let outcome = self.carry_out(&ready, &online).unwrap_or_else(|error| failed(&error));
-            if let Outcome::Refused(_) = outcome {
+            if let Outcome::Refused(errno) = outcome
+                && is_for_good(errno)
+            {
                 self.refused.insert(ready.action.target.clone(), ready.record.identity);
             }
             outcomes.insert(&ready.action.target, outcome);
@@ -202,7 +205,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             // A small file is read for each.
             let is_there = |target: &Target, identity: &String| {
                 let now = self.kernel.identity(target);
-                now.map_or(true, |now| now.as_ref() == Some(identity))
+                now.map_or(true, |now| now.is_some_and(|now| is_same(&now, identity)))
             };
             self.refused.retain(|target, identity| is_there(target, identity));
         }
@@ -222,7 +225,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             let entry = self.journal.entries().get(&reset.target)?;
             let identity = self.kernel.identity(&reset.target).ok()??;
             let has = self.kernel.read(&reset.target).ok()?;
-            let is_it = identity == entry.identity && has.cpus() == reset.now;
+            let is_it = is_same(&identity, &entry.identity) && has.cpus() == reset.now;
             let record = is_it.then(|| entry.record(&reset.target, &reset.now, now))?;
             let record = match self.is_drivers(&reset.target, &has) {
                 true => Record {
@@ -314,11 +317,14 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         Ok(previous)
     }
 
-    /// Takes note of the threads of a snapshot that have inherited a mask of ours. Reads files only for threads that have one
-    /// which neither `previous` nor the last call knows.
-    pub fn note_inheritors(&mut self, snapshot: &Snapshot, previous: &mut Previous) {
+    /// Takes note of the threads of a snapshot that have inherited a mask of ours, and writes them down: who they have it of may end before
+    /// they get their own back. Reads files only for threads that have one which neither `previous` nor the last call knows.
+    ///
+    /// # Errors
+    /// The journal cannot be written: none of them is known.
+    pub fn note_inheritors(&mut self, snapshot: &Snapshot, previous: &mut Previous) -> Result<(), Error> {
         let families = Families::new(&self.kernel, self.journal.entries());
-        let mut strangers = BTreeMap::new();
+        let (mut strangers, mut found, mut records) = (BTreeMap::new(), Vec::new(), Vec::new());
         for thread in snapshot.threads.iter().filter(|thread| thread.allowed != thread.cpuset) {
             let target = Target::Thread(thread.id);
             if previous.cpus(&target).is_some() || self.journal.entries().contains_key(&target) {
@@ -329,13 +335,36 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             match is_stranger {
                 true => _ = strangers.insert(thread.id, thread.allowed.clone()),
                 false => match families.ancestor(thread.id, &thread.allowed, Some(&thread.cpuset)) {
-                    Ok(Some(_)) => previous.inherit(thread.id, thread.allowed.to_vec()),
+                    Ok(Some((_, entry))) => {
+                        if let Some(record) = self.inherited(thread, entry) {
+                            records.push(record);
+                            found.push(thread);
+                        }
+                    }
                     Ok(None) => _ = strangers.insert(thread.id, thread.allowed.clone()),
                     Err(_) => {}
                 },
             }
         }
+        if !records.is_empty() {
+            self.forget_vanished()?;
+            self.journal.append(&records.iter().collect::<Vec<_>>())?;
+        }
         self.strangers = strangers;
+        for thread in found {
+            previous.inherit(thread.id, thread.allowed.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Record of a thread that has the mask of `entry` since its start; none of one that has ended.
+    fn inherited(&self, thread: &Thread, entry: &book::Entry) -> Option<Record> {
+        let target = Target::Thread(thread.id);
+        Some(Record {
+            identity: self.kernel.identity(&target).ok()??,
+            session: self.kernel.process(thread.id.process).ok()?.session,
+            ..entry.record(&target, &thread.allowed, thread.id.started)
+        })
     }
 
     /// Whether a target is still there, for [`Previous::retain`]. Reads a small file.
@@ -345,7 +374,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         let known = self.journal.entries().get(target);
         match (now, known) {
             (Ok(None), _) => false,
-            (Ok(Some(now)), Some(known)) => now == known.identity,
+            (Ok(Some(now)), Some(known)) => is_same(&now, &known.identity),
             // What cannot be told is taken for still being there.
             (Ok(Some(_)), None) | (Err(_), _) => true,
         }
@@ -360,12 +389,17 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         restore::revert(&self.kernel, &mut self.journal)
     }
 
+    /// Whether a target has this identity.
+    fn is_it(&self, target: &Target, identity: &str) -> io::Result<bool> {
+        Ok(self.kernel.identity(target)?.is_some_and(|now| is_same(&now, identity)))
+    }
+
     fn online(&self) -> Result<Vec<CpuId>, Error> {
         self.kernel.online().map_err(Error::kernel("the CPUs that run"))
     }
 
     fn stands(&self, target: &Target, entry: &book::Entry, online: &[CpuId]) -> io::Result<Standing> {
-        if self.kernel.identity(target)?.as_ref() != Some(&entry.identity) {
+        if !self.is_it(target, &entry.identity)? {
             return Ok(Standing::Vanished);
         }
         let now = self.kernel.read(target)?;
@@ -401,10 +435,15 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             let entry = &entries[target];
             let renamed = kernel.renamed(target, &entry.identity);
             let there = kernel.identity(renamed.as_ref().unwrap_or(target));
-            !entry.is_back() && there.map_or(true, |identity| identity.as_ref() == Some(&entry.identity))
+            !entry.is_back() && there.map_or(true, |now| now.is_some_and(|now| is_same(&now, &entry.identity)))
                 || inheritors.found.iter().any(|inheritor| inheritor.ancestor == *target)
         })
     }
+}
+
+/// Whether two identities are one target's. Drivers that share an interrupt's line add their names to it.
+fn is_same(one: &str, other: &str) -> bool {
+    one == other || one.split(", ").any(|name| other.split(", ").any(|known| known == name))
 }
 
 fn failed(error: &io::Error) -> Outcome {

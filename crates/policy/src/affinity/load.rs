@@ -2,7 +2,8 @@
 //!
 //! A thread wants the CPU time that it took, up to what a CPU may take: one thread alone may fill a CPU. A thread that
 //! waited for full CPUs at least half as long as it ran wants that time as well, as threads that share a CPU take less
-//! than they would. A thread that never slept wants what a CPU may take, unless it ran less than [`LITTLE_NS`].
+//! than they would. A thread that never slept wants what a CPU may take, unless it ran less than [`LITTLE_NS`] and is not one of
+//! a crowd that fills its CPUs.
 //!
 //! A domain may take what its CPUs may, and a little more ([`NOISE_NS`]); so may each CPU. Where no thread waits, they bear their present
 //! load and that little more.
@@ -36,6 +37,8 @@ pub(super) struct Wanted<'a> {
     threads: Vec<&'a Thread>,
     /// CPU time a second of these threads, by the CPU on which each ran last.
     ran: Vec<u64>,
+    /// That of those among them that took little and never slept.
+    crowd: Vec<u64>,
     /// The most a thread wants.
     most: u64,
 }
@@ -43,10 +46,14 @@ pub(super) struct Wanted<'a> {
 impl<'a> Wanted<'a> {
     /// Threads are those that count somewhere.
     pub(super) fn new(snapshot: &'a Snapshot, domains: &'a Domains, threads: Vec<&'a Thread>, most: u64) -> Self {
-        let mut ran = vec![0; domains.cpu_count()];
+        let (mut ran, mut crowd) = (vec![0; domains.cpu_count()], vec![0; domains.cpu_count()]);
         for thread in &threads {
             if let Some(cpu) = domains.index(thread.cpu) {
-                ran[cpu] += per_second(thread.cpu_ns, snapshot);
+                let [took, waited] = [thread.cpu_ns, thread.waited_ns].map(|ns| per_second(ns, snapshot));
+                ran[cpu] += took;
+                if took < LITTLE_NS && took.saturating_add(waited) >= FULL_NS {
+                    crowd[cpu] += took;
+                }
             }
         }
         Self {
@@ -54,6 +61,7 @@ impl<'a> Wanted<'a> {
             domains,
             threads,
             ran,
+            crowd,
             most,
         }
     }
@@ -61,7 +69,7 @@ impl<'a> Wanted<'a> {
     /// Returns the CPU time that a thread wants, in nanoseconds a second.
     pub(super) fn of(&self, thread: &Thread) -> u64 {
         let (took, waited) = (self.took(thread), self.waited(thread));
-        if took >= LITTLE_NS && took + waited >= FULL_NS {
+        if took + waited >= FULL_NS && (took >= LITTLE_NS || self.is_crowded(thread)) {
             return self.most;
         }
         let waited = if self.waits(thread) { waited.min(took) } else { 0 };
@@ -87,18 +95,29 @@ impl<'a> Wanted<'a> {
     }
 
     /// Whether a thread that ran waited for full CPUs. Threads that wait for each other's work wait a little as well, for
-    /// its end.
+    /// its end. One of a crowd that never slept waited, however little it ran.
     fn waits(&self, thread: &Thread) -> bool {
-        let took = self.took(thread);
-        took >= LITTLE_NS && self.waited(thread) >= took / 2 && self.is_full(thread)
+        let (took, waited) = (self.took(thread), self.waited(thread));
+        let is_sign = took >= LITTLE_NS || took + waited >= FULL_NS && self.is_crowded(thread);
+        is_sign && waited >= took / 2 && self.is_full(thread)
     }
 
     /// Whether the CPUs are full that a thread may have in the domain in which it ran.
     fn is_full(&self, thread: &Thread) -> bool {
+        self.mean(thread, &self.ran) >= FULL_NS
+    }
+
+    /// Whether these CPUs are full for the most part of threads that took little and never slept: one of them alone waits for others.
+    fn is_crowded(&self, thread: &Thread) -> bool {
+        self.is_full(thread) && self.mean(thread, &self.crowd) >= FULL_NS / 2
+    }
+
+    /// Mean of `times` by CPU over these CPUs; 0 where there are none.
+    fn mean(&self, thread: &Thread, times: &[u64]) -> u64 {
         let cpus = self.domains.indices(&thread.allowed).into_iter();
         let there = cpus.filter(|cpu| Some(self.domains.domain(*cpu)) == self.domain(thread));
-        let (count, ran) = there.fold((0, 0), |(count, ran), cpu| (count + 1, ran + self.ran[cpu]));
-        count > 0 && ran >= count * FULL_NS
+        let (count, sum) = there.fold((0, 0), |(count, sum), cpu| (count + 1, sum + times[cpu]));
+        sum / u64::max(count, 1)
     }
 
     fn domain(&self, thread: &Thread) -> Option<usize> {

@@ -125,22 +125,22 @@ impl fmt::Display for FileId {
     }
 }
 
-/// A thread that gets back the mask it had before this program bound it, as it moves almost nothing. It need not have run.
+/// A thread that gets back the mask it had before this program bound it, as it moves almost nothing, or is to be left alone. It need not have run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Return {
     /// The thread.
     pub thread: ThreadId,
-    /// Periods without bytes to speak of.
-    pub quiet_periods: u64,
+    /// Periods without bytes to speak of; none of one whose policy is off.
+    pub quiet_periods: Option<u64>,
 }
 
 impl fmt::Display for Return {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let periods = self.quiet_periods;
-        write!(
-            f,
-            "it has moved almost nothing for {periods} periods, and gets back the CPUs that it had"
-        )
+        match self.quiet_periods {
+            Some(periods) => write!(f, "it has moved almost nothing for {periods} periods")?,
+            None => write!(f, "its policy is off")?,
+        }
+        write!(f, ", and gets back the CPUs that it had")
     }
 }
 

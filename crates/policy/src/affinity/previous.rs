@@ -13,6 +13,9 @@ use alloc::vec::Vec;
 use quiet::moves;
 use resets::settings;
 
+/// Periods that something waits at least which could not be changed.
+const POSTPONED_PERIODS_MIN: u64 = 10;
+
 /// Settings of the plans so far. The actor makes the next `Previous` after each plan that it carried out
 /// ([`Previous::after`]), and corrects it where the kernel did not obey.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +23,8 @@ pub struct Previous {
     period: u64,
     set: BTreeMap<Target, Setting>,
     refused: BTreeSet<Target>,
+    /// The period in which each could not be changed for a reason that may pass.
+    postponed: BTreeMap<Target, u64>,
     files: BTreeMap<FileId, Moved>,
     /// How often threads got their masks back.
     returned: BTreeMap<ThreadId, u32>,
@@ -78,6 +83,8 @@ impl Previous {
         let youngest = snapshot.threads.iter().map(|thread| thread.id.started).max();
         let mut next = self.with(&plan.resets);
         next.period += 1;
+        let least = config.dwell_periods.max(POSTPONED_PERIODS_MIN);
+        next.postponed.retain(|_, at| at.saturating_add(least) > next.period);
         next.see(snapshot, config);
         for one in &plan.returns {
             next.set.remove(&Target::Thread(one.thread));
@@ -149,6 +156,16 @@ impl Previous {
         self.reconsider();
     }
 
+    /// Leaves something where it is for the dwell time: it could not be changed, for a reason that may pass.
+    pub fn postpone(&mut self, target: Target) {
+        self.postponed.insert(target, self.period);
+    }
+
+    /// Forgets that something was set: it is not in force any more.
+    pub fn forget(&mut self, target: &Target) {
+        self.set.remove(target);
+    }
+
     /// Plans interrupts and queues again that were refused: a program that they were left to has gone. Threads stay refused.
     pub fn forgive(&mut self) {
         self.refused.retain(|target| matches!(target, Target::Thread(_)));
@@ -166,6 +183,7 @@ impl Previous {
     pub fn retain(&mut self, mut keep: impl FnMut(&Target) -> bool) {
         self.set.retain(|target, _| keep(target));
         self.refused.retain(|target| keep(target));
+        self.postponed.retain(|target, _| keep(target));
         self.returned.retain(|thread, _| keep(&Target::Thread(*thread)));
     }
 
@@ -207,10 +225,11 @@ impl Previous {
 
     /// How many periods, this one included, the target has to stay yet.
     pub(super) fn dwell_left(&self, target: &Target, dwell_periods: u64) -> u64 {
+        let left = |since: u64, periods| since.saturating_add(periods).saturating_sub(self.period);
         let moved = self.set.get(target).and_then(|setting| setting.period);
-        moved.map_or(0, |moved| {
-            moved.saturating_add(dwell_periods).saturating_sub(self.period)
-        })
+        let moved = moved.map_or(0, |moved| left(moved, dwell_periods));
+        let failed = self.postponed.get(target);
+        moved.max(failed.map_or(0, |failed| left(*failed, dwell_periods.max(POSTPONED_PERIODS_MIN))))
     }
 
     /// Whether a file stays where it is for now: for the dwell time after its first move, twice as long after each further one.

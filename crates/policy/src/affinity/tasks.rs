@@ -6,7 +6,7 @@ use super::domains::Domains;
 use super::load::Wanted;
 use super::model::{Model, Places, per_second};
 use super::reason::{Class, Why};
-use super::{Config, Policy, Previous, QueueKind, Received, Snapshot, Target, Thread};
+use super::{Config, Policy, Previous, QueueKind, Received, Return, Snapshot, Target, Thread};
 use crate::{CpuId, NodeId};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -88,7 +88,8 @@ pub(super) fn all<'a>(
         .iter()
         .map(|channel| channel.reach(&model.domains, &channel.origin))
         .collect();
-    let returns = previous.returns(snapshot, config);
+    let mut returns = previous.returns(snapshot, config);
+    let quiet_count = returns.len();
     let mut sets = Sets::default();
     let mut tasks = Vec::with_capacity(threads.len());
     for thread in threads {
@@ -137,10 +138,18 @@ pub(super) fn all<'a>(
         let set = |number: usize| &sets.all[number].cpus[..];
         let foreign =
             || own != all && previous.foreign(thread.id, set(own), set(all), |cpus| model.domains.indices(cpus));
-        let is_returned = returns.binary_search_by_key(&thread.id, |it| it.thread).is_ok();
+        let is_returned = returns[..quiet_count]
+            .binary_search_by_key(&thread.id, |it| it.thread)
+            .is_ok();
         let is_quiet = is_returned || total == 0 && !previous.is_unknown(thread);
         let quiet = is_quiet.then(|| previous.quiet_periods(thread.id, config));
         task.hold = hold(&task, total, config, previous, quiet.flatten(), foreign);
+        if task.hold == Some(Why::Off) && !is_returned && previous.may_go_back(thread.id, config) {
+            returns.push(Return {
+                thread: thread.id,
+                quiet_periods: None,
+            });
+        }
         task.counts = match &task.hold {
             None => Counts::AtPlace,
             Some(_) if sets.all[own].cpus.len() == model.domains.cpu_count() => Counts::Nowhere,
@@ -158,6 +167,7 @@ pub(super) fn all<'a>(
         task.wants = wanted.of(task.thread);
     }
     model.lacking = wanted.lacking();
+    returns.sort_by_key(|one| one.thread);
     model.returns = returns;
     tasks
 }

@@ -170,6 +170,24 @@ fn a_reader_leaves_a_full_cpu_only_if_others_wait_for_it() {
     assert_eq!((there(0), there(50)), (0, 1));
 }
 
+/// Each has two hundredths of the only CPU, and waited for it all the rest of the time. Another one is idle.
+#[test]
+fn some_of_many_readers_that_share_a_full_cpu_leave_it() {
+    let mut world = World::new(&[1, 1], 20, 2);
+    let mut previous = Previous::default();
+    for _ in 0..48 {
+        let reader = world.add_thread("reader", 0, 2);
+        world.snapshot.threads[reader].waited_ns = 980_000_000;
+        world.snapshot.threads[reader].allowed = cpus([0]).into();
+        previous.note(world.target(reader), cpus([0]));
+        world.fixed.push((reader, NodeId(0), 5 * MB));
+    }
+    world.observe();
+    world.period(&Config::default(), &mut previous);
+    let mut readers = world.snapshot.threads.iter();
+    assert!(readers.any(|reader| reader.cpu == cpus([1])[0]));
+}
+
 /// Two threads that are bound to one CPU of a node of eight.
 #[test]
 fn a_full_cpu_has_a_cost_beside_idle_ones() {

@@ -25,7 +25,7 @@ fn periods_until_returned(world: &mut World, previous: &mut Previous) -> u64 {
     for count in 1..10_000 {
         let plan = period(world, previous);
         if let Some(one) = plan.returns.first() {
-            assert_eq!(one.quiet_periods, count);
+            assert_eq!(one.quiet_periods, Some(count));
             return count;
         }
     }
@@ -156,4 +156,52 @@ fn a_quiet_child_of_a_bound_thread_gets_its_mask_back_after_the_dwell_time() {
         assert_eq!(period(&mut world, &mut previous).returns, []);
     }
     assert_eq!(period(&mut world, &mut previous).returns.len(), 1);
+}
+
+#[test]
+fn a_busy_bound_thread_gets_its_mask_back_when_its_policy_is_off() {
+    let (mut world, mut previous, id) = bound_reader();
+    let off = with_policy(Policy::Off);
+    let mut periods = 0;
+    let plan = loop {
+        let plan = world.period(&off, &mut previous);
+        periods += 1;
+        if !plan.returns.is_empty() {
+            break plan;
+        }
+        assert!(periods < 100, "never returned");
+    };
+    assert_eq!(plan.returns[0].thread, id);
+    assert!(
+        plan.returns[0].to_string().contains("its policy is off"),
+        "{}",
+        plan.returns[0]
+    );
+    assert_eq!(
+        periods,
+        Config::default().dwell_periods,
+        "after the dwell time of its move"
+    );
+    assert!(world.period(&off, &mut previous).is_idle());
+}
+
+#[test]
+fn what_could_not_be_changed_waits_and_is_planned_again() {
+    let mut world = far_reader();
+    let target = world.target(0);
+    let mut previous = Previous::default();
+    let plan = decide(world.observe(), &Config::default(), &previous);
+    assert!(plan.action(&target).is_some());
+    previous.postpone(target.clone());
+    let mut waited = 0;
+    loop {
+        let plan = decide(&world.snapshot, &Config::default(), &previous);
+        previous = previous.after(&Plan::default(), &world.snapshot, &Config::default());
+        match plan.action(&target) {
+            Some(_) => break,
+            None => assert!(matches!(why(&plan, &target), Why::Dwell { .. })),
+        }
+        waited += 1;
+    }
+    assert_eq!(waited, Config::default().dwell_periods.max(10));
 }

@@ -55,17 +55,11 @@ fn a_steady_load_settles_in_three_periods_and_two_dwell_times() {
 fn two_busy_queues_and_their_threads_do_not_change_places_for_ever() {
     let mut world = World::new(&[4], 21, 2);
     world.add_card("eth0", Some(0), &[0, 1]);
-    let workers: [(u32, u64, &[(u32, u64)]); 4] = [
-        (0, 5, &[(0, 1559), (1, 1211)]),
-        (2, 80, &[(1, 442)]),
-        (0, 57, &[(0, 1132)]),
-        (2, 52, &[(1, 1250)]),
-    ];
-    for (cpu, busy, streams) in workers {
-        let thread = world.add_thread("worker", cpu, busy);
-        for (queue, bytes) in streams {
-            world.add_stream(thread, "eth0", *queue, bytes * MB);
-        }
+    for (cpu, busy) in [(0, 5), (2, 80), (0, 57), (2, 52)] {
+        world.add_thread("worker", cpu, busy);
+    }
+    for (thread, queue, bytes) in [(0, 0, 1559), (0, 1, 1211), (1, 1, 442), (2, 0, 1132), (3, 1, 1250)] {
+        world.add_stream(thread, "eth0", queue, bytes * MB);
     }
     world.observe();
     let (config, mut previous) = (dwelling(2), Previous::default());

@@ -168,9 +168,23 @@ impl World {
         ran as f64 >= 9e8 * own.len() as f64
     }
 
+    /// Whether a thread's CPUs are for the most part full of threads that count, took little and never slept.
+    fn is_in_crowd(&self, thread: &Thread) -> bool {
+        let mut own = self.domain(thread.cpu);
+        own.retain(|cpu| thread.allowed.contains(cpu));
+        let there = self.snapshot.threads.iter().filter(|other| own.contains(&other.cpu));
+        let crowd = there
+            .filter(|other| !self.is_anywhere(other))
+            .filter(|other| other.cpu_ns < 100_000_000 && other.cpu_ns + other.waited_ns >= 900_000_000);
+        let took: u64 = crowd.map(|other| other.cpu_ns).sum();
+        self.is_on_full(thread) && took as f64 >= 4.5e8 * own.len() as f64
+    }
+
     /// Whether a thread waited at least half as long for its CPUs as it ran. Those that run rarely wait for others.
     fn waits(&self, thread: &Thread) -> bool {
-        self.is_on_full(thread) && thread.cpu_ns >= 100_000_000 && thread.waited_ns >= thread.cpu_ns / 2
+        let never_slept = thread.cpu_ns + thread.waited_ns >= 900_000_000;
+        let is_sign = thread.cpu_ns >= 100_000_000 || never_slept && self.is_in_crowd(thread);
+        self.is_on_full(thread) && is_sign && thread.waited_ns >= thread.cpu_ns / 2
     }
 
     /// Whether a thread is not placed.
@@ -187,7 +201,8 @@ impl World {
 
     /// CPU time that a thread wants, up to 80 % of a CPU.
     fn wants(&self, thread: &Thread) -> f64 {
-        if thread.cpu_ns >= 100_000_000 && thread.cpu_ns + thread.waited_ns >= 900_000_000 {
+        let is_sign = thread.cpu_ns >= 100_000_000 || self.is_in_crowd(thread);
+        if is_sign && thread.cpu_ns + thread.waited_ns >= 900_000_000 {
             return 8e8;
         }
         let waited = if self.waits(thread) {

@@ -186,7 +186,8 @@ impl Daemon {
             self.look_around();
         }
         if self.period.is_multiple_of(INHERIT_PERIODS) {
-            self.actor.note_inheritors(snapshot, &mut self.known.previous);
+            let noted = self.actor.note_inheritors(snapshot, &mut self.known.previous);
+            noted.map_err(failure)?;
         }
         let mut plan = self.known.decide(snapshot, &self.settings);
         if self.period.is_multiple_of(AROUND_PERIODS) {

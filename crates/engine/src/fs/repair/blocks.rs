@@ -199,12 +199,12 @@ impl Claims {
     /// Segments of the log that nothing lies in, now or in the old state.
     pub(super) fn free_segments(
         &self,
-        used: Ranges,
+        used: &Ranges,
         superblock: &Superblock,
         blocks: u32,
         wanted: usize,
     ) -> Result<Vec<Segment>, OpenError> {
-        let mut used = used;
+        let mut used = used.clone();
         let mut free = Vec::with_capacity(wanted);
         let step = u64::from(blocks);
         let all = superblock.members.iter().flat_map(|member| {

@@ -10,7 +10,7 @@ use crate::{BLOCK_BYTES, Block};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Directory of what has lost its name.
-const LOST: &[u8] = b"lost+found";
+const LOST: &str = "lost+found";
 
 /// Permissions of all but the owner.
 const OTHERS: u32 = 0o077;
@@ -267,10 +267,7 @@ impl<'a> Tree<'a> {
 
     /// Gives a volume a name that no other has.
     fn name_volume(&mut self, ino: Ino, damage: Damage) {
-        let mut name = format!("recovered-{}", ino.0);
-        while self.volumes.contains_key(&*name) {
-            name.push('-');
-        }
+        let name = free_name(&format!("recovered-{}", ino.0), |name| self.volumes.contains_key(name));
         self.volumes.insert(name.as_str().into(), ino);
         self.tell(damage, Remedy::Renamed(name.into()));
     }
@@ -397,30 +394,26 @@ impl<'a> Tree<'a> {
     fn find(&mut self, ino: Ino, damage: Damage) {
         let lost = self.lost_and_found();
         let names = self.names.entry(lost).or_default();
-        let mut name = number(ino);
-        while names.contains_key(name.as_bytes()) {
-            name.push('_');
-        }
+        let name = free_name(&number(ino), |name| names.contains_key(name.as_bytes()));
         names.insert(name.as_bytes().into(), ino);
         self.tell(damage, Remedy::Found(name));
     }
 
     /// The directory lost+found of the root; made when there is none that is root's alone: any user may have made one.
     fn lost_and_found(&mut self) -> Ino {
-        let mut name = LOST.to_vec();
-        loop {
-            let found = self.names.get(&Ino::ROOT).and_then(|names| names.get(&*name));
-            match found {
-                Some(ino) if self.is_roots_alone(*ino) => return *ino,
-                // Something else is called so.
-                Some(_) => name.push(b'_'),
-                None => break,
-            }
+        let of_root = |name: &str| Some(*self.names.get(&Ino::ROOT)?.get(name.as_bytes())?);
+        let is_anothers = |name: &str| of_root(name).is_some_and(|ino| !self.is_roots_alone(ino));
+        let name = free_name(LOST, is_anothers);
+        if let Some(ino) = of_root(&name) {
+            return ino;
         }
         self.last += 1;
         let ino = Ino(self.last);
         self.inodes.insert(ino, new_directory(self.now_ns));
-        self.names.entry(Ino::ROOT).or_default().insert(name.into(), ino);
+        self.names
+            .entry(Ino::ROOT)
+            .or_default()
+            .insert(name.as_bytes().into(), ino);
         ino
     }
 
@@ -445,6 +438,15 @@ impl<'a> Tree<'a> {
         snapshot.add(&Record::SnapshotEnd);
         snapshot
     }
+}
+
+/// `name`, or the first of `name-2`, `name-3` and so on that is not taken.
+fn free_name(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    let numbered = (2u64..).map(|nth| format!("{name}-{nth}"));
+    let mut names = std::iter::once(name.to_owned()).chain(numbered);
+    names
+        .find(|name| !is_taken(name))
+        .expect("there are fewer names than numbers")
 }
 
 fn add_inode(snapshot: &mut Rewrite, ino: Ino, node: &Node) {

@@ -1,5 +1,6 @@
 //! Entries of a journal: targets, and files that were moved.
 
+use super::is_same;
 use super::mask::{Mask, is_what_became_of};
 use super::record::{Key, Place, Record};
 use homenode_policy::affinity::{FileId, Target};
@@ -202,9 +203,11 @@ impl Book {
     fn note(&mut self, target: Target, record: &Record, old: Mask) {
         let to: Vec<CpuId> = record.to.iter().copied().map(CpuId).collect();
         // Two whole cpusets are the same old value, also when the cpuset has changed in between.
-        let same =
-            |entry: &&mut Entry| entry.identity == record.identity && (entry.old == old || entry.whole && record.whole);
+        let same = |entry: &&mut Entry| {
+            is_same(&entry.identity, &record.identity) && (entry.old == old || entry.whole && record.whole)
+        };
         if let Some(entry) = self.entries.get_mut(&target).filter(same) {
+            entry.identity.clone_from(&record.identity);
             match to.is_empty() {
                 // A driver has taken all CPUs from a queue: nothing of ours is set.
                 true => entry.set.clear(),

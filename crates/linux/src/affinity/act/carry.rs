@@ -7,7 +7,7 @@ use super::mask::{Mask, is_within};
 use super::outcome::{Hold, Outcome};
 use super::record::{Key, Record};
 use super::store::Store;
-use super::{Actor, failed};
+use super::{Actor, failed, is_same};
 use crate::affinity::sense::cpusets::within;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Action, Snapshot, Target};
@@ -71,7 +71,11 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         let identity = self.kernel.identity(target).map_err(failed)?;
         let identity = identity.filter(|identity| is_the_seen(target, identity, snapshot));
         let identity = identity.ok_or(Outcome::Vanished)?;
-        if self.refused.get(target) == Some(&identity) {
+        if self
+            .refused
+            .get(target)
+            .is_some_and(|refused| is_same(refused, &identity))
+        {
             return Err(Outcome::Withheld(Hold::Refused));
         }
         let found = self.kernel.read(target).map_err(failed)?;
@@ -115,7 +119,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     ) -> Result<Mask, Outcome> {
         let failed = |error: io::Error| failed(&error);
         let known = self.journal.entries().get(target);
-        let known = known.filter(|entry| entry.identity == record.identity);
+        let known = known.filter(|entry| is_same(&entry.identity, &record.identity));
         let Target::Thread(id) = target else {
             let ours = known.filter(|entry| entry.has_set(found.cpus(), room));
             return Ok(ours.map_or_else(|| found.clone(), |entry| entry.old.clone()));
@@ -136,7 +140,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
 
     pub(super) fn carry_out(&self, ready: &Ready<'_>, online: &[CpuId]) -> io::Result<Outcome> {
         let (target, to) = (&ready.action.target, &ready.action.to);
-        if self.kernel.identity(target)?.as_ref() != Some(&ready.record.identity) {
+        if !self.is_it(target, &ready.record.identity)? {
             return Ok(Outcome::Vanished);
         }
         let found = self.kernel.read(target)?;
@@ -151,7 +155,10 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             }
         }
         match self.kernel.write(target, &Mask::of(to)) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(Outcome::NoCpu),
+            // Of an interrupt it would say that its chip cannot.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && matches!(target, Target::Thread(_)) => {
+                return Ok(Outcome::NoCpu);
+            }
             written => written?,
         }
         let now = self.kernel.read(target)?;
@@ -179,5 +186,5 @@ fn is_the_seen(target: &Target, identity: &str, snapshot: &Snapshot) -> bool {
         return true;
     };
     let mut interrupts = snapshot.interrupts.iter();
-    interrupts.any(|interrupt| interrupt.number == *number && interrupt.name == identity)
+    interrupts.any(|interrupt| interrupt.number == *number && is_same(&interrupt.name, identity))
 }

@@ -21,8 +21,8 @@ use homenode_policy::affinity::{Previous, QueueKind, Snapshot, Target};
 use homenode_policy::doctor::Helper;
 use links::links;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::Path;
+use std::{fmt, fs};
 use tuned::tuned;
 
 /// A program that sets the same, and what that means.
@@ -82,6 +82,8 @@ pub fn conflicts(root: &Path) -> Vec<Conflict> {
         let name = tree.text(format!("proc/{process}/comm"));
         match name.as_deref() {
             Some("irqbalance" | "numad" | "tuned") if !is_roots(&tree, process) => {}
+            // Nor that of a program of root's that anybody may start, as sudo, by a link with that name.
+            Some(name @ ("irqbalance" | "numad")) if !is_program(&tree, process, name) => {}
             Some("irqbalance") => found.push(irqbalance(&tree, process)),
             Some("numad") => found.push(numad(process)),
             Some("tuned") if !has_tuned => {
@@ -103,6 +105,15 @@ fn is_roots(tree: &Tree, process: u32) -> bool {
     let users = lines.find_map(|line| line.strip_prefix(b"Uid:"));
     let is_root = |users: &[u8]| users.trim_ascii().split(|byte| *byte == b'\t').all(|user| user == b"0");
     users.map_or(!tree.is_live(), is_root)
+}
+
+/// Whether a process runs the program of this name, which may have been replaced since. Where that cannot be read it is taken for it.
+fn is_program(tree: &Tree, process: u32, name: &str) -> bool {
+    let program = fs::read_link(tree.path(format!("proc/{process}/exe")));
+    let program = program
+        .ok()
+        .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    program.is_none_or(|program| program.trim_end_matches(" (deleted)") == name)
 }
 
 /// Has decisions leave alone what others set.

@@ -23,7 +23,7 @@ pub enum Outcome {
     Vanished,
     /// The target can have none of the CPUs: they have gone, or the cpuset has changed. The target stays where it was.
     NoCpu,
-    /// The kernel refuses, with this errno; it is not asked again.
+    /// The kernel refuses, with this errno. It is not asked again; where the reason may pass, not for a while.
     Refused(i32),
     /// It was left alone.
     Withheld(Hold),
@@ -87,15 +87,15 @@ impl Applied {
             }
         }
         for (target, outcome) in &self.outcomes {
-            // Who has narrowed a thread's mask may widen it again: that is looked at in every period.
-            let is_refused = match outcome {
-                // `EAGAIN`: its ancestors could not be read yet.
-                Outcome::Refused(errno) => *errno != libc::EAGAIN,
-                Outcome::Withheld(hold) => *hold != Hold::Foreign,
-                _ => false,
-            };
-            if is_refused {
-                next.refuse(target.clone());
+            match outcome {
+                Outcome::Refused(errno) if is_for_good(*errno) => next.refuse(target.clone()),
+                // Its ancestors could not be read yet.
+                Outcome::Refused(libc::EAGAIN) => {}
+                Outcome::Refused(_) => next.postpone(target.clone()),
+                // Who has narrowed a thread's mask may widen it again. Until then decisions are to see that it is not ours.
+                Outcome::Withheld(Hold::Foreign) => next.forget(target),
+                Outcome::Withheld(_) => next.refuse(target.clone()),
+                _ => {}
             }
         }
         for (thread, restore) in &self.returned {
@@ -108,6 +108,14 @@ impl Applied {
         }
         next
     }
+}
+
+/// Whether the kernel would give the same answer at any other time. Others pass: it had no memory, or that CPU no vector left.
+pub(super) fn is_for_good(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::EPERM | libc::EACCES | libc::EIO | libc::EROFS | libc::ENOSYS | libc::EOPNOTSUPP
+    )
 }
 
 /// How something stands that was changed.

@@ -2,13 +2,13 @@
 
 use super::book::Entry;
 use super::children::{Families, Inheritor};
-use super::errno;
 use super::error::Error;
 use super::journal::Journal;
 use super::kernel::Kernel;
 use super::mask::{Mask, is_within};
 use super::outcome::{Restore, Reverted};
 use super::store::Store;
+use super::{errno, is_same};
 use crate::affinity::sense::gaps::has_vanished;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
@@ -95,7 +95,11 @@ impl<'a, K: Kernel> Machine<'a, K> {
     }
 
     fn restore_if_ours(&self, target: &Target, entry: &Entry, families: &Families<'_, K>) -> io::Result<Restore> {
-        if self.kernel.identity(target)?.as_ref() != Some(&entry.identity) {
+        if !self
+            .kernel
+            .identity(target)?
+            .is_some_and(|now| is_same(&now, &entry.identity))
+        {
             return Ok(Restore::Vanished);
         }
         let now = self.kernel.read(target)?;

@@ -109,7 +109,7 @@ fn daemon(handle: &Handle, plans: usize) {
         let some = threads.into_iter().skip(first).take(2);
         quiet.returns.extend(some.map(|thread| Return {
             thread,
-            quiet_periods: 60,
+            quiet_periods: Some(60),
         }));
         let applied = actor.apply(&quiet, &snapshot, &[]).unwrap();
         assert_eq!(applied.returned.len(), quiet.returns.len());

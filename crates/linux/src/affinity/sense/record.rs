@@ -85,10 +85,10 @@ pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration, 
     Ok(sensed)
 }
 
-/// Opens a directory, which is made if it is missing. Refuses one into which others may put links: root would write through them.
+/// Opens a directory, which is made if it is missing, for its owner alone: it gets what /proc shows to the owner of a thread alone. Refuses one into which others may put links: root would write through them.
 fn own(directory: &Path) -> Result<File, Error> {
     let mut new = fs::DirBuilder::new();
-    let made = new.recursive(true).mode(0o755).create(directory);
+    let made = new.recursive(true).mode(0o700).create(directory);
     // The name itself may be a link that others put there, or something by now that is read without an end.
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || Ok(File::from(rustix::fs::open(directory, flags, Mode::empty())?));

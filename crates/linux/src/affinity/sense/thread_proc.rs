@@ -140,7 +140,8 @@ impl Files {
     }
 
     pub(super) fn cgroup(&mut self, pass: &mut Pass<'_>) -> Option<String> {
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+        // Users may give their groups any name. Of one that is no text the path leads nowhere.
+        let text = |bytes: &[u8]| Some(String::from_utf8_lossy(bytes).into_owned());
         self.parsed(pass, "cgroup", "cpusets of threads", text)
     }
 

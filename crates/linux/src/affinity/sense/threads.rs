@@ -24,8 +24,10 @@ use std::sync::Arc;
 pub(in crate::affinity) const TICKS_PER_SECOND: u64 = 100;
 pub(in crate::affinity) const TICK_NS: u64 = 1_000_000_000 / TICKS_PER_SECOND;
 
-/// A thread that ran for less since the last pass is not asked how long it waited.
-const SHORT_NS: u64 = 100_000_000;
+/// A thread that ran for less than such a part of the time since the last pass is not asked how long it waited. Of one that is bound a part is
+/// enough that hundreds on one CPU have.
+const SHORT_PART: u64 = 10;
+const SHORT_PART_BOUND: u64 = 1000;
 
 /// A process of the kernel is looked at again after so many passes, as its number may be another's by then.
 const KERNEL_PASSES: u32 = 16;
@@ -63,6 +65,8 @@ pub(super) struct Pass<'a> {
     pub(super) online: &'a [CpuId],
     /// When the last pass began, in clock ticks since boot; none for the first.
     pub(super) since: Option<u64>,
+    /// Time since then.
+    pub(super) period_ns: u64,
     pub(super) gaps: &'a mut Gaps,
     /// Counts by programs in the kernel, read for this pass.
     pub(super) counted: &'a Counted,
@@ -100,7 +104,9 @@ impl Threads {
                 .known
                 .get_mut(&thread.id.thread)
                 .expect("this pass compared the thread, so it is in the map");
-            if thread.cpu_ns < SHORT_NS {
+            let is_bound = thread.allowed != thread.cpuset;
+            let part = if is_bound { SHORT_PART_BOUND } else { SHORT_PART };
+            if thread.cpu_ns < pass.period_ns / part {
                 known.waited_ns = None;
                 continue;
             }

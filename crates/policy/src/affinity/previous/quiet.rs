@@ -43,7 +43,10 @@ impl Previous {
         let is_long = |id, periods| self.quiet_periods(id, config).is_some_and(|enough| periods >= enough);
         let mut quiet: Vec<Return> = threads
             .filter(|(id, periods)| is_long(*id, *periods))
-            .map(|(thread, quiet_periods)| Return { thread, quiet_periods })
+            .map(|(thread, quiet_periods)| Return {
+                thread,
+                quiet_periods: Some(quiet_periods),
+            })
             .collect();
         if !quiet.is_empty() {
             let keeps = |thread: &&Thread| moves(thread, snapshot, config) || self.is_unknown(thread);
@@ -51,6 +54,12 @@ impl Previous {
             quiet.retain(|one| !kept.contains(&one.thread));
         }
         quiet
+    }
+
+    /// Whether a thread has a mask that was set, and has had it for the dwell time: its policy may change with the device that it uses.
+    pub(in crate::affinity) fn may_go_back(&self, id: ThreadId, config: &Config) -> bool {
+        let target = Target::Thread(id);
+        self.set.contains_key(&target) && self.dwell_left(&target, config.dwell_periods) == 0
     }
 
     /// Whether it is not known how much a thread moves, as bytes that could be read before cannot be read now. A

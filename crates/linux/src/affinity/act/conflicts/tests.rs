@@ -25,6 +25,20 @@ fn a_process_of_a_user_is_none_of_them_whatever_its_name() {
     assert_eq!(of("0\t0\t0\t0"), 1);
     assert_eq!(of("1000\t1000\t1000\t1000"), 0);
     assert_eq!(of("1000\t0\t0\t0"), 0);
+    // As sudo, started by a link with that name.
+    let machine = Made::of(&[
+        ("proc/812/comm", "irqbalance\n"),
+        ("proc/812/status", &status("0\t0\t0\t0")),
+    ]);
+    for (program, count) in [
+        ("/usr/bin/sudo", 0),
+        ("/usr/sbin/irqbalance", 1),
+        ("/usr/sbin/irqbalance (deleted)", 1),
+    ] {
+        let _ = std::fs::remove_file(machine.place("proc/812/exe"));
+        machine.link("proc/812/exe", program);
+        assert_eq!(conflicts(machine.root()).len(), count, "{program}");
+    }
     // One that has ended since its name was read.
     assert!(!is_roots(&Tree::new(Path::new("/")), u32::MAX));
 }

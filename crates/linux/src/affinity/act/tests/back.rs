@@ -10,7 +10,7 @@ fn give_back(handle: &Handle, actor: &mut ModelActor, threads: &[ThreadId]) -> V
     let mut plan = plan(Vec::new());
     let returns = threads.iter().map(|thread| Return {
         thread: *thread,
-        quiet_periods: 60,
+        quiet_periods: Some(60),
     });
     plan.returns = returns.collect();
     let snapshot = snapshot(&handle.machine());
@@ -77,19 +77,18 @@ fn a_mask_that_was_inherited_before_it_went_back_goes_back_too() {
         .find(|id| *id != INIT);
     let child = child.unwrap();
     let mut previous = Previous::default();
-    actor.note_inheritors(&seen(&handle, child), &mut previous);
+    actor.note_inheritors(&seen(&handle, child), &mut previous).unwrap();
     assert_eq!(previous.cpus(&Target::Thread(child)), Some(&cpus(3)[..]));
     assert_eq!(give_back(&handle, &mut actor, &[INIT]), [(INIT, Restore::Restored)]);
     drop(actor);
     let mut actor = open(&handle).unwrap();
-    let mut previous = Previous::default();
-    actor.note_inheritors(&seen(&handle, child), &mut previous);
+    let previous = actor.previous().unwrap();
     assert_eq!(previous.cpus(&Target::Thread(child)), Some(&cpus(3)[..]));
     assert_eq!(give_back(&handle, &mut actor, &[child]), [(child, Restore::Restored)]);
     assert_eq!(handle.machine().differences(), Vec::<String>::new());
     // Whoever has all CPUs has inherited nothing.
     let mut previous = Previous::default();
-    actor.note_inheritors(&seen(&handle, child), &mut previous);
+    actor.note_inheritors(&seen(&handle, child), &mut previous).unwrap();
     assert_eq!(previous, Previous::default());
 }
 
@@ -114,7 +113,7 @@ fn a_process_pinned_after_the_mask_went_back_has_inherited_nothing() {
     for looks in [true, false] {
         let mut previous = Previous::default();
         let (seen, before) = (seen(&handle, pinned), handle.machine().operations);
-        actor.note_inheritors(&seen, &mut previous);
+        actor.note_inheritors(&seen, &mut previous).unwrap();
         assert_eq!(previous, Previous::default());
         assert_eq!(
             handle.machine().operations > before,
@@ -176,13 +175,13 @@ fn an_inheritor_whose_ancestors_end_while_they_are_read_is_found_later() {
     let (handle, mut actor) = quiet();
     let child = child_of_bound(&handle, &mut actor);
     let seen = seen(&handle, child);
-    for is_found in [false, true] {
-        handle.machine().losing = (!is_found).then_some(child.process);
+    let found = |actor: &mut ModelActor| {
         let mut previous = Previous::default();
-        actor.note_inheritors(&seen, &mut previous);
-        assert_eq!(previous.cpus(&Target::Thread(child)).is_some(), is_found);
-    }
+        actor.note_inheritors(&seen, &mut previous).unwrap();
+        previous.cpus(&Target::Thread(child)).is_some()
+    };
     handle.machine().losing = Some(child.process);
+    assert!(!found(&mut actor));
     let moved = plan(vec![action(Target::Thread(child), 3, 5)]);
     let applied = actor.apply(&moved, &seen, &[]).unwrap();
     assert_eq!(
@@ -194,7 +193,7 @@ fn an_inheritor_whose_ancestors_end_while_they_are_read_is_found_later() {
     let mut plan = plan(Vec::new());
     plan.returns = vec![Return {
         thread: child,
-        quiet_periods: 60,
+        quiet_periods: Some(60),
     }];
     let applied = actor.apply(&plan, &seen, &[]).unwrap();
     assert_eq!(applied.returned, [(child, Restore::Failed(libc::EAGAIN))]);
@@ -203,7 +202,42 @@ fn an_inheritor_whose_ancestors_end_while_they_are_read_is_found_later() {
     let reverted = actor.revert().unwrap();
     assert_eq!((reverted.unread, reverted.is_complete()), (Some(libc::EAGAIN), false));
     handle.machine().losing = None;
-    assert_eq!(actor.revert().unwrap().inherited, [(child, Restore::Restored)]);
+    let (handle, mut actor) = quiet();
+    let child = child_of_bound(&handle, &mut actor);
+    assert!(found(&mut actor));
+    assert!(
+        actor
+            .revert()
+            .unwrap()
+            .targets
+            .contains(&(Target::Thread(child), Restore::Restored))
+    );
+}
+
+/// From then on nothing else tells that its mask is ours.
+#[test]
+fn an_inheritor_gets_its_mask_back_after_its_ancestor_has_ended() {
+    let (handle, mut actor) = quiet();
+    let child = child_of_bound(&handle, &mut actor);
+    let mut previous = Previous::default();
+    actor.note_inheritors(&seen(&handle, child), &mut previous).unwrap();
+    let mut machine = handle.machine();
+    machine.processes.remove(&800);
+    machine.threads.remove(&800);
+    machine.processes.get_mut(&child.process).unwrap().parent = INIT.process;
+    drop(machine);
+    drop(actor);
+    let mut actor = open(&handle).unwrap();
+    let previous = actor.previous().unwrap();
+    assert_eq!(previous.cpus(&Target::Thread(child)), Some(&cpus(3)[..]));
+    assert!(
+        actor
+            .revert()
+            .unwrap()
+            .targets
+            .contains(&(Target::Thread(child), Restore::Restored))
+    );
+    assert_eq!(handle.machine().has(&Target::Thread(child)), Some(ALL));
 }
 
 /// The kernel gives it the first one's number and start.
@@ -227,7 +261,7 @@ fn a_thread_that_calls_execve_keeps_its_mask_and_gives_it_back() {
     handle.machine().threads.get_mut(&shell.thread).unwrap().asked.now = 3;
     let told = |actor: &mut ModelActor| {
         let mut previous = Previous::default();
-        actor.note_inheritors(&seen(&handle, shell), &mut previous);
+        actor.note_inheritors(&seen(&handle, shell), &mut previous).unwrap();
         previous.cpus(&Target::Thread(shell)).map(<[_]>::to_vec)
     };
     // As long as the other one is there, somebody has pinned the first one.
@@ -237,7 +271,8 @@ fn a_thread_that_calls_execve_keeps_its_mask_and_gives_it_back() {
     let mut actor = open(&handle).unwrap();
     assert_eq!(told(&mut actor), Some(cpus(3)));
     let reverted = actor.revert().unwrap();
-    assert_eq!(reverted.inherited, [(shell, Restore::Restored)], "{reverted:?}");
+    let restored = (Target::Thread(shell), Restore::Restored);
+    assert!(reverted.targets.contains(&restored), "{reverted:?}");
     assert_eq!(handle.machine().differences(), Vec::<String>::new());
 }
 
@@ -250,7 +285,7 @@ fn a_hidden_ancestor_is_looked_for_once() {
     for looks in [true, false] {
         let mut previous = Previous::default();
         let before = handle.machine().operations;
-        actor.note_inheritors(&seen, &mut previous);
+        actor.note_inheritors(&seen, &mut previous).unwrap();
         assert_eq!(previous, Previous::default());
         assert_eq!(handle.machine().operations > before, looks);
     }

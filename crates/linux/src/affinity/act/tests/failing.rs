@@ -169,7 +169,7 @@ fn a_mask_that_cannot_be_noted_as_given_back_keeps_a_plan_from_being_carried_out
     let mut both = plan(vec![action(target.clone(), before, SET)]);
     both.returns = vec![Return {
         thread: id,
-        quiet_periods: 60,
+        quiet_periods: Some(60),
     }];
     let told = snapshot(&handle.machine());
     handle.machine().saves_left = Some(1);

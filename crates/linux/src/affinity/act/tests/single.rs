@@ -135,6 +135,40 @@ fn a_thread_found_pinned_when_its_cpuset_widens_is_left_alone() {
 }
 
 #[test]
+fn a_change_that_failed_for_a_reason_that_passes_is_made_later() {
+    let (handle, mut actor) = quiet();
+    handle.machine().refuses.insert(interrupt(), libc::ENOSPC);
+    let plan = plan(vec![action(interrupt(), ALL, 2)]);
+    let told = snapshot(&handle.machine());
+    let failed = actor.apply(&plan, &told, &[]).unwrap();
+    assert_eq!(failed.outcomes[0].1, Outcome::Refused(libc::ENOSPC));
+    let next = failed.next(&Previous::default(), &plan, &told, &Config::default());
+    let mut postponed = Previous::default();
+    postponed = postponed.after(&super::plan(Vec::new()), &told, &Config::default());
+    assert!(!next.refused(&interrupt()));
+    postponed.postpone(interrupt());
+    postponed.reconsider();
+    assert_eq!(next, postponed);
+    handle.machine().refuses.clear();
+    assert!(apply(&handle, &mut actor, &interrupt(), ALL, 2).is_done());
+}
+
+/// Drivers of old buses share interrupts.
+#[test]
+fn an_interrupt_that_another_driver_asks_for_as_well_goes_back() {
+    for is_set_again in [false, true] {
+        let (handle, mut actor) = quiet();
+        assert!(apply(&handle, &mut actor, &interrupt(), ALL, 2).is_done());
+        handle.machine().interrupts.get_mut(&30).unwrap().name += ", usb3";
+        if is_set_again {
+            assert!(apply(&handle, &mut actor, &interrupt(), 2, 4).is_done());
+        }
+        assert_eq!(actor.revert().unwrap().targets, [(interrupt(), Restore::Restored)]);
+        assert_eq!(handle.machine().has(&interrupt()), Some(ALL));
+    }
+}
+
+#[test]
 fn a_refused_change_is_not_tried_again() {
     let (handle, mut actor) = quiet();
     handle.machine().interrupts.get_mut(&30).unwrap().managed = true;

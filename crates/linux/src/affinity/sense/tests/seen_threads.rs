@@ -69,6 +69,40 @@ fn wait_times_count_since_the_last_pass() {
     assert_eq!(look(&mut sensor, 5 * RUN + 1, 9600), Some(100));
 }
 
+/// Hundreds share its CPU: each runs for a moment, and waits for the others all the time.
+#[test]
+fn a_bound_thread_is_asked_how_long_it_waited_however_little_it_ran() {
+    const RUN: u64 = 2_000_000;
+    let machine = four_cpus();
+    let mut sensor = machine.sensor();
+    let mut waited = Vec::new();
+    for pass in 1..4 {
+        machine.uptime(&format!("{}.00", 100 + pass));
+        machine.thread(7, 7, "x", counts(pass * RUN, 0));
+        machine.status(7, 7, "0-1");
+        machine.file(
+            "proc/7/task/7/schedstat",
+            &format!("{} {} 5\n", pass * RUN, pass * 900_000_000),
+        );
+        waited.extend(sense(&mut sensor).first().map(|thread| thread.waited_ns));
+    }
+    // The first time that it is asked tells nothing of the period.
+    assert_eq!(waited, [0, 900_000_000]);
+}
+
+/// Its cpuset cannot be seen, and its mask is not taken for it: somebody may have pinned it.
+#[test]
+fn a_thread_of_a_group_whose_name_is_no_text_has_all_cpus_in_its_cpuset() {
+    let machine = four_cpus();
+    machine.thread(7, 7, "x", counts(1000, 0));
+    let mut sensor = machine.sensor();
+    machine.thread(7, 7, "x", counts(2000, 0));
+    machine.status(7, 7, "0-1");
+    machine.bytes("proc/7/task/7/cgroup", b"0::/user/\xff\n");
+    let threads = sense(&mut sensor);
+    assert_eq!(threads[0].cpuset[..], [0, 1, 2].map(CpuId), "{threads:?}");
+}
+
 #[test]
 fn only_threads_that_ran_are_reported() {
     let machine = four_cpus();

@@ -17,8 +17,9 @@ use crate::status;
 use clap::Args;
 use homenode_linux::doctor::{Examined, examine, recorded};
 use homenode_linux::topology::Source;
-use homenode_policy::affinity::{Config, Plan, Previous, Snapshot, Why, decide};
-use homenode_policy::doctor::{Finding, Verdict, findings, verdict};
+use homenode_policy::affinity::{Config, Plan, Previous, Snapshot, Target, Why, decide};
+use homenode_policy::doctor::{Finding, Helper, Problem, Verdict, findings, verdict};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Find remote and misplaced I/O on this machine, with the gain and the command to fix each finding.
@@ -52,12 +53,17 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
         Some(directory) => Judged::new(Source::Xml(directory.clone()), of_recording(directory, recorded)?),
         None => {
             let examined = examine(&Source::Live, Path::new("/"), args.look.period.period, ask());
-            let examined = examined.map_err(failure)?;
-            let plan = plan_here(&examined.sensed.snapshot, &SettingsArgs::default());
-            Judged {
-                notices: of_pools(),
-                ..Judged::by(Source::Live, examined, plan)
+            let mut examined = examined.map_err(failure)?;
+            let here = Here::of(&examined.sensed.snapshot, &SettingsArgs::default());
+            if here.despite_irqbalance {
+                examined.facts.helpers.retain(|helper| *helper != Helper::Irqbalance);
             }
+            let mut judged = Judged::by(Source::Live, examined, here.plan);
+            judged.notices = of_pools();
+            judged
+                .findings
+                .retain(|finding| !is_ours(&finding.problem, &here.interrupts));
+            judged
         }
     };
     if args.json {
@@ -67,14 +73,43 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     }
 }
 
-/// The plan for this machine, by its configuration and by what `affinity` has set before, which is nobody else's.
-fn plan_here(snapshot: &Snapshot, args: &SettingsArgs) -> Plan {
-    let settings = Settings::read(args).unwrap_or_else(|error| {
-        complain!("homenode: {error}; the defaults are taken");
-        Settings::default()
-    });
-    settings.tell_unknown_devices(snapshot);
-    Known::glance(&JournalArgs::default(), &settings).decide(snapshot, &settings)
+/// This machine as `affinity` sees it.
+struct Here {
+    /// Plan by its configuration and by what `affinity` has set before, which is nobody else's; as if no other program set the same: that is a
+    /// finding of its own.
+    plan: Plan,
+    despite_irqbalance: bool,
+    /// Interrupts that `affinity` has set.
+    interrupts: BTreeSet<u32>,
+}
+
+impl Here {
+    fn of(snapshot: &Snapshot, args: &SettingsArgs) -> Self {
+        let settings = Settings::read(args).unwrap_or_else(|error| {
+            complain!("homenode: {error}; the defaults are taken");
+            Settings::default()
+        });
+        settings.tell_unknown_devices(snapshot);
+        let mut known = Known::glance(&JournalArgs::default(), &settings);
+        known.conflicts.clear();
+        let interrupts = known.changed.iter().filter_map(|change| match change.target {
+            Target::Interrupt(number) => Some(number),
+            _ => None,
+        });
+        Self {
+            interrupts: interrupts.collect(),
+            plan: known.decide(snapshot, &settings),
+            despite_irqbalance: settings.despite_irqbalance,
+        }
+    }
+}
+
+/// Whether interrupts are on one CPU because `affinity` has put them there.
+fn is_ours(problem: &Problem, ours: &BTreeSet<u32>) -> bool {
+    match problem {
+        Problem::OneCpu { numbers, .. } => numbers.iter().filter(|number| !ours.contains(number)).count() < 2,
+        _ => false,
+    }
 }
 
 impl Judged {

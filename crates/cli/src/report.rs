@@ -69,7 +69,7 @@ pub(crate) struct Sample {
     pub(crate) at_ms: u64,
     /// How long it was.
     pub(crate) span_ms: u64,
-    /// Bytes by node of the CPUs and home; null where that is not seen.
+    /// Bytes by node of the CPUs and home; null where that is not seen. Files of the kernel are looked at less often: the mean of what was counted last.
     pub(crate) flows: Option<Vec<Flow>>,
     /// Bytes that went to another node than the writer's, because nearer members were full.
     pub(crate) spills: Vec<Spill>,
@@ -105,8 +105,14 @@ pub(crate) struct LiveReport {
 }
 
 impl Sample {
-    /// The difference of two statuses, taken `span` apart.
-    pub(crate) fn between(before: &StatusReport, after: &StatusReport, span: Duration, at_ms: u64) -> Self {
+    /// The difference of two statuses, taken `span` apart. `last` is the sample before.
+    pub(crate) fn between(
+        before: &StatusReport,
+        after: &StatusReport,
+        (span, at_ms): (Duration, u64),
+        last: Option<&Self>,
+    ) -> Self {
+        let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let flows = after.flows.as_ref().map(|flows| {
             let earlier = |flow: &Flow| {
                 let flows = before.flows.iter().flatten();
@@ -121,8 +127,17 @@ impl Sample {
                     ..*flow
                 }
             });
-            flows.filter(|flow| flow.bytes > 0).collect()
+            flows.filter(|flow| flow.bytes > 0).collect::<Vec<_>>()
         });
+        let flows = match after.mover.located_until_ms.checked_sub(before.mover.located_until_ms) {
+            // Not by the mover, or not counted anew since.
+            Some(0) => match last.filter(|_| after.mover.located_until_ms > 0) {
+                Some(last) => scaled(last.flows.clone(), span_ms, last.span_ms),
+                None => flows,
+            },
+            Some(counted_ms) => scaled(flows, span_ms, counted_ms),
+            None => flows,
+        };
         let spills = after.pool.spills.iter().map(|spill| {
             let mut same = before.pool.spills.iter();
             let same = same.find(|other| (other.from, other.home) == (spill.from, spill.home));
@@ -147,7 +162,7 @@ impl Sample {
         });
         Self {
             at_ms,
-            span_ms: u64::try_from(span.as_millis()).unwrap_or(u64::MAX),
+            span_ms,
             flows,
             spills: spills.filter(|spill| spill.bytes > 0).collect(),
             requests: after.fuse.requests.saturating_sub(before.fuse.requests),
@@ -186,6 +201,20 @@ impl Sample {
     pub(crate) fn local_percent(&self) -> Option<f64> {
         Flow::local_percent(self.flows.as_ref()?)
     }
+}
+
+/// Makes counts of a time those of another one.
+fn scaled(flows: Option<Vec<Flow>>, to_ms: u64, from_ms: u64) -> Option<Vec<Flow>> {
+    let scale = |count: u64| {
+        let count = u128::from(count) * u128::from(to_ms) / u128::from(from_ms.max(1));
+        u64::try_from(count).unwrap_or(u64::MAX)
+    };
+    let flows = flows?.into_iter().map(|flow| Flow {
+        bytes: scale(flow.bytes),
+        operations: scale(flow.operations),
+        ..flow
+    });
+    Some(flows.collect())
 }
 
 /// A line for each member that is emptied, with what is left.
@@ -246,7 +275,7 @@ mod tests {
     #[test]
     fn a_sample_is_what_came_between_two_reports() {
         let (before, after) = (report(1000, 10), report(3000, 30));
-        let sample = Sample::between(&before, &after, Duration::from_millis(2000), 5);
+        let sample = Sample::between(&before, &after, (Duration::from_millis(2000), 5), None);
         let flows = sample.flows.as_ref().expect("flows are seen");
         let told: Vec<_> = flows
             .iter()
@@ -264,7 +293,7 @@ mod tests {
             (20, 10, 3000)
         );
         assert_eq!((sample.times[0].requests(), sample.times[0].sum_ns), (20, 6000));
-        let same = Sample::between(&after, &after, Duration::from_secs(1), 6);
+        let same = Sample::between(&after, &after, (Duration::from_secs(1), 6), None);
         assert_eq!(
             (same.flows, same.times.len(), same.spills.len()),
             (Some(Vec::new()), 0, 0)
@@ -272,7 +301,7 @@ mod tests {
         assert_eq!(same.requests, 0);
         let unseen = StatusReport { flows: None, ..after };
         assert_eq!(
-            Sample::between(&before, &unseen, Duration::from_secs(1), 7).local_percent(),
+            Sample::between(&before, &unseen, (Duration::from_secs(1), 7), None).local_percent(),
             None
         );
     }
@@ -306,5 +335,36 @@ mod tests {
         );
         assert_eq!(below(99.9), None);
         assert_eq!(KindTimes::default().below(50.0), None);
+    }
+
+    /// Looks take long, and are seconds apart.
+    #[test]
+    fn bytes_that_are_located_seldom_are_shown_at_their_rate() {
+        const LOOK_MS: u64 = 3500;
+        let at = |ms: u64| {
+            let mut report = StatusReport::default();
+            let until_ms = ms / LOOK_MS * LOOK_MS;
+            report.mover.located_until_ms = until_ms;
+            report.flows = Some(vec![Flow {
+                from: NodeId(0),
+                home: NodeId(1),
+                bytes: 100 * until_ms,
+                operations: until_ms,
+            }]);
+            report
+        };
+        let mut rates = Vec::new();
+        let mut last: Option<Sample> = None;
+        for second in 1..=30 {
+            let (before, after) = (at((second - 1) * 1000), at(second * 1000));
+            let sample = Sample::between(&before, &after, (Duration::from_secs(1), second), last.as_ref());
+            rates.extend(sample.bytes());
+            last = Some(sample);
+        }
+        assert!(
+            rates[..3].iter().all(|rate| *rate == 0),
+            "nothing is counted yet: {rates:?}"
+        );
+        assert!(rates[3..].iter().all(|rate| *rate == 100_000), "{rates:?}");
     }
 }

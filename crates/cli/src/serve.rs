@@ -23,6 +23,7 @@ use homenode::{
 };
 use homenode_linux::heap::Heap;
 use homenode_linux::memory::MemberFileError;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::SIGXFSZ;
 use signal_hook::iterator::Signals;
 use std::collections::BTreeSet;
@@ -96,6 +97,7 @@ impl Serving {
         // A limit on the size of files (ulimit -f) makes writes to members fail, and does not end the server.
         signal_hook::flag::register(SIGXFSZ, Arc::default()).cannot("set an action for SIGXFSZ")?;
         let directory = directory::prepare(&args.directory, notice)?;
+        open_as_many_as_may_be();
         // So that the server keeps no other filesystem busy.
         std::env::set_current_dir("/").cannot("go to /")?;
         let members = args.pool().as_ref().map(known::members_of).transpose()?;
@@ -400,6 +402,17 @@ fn make_directory_for_each_node(pool: &Pool, mode: u32) -> Result<()> {
         pool.set_xattr(&name, "user.homenode.policy", format!("node:{home}").as_bytes())?;
     }
     Ok(())
+}
+
+/// Raises the limit of open files as far as it may be: queues of block devices have some descriptors each.
+fn open_as_many_as_may_be() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Fails nowhere, or leaves what was.
+    let _ = setrlimit(Resource::Nofile, most);
 }
 
 /// The pool's memory counts as this process's, so it would be the first to go, and everything in the pool with it.

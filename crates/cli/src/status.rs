@@ -5,7 +5,7 @@ use crate::control::client::{ConnectError, Connection, Unserved, pool_of, unserv
 use crate::control::protocol::{Access, DurableReport, STATUS_VERSION, StatusReport};
 use crate::control::{self, To, hint, socket_path};
 use crate::directory::{fate, is_dead};
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Failure, Result, fail, plain};
 use crate::holders;
 use crate::mountinfo::{Device, MountEntry, first_homenode_mount, locate, mounts, shown};
 use clap::Args;
@@ -406,7 +406,7 @@ fn write_members(text: &mut String, members: &[MemberStatus]) -> fmt::Result {
     for member in members {
         let (capacity, used) = (size(member.capacity_bytes), size(member.used_bytes));
         let (populated, state) = (size(member.populated_bytes), member.state.name());
-        let (number, kind, home, backing) = (member.id.0, member.kind.name(), member.home.0, &member.backing);
+        let (number, kind, home, backing) = (member.id.0, member.kind.name(), member.home.0, plain(&member.backing));
         writeln!(
             text,
             "{number:<6} {kind:<6} {home:<6} {state:<10} {capacity:>11} {used:>11} {populated:>11}  {backing}"

@@ -232,7 +232,6 @@ fn output_of(arguments: &[&str]) -> std::result::Result<Vec<u8>, String> {
         reader.join().map_err(|_| "its output was lost".to_owned())
     };
     let output = taken(output)?.map_err(text)?;
-    // Code 1 of doctor means findings.
     if output.is_empty() && !status.success() {
         let errors = taken(errors)?.map_err(text)?;
         return Err(String::from_utf8_lossy(&errors).trim().to_owned());

@@ -48,6 +48,9 @@ pub enum Error {
         /// Why not.
         source: VolumeError,
     },
+    /// A block device whose queues would leave too few places for other threads of the pool.
+    #[error("cannot attach the volume {}: queues of the devices that are attached, one for each CPU, take most of the pool's places for threads: detach one, or use another pool", .0.escape_debug())]
+    TooManyDevices(Box<str>),
     /// A volume cannot be made a block device of the kernel, or did not end well as one.
     #[error("cannot {operation} the volume {}: {source}", name.escape_debug())]
     Export {
@@ -324,7 +327,7 @@ impl Error {
             Self::PageSize(_) => ENOSYS,
             Self::Size(_) | Self::NoNodes | Self::TooSmall { .. } | Self::CacheSize { .. } => EINVAL,
             Self::Memory(_) | Self::Starved { .. } | Self::CacheRoom { .. } | Self::IndexRoom { .. } => ENOMEM,
-            Self::NotDrained(_) => EBUSY,
+            Self::NotDrained(_) | Self::TooManyDevices(_) => EBUSY,
             Self::DurablePool
             | Self::VolatilePool
             | Self::GrownFile { .. }

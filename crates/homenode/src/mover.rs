@@ -164,6 +164,9 @@ pub struct MoverStatus {
     pub located_bytes: u64,
     /// Bytes of `located_bytes` by node of the CPUs and node of the file's pages.
     pub located: Vec<Flow>,
+    /// The end of the time of which `located` has bytes, in milliseconds since counting began: it is of the last look that was long enough to locate files, and
+    /// these are seconds apart.
+    pub located_until_ms: u64,
     /// Bytes that found no room among the counts.
     pub missed_bytes: u64,
     /// Files moved.
@@ -311,6 +314,8 @@ impl Watch {
             status.local_bytes += if flow.is_local() { flow.bytes } else { 0 };
         }
         status.located = Flow::sum(status.located.iter().chain(located));
+        let until = self.counted.duration_since(self.begun).as_millis();
+        status.located_until_ms = u64::try_from(until).unwrap_or(u64::MAX);
     }
 
     fn now_s(&self) -> u64 {

@@ -59,6 +59,14 @@ impl Slots {
         self.cells.len()
     }
 
+    /// How many more threads may hold a slot, at this moment.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        // Relaxed: a figure.
+        let cells = self.cells.iter();
+        cells.filter(|cell| !cell.claimed.load(Ordering::Relaxed)).count()
+    }
+
     /// Claims a slot for the calling thread; `None` when all are taken.
     #[must_use]
     pub fn claim(self: &Arc<Self>) -> Option<Slot> {

@@ -148,10 +148,10 @@ pub(super) fn standing<S: Store>(actor: &Actor<Live, S>) -> usize {
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub(crate) previous: Previous,
-    pub(super) changed: Vec<Changed>,
+    pub(crate) changed: Vec<Changed>,
     /// Files that were moved, with the nodes they were moved to.
     pub(super) files: Vec<(FileId, NodeId)>,
-    pub(super) conflicts: Vec<Conflict>,
+    pub(crate) conflicts: Vec<Conflict>,
 }
 
 impl Known {

@@ -7,6 +7,7 @@ use crate::mountinfo::Device;
 use homenode_linux::process::peer_of;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::SendFlags;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -29,6 +30,8 @@ const _: () = assert!(USER_READERS_MAX < READERS_MAX);
 /// Shortest time between two answers to a reader's connection, and before the first one. An answer takes CPU time from the users of the pool, and a
 /// reader could ask in a loop, also with a new connection for each request.
 const READER_PERIOD: Duration = Duration::from_millis(250);
+/// A reader rests for so many times as long as its last answer took: eight of them together take less than a CPU.
+const READER_REST: u32 = 10;
 /// Progress lines are at least this far apart.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 /// Time in which the line of a client's first request must be there: silent clients would take the places of all others.
@@ -303,7 +306,7 @@ fn converse(
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let end = || Some(Instant::now() + first);
     let mut input = BufReader::new(Timed { stream, end: end() });
-    let mut answered = Instant::now();
+    let (mut answered, mut took) = (Instant::now(), Duration::ZERO);
     loop {
         let mut line = String::new();
         if input.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut line)? == 0 {
@@ -311,14 +314,17 @@ fn converse(
         }
         if rights == Rights::Reading {
             // This thread alone waits, and holds no lock.
-            thread::sleep(READER_PERIOD.saturating_sub(answered.elapsed()));
+            let pause = READER_PERIOD.max(READER_REST * took);
+            thread::sleep(pause.saturating_sub(answered.elapsed()));
         }
+        let begun = Instant::now();
         {
             let _request = Counted::new(activity, Thing::Request);
             answer(stream, &line, handler, rights)?;
         }
         // Behind the answer, which may take long itself.
         answered = Instant::now();
+        took = answered - begun;
         input.get_mut().end = (rights == Rights::Reading).then(end).flatten();
     }
 }
@@ -359,7 +365,7 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler, rights: Rights
         if told.elapsed() >= PROGRESS_PERIOD {
             told = Instant::now();
             // Whether anyone still listens does not change what was begun.
-            let _ = send(
+            let _ = send_if_taken(
                 stream,
                 &Reply::Progress {
                     done_bytes,
@@ -401,6 +407,16 @@ fn send(mut stream: &UnixStream, reply: &Reply) -> io::Result<()> {
     let mut line = serde_json::to_vec(reply)?;
     line.push(b'\n');
     stream.write_all(&line)
+}
+
+/// Sends a line that may be lost: a client that is stopped is not waited for, as whoever tells progress holds locks. A socket takes a line this short whole or
+/// not at all.
+fn send_if_taken(stream: &UnixStream, reply: &Reply) -> io::Result<()> {
+    let mut line = serde_json::to_vec(reply)?;
+    line.push(b'\n');
+    let sent = rustix::net::send(stream, &line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    let mut rest = stream;
+    rest.write_all(&line[sent..])
 }
 
 #[cfg(test)]

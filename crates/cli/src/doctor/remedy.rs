@@ -11,6 +11,8 @@ use homenode_policy::topology::NodeKind;
 use homenode_policy::{CpuId, NodeId};
 
 const APPLY: &str = "homenode affinity apply";
+/// Of a node all of whose CPUs are set apart.
+const LOOK_AT_ISOLATED: &str = "cat /sys/devices/system/cpu/isolated";
 
 pub(super) fn command(judged: &Judged, problem: &Problem) -> String {
     let snapshot = &judged.examined.sensed.snapshot;
@@ -41,10 +43,12 @@ pub(super) fn command(judged: &Judged, problem: &Problem) -> String {
             numbers,
             mobility: Mobility::Loose,
             ..
-        } => for_each(numbers, |irq| {
-            let cpus = ranges(&running(snapshot, *wanted));
-            format!("echo {cpus} >/proc/irq/{irq}/smp_affinity_list")
-        }),
+        } => match &running(snapshot, *wanted)[..] {
+            [] => LOOK_AT_ISOLATED.to_owned(),
+            cpus => for_each(numbers, |irq| {
+                format!("echo {} >/proc/irq/{irq}/smp_affinity_list", ranges(cpus))
+            }),
+        },
         Problem::RemoteInterrupts { wanted, .. } => {
             format!("numactl --cpunodebind={} --localalloc COMMAND", wanted.0)
         }
@@ -62,9 +66,13 @@ pub(super) fn command(judged: &Judged, problem: &Problem) -> String {
             }
             steer(snapshot, device, queues)
         }
-        Problem::RpsCrosses { device, queues } => for_each(queues, |queue| {
-            format!("echo 0 >/sys/class/net/{device}/queues/rx-{queue}/rps_cpus")
-        }),
+        Problem::RpsCrosses { device, queues } => {
+            let is_its = |target: &Target| matches!(target, Target::Receive { device: of, .. } if of == device);
+            if plans(judged, is_its) {
+                return APPLY.to_owned();
+            }
+            narrow(snapshot, device, queues)
+        }
         Problem::HomeUnknown { device, address, .. } => match address {
             Some(address) => format!("echo NODE >/sys/bus/pci/devices/{address}/numa_node"),
             None => format!("homenode affinity explain {device}"),
@@ -104,10 +112,34 @@ fn of_memory(judged: &Judged, problem: &Problem) -> String {
 /// Lets threads run on their device's node. Of a cpuset it tells the group that has it: it or one above it is what
 /// restricts, others may be in it, and what made it may set it again.
 fn release(snapshot: &Snapshot, threads: &Threads, home: NodeId, held: Held) -> String {
+    let cpus = running(snapshot, home);
     for_each(&threads.numbers, |thread| match held {
-        Held::Mask => format!("taskset -cp {} {thread}", ranges(&running(snapshot, home))),
+        Held::Mask if cpus.is_empty() => LOOK_AT_ISOLATED.to_owned(),
+        Held::Mask => format!("taskset -cp {} {thread}", ranges(&cpus)),
         Held::Cpuset => format!("cat /proc/{thread}/cpuset"),
     })
+}
+
+/// Has packets processed on those CPUs of each queue that are on the node where they arrive; where there are none, on the CPU that they arrive on.
+fn narrow(snapshot: &Snapshot, device: &str, numbers: &[u32]) -> String {
+    let one = |number: &u32| {
+        let mut queues = snapshot.queues.iter();
+        let queue =
+            queues.find(|queue| queue.kind == QueueKind::Receive && queue.index == *number && queue.device == device);
+        let mut interrupts = snapshot.interrupts.iter();
+        let arrives = queue.and_then(|queue| interrupts.find(|known| Some(known.number) == queue.interrupt));
+        let nodes = arrives.map_or(&[][..], |interrupt| &interrupt.effective).iter();
+        let nodes: Vec<NodeId> = nodes.filter_map(|cpu| snapshot.node(*cpu)).collect();
+        let near = nodes.iter().flat_map(|node| running(snapshot, *node));
+        let mut near: Vec<CpuId> = near
+            .filter(|cpu| queue.is_some_and(|queue| queue.cpus.contains(cpu)))
+            .collect();
+        near.sort_unstable();
+        near.dedup();
+        let mask = Mask::of(&near);
+        format!("echo {mask} >/sys/class/net/{device}/queues/rx-{number}/rps_cpus")
+    };
+    numbers.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 /// A command for one number, or a loop over several.
@@ -168,9 +200,11 @@ fn plans(judged: &Judged, wanted: impl Fn(&Target) -> bool) -> bool {
     judged.plan.actions.iter().any(|action| wanted(&action.target))
 }
 
+/// The node's CPUs that run and are not set apart.
 fn running(snapshot: &Snapshot, node: NodeId) -> Vec<CpuId> {
     let online = snapshot.online.iter().copied();
-    online.filter(|cpu| snapshot.node(*cpu) == Some(node)).collect()
+    let on_node = online.filter(|cpu| snapshot.node(*cpu) == Some(node));
+    on_node.filter(|cpu| !snapshot.isolated.contains(cpu)).collect()
 }
 
 /// Lists the nodes that have both memory and CPUs: `0-1,3`.

@@ -219,7 +219,7 @@ fn the_plan_for_this_machine_follows_its_configuration() {
     let plan = |policy| {
         let line = <Line as clap::Parser>::parse_from(["doctor", "--policy", policy]);
         let snapshot = load(topology("two-sockets-with-devices")).snapshot;
-        plan_here(&snapshot, &line.settings)
+        Here::of(&snapshot, &line.settings).plan
     };
     assert_eq!(plan("off").actions.len(), 0);
     let moves_interrupts = || {
@@ -232,7 +232,7 @@ fn the_plan_for_this_machine_follows_its_configuration() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    // Interrupts are left to a program of root with this name.
+    // Interrupts are left to a program of root with this name, which is a finding of its own; the plan tells what it prevents.
     let directory = tempfile::tempdir().unwrap();
     let fake = directory.path().join("irqbalance");
     fs::copy("/bin/sleep", &fake).unwrap();
@@ -243,5 +243,5 @@ fn the_plan_for_this_machine_follows_its_configuration() {
     let moves = moves_interrupts();
     process.kill().unwrap();
     process.wait().unwrap();
-    assert!(!moves);
+    assert!(moves);
 }

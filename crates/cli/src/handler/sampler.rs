@@ -123,7 +123,8 @@ impl Kept {
         let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
         // Ascending, also after the clock was set back.
         let last_ms = self.samples.back().map_or(0, |sample| sample.at_ms);
-        let sample = Sample::between(&self.latest, &report, span, now_ms.max(last_ms + 1));
+        let last = self.samples.back().map(|sample| &**sample);
+        let sample = Sample::between(&self.latest, &report, (span, now_ms.max(last_ms + 1)), last);
         self.latest = Arc::new(report);
         self.sampled = Instant::now();
         self.shown = Arc::clone(&self.latest);

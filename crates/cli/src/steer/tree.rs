@@ -146,8 +146,11 @@ impl Tree {
                 names += 1;
                 let is_full =
                     files >= self.files_max || bytes >= NAME_BYTES_MAX || names > self.files_max * NAMES_PER_FILE;
-                if is_over.load(Ordering::Relaxed) || is_full {
-                    (self.is_cut, self.shares) = (true, self.shares || is_full);
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                if is_full {
+                    (self.is_cut, self.shares) = (true, true);
                     return;
                 }
                 let Ok(found) = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
@@ -249,7 +252,11 @@ impl Tree {
 
 /// Bytes that the tmpfs of an open directory still takes.
 pub(super) fn free_bytes(directory: BorrowedFd<'_>) -> u64 {
-    let free = |space: rustix::fs::StatVfs| space.f_bavail.saturating_mul(space.f_frsize);
+    let free = |space: rustix::fs::StatVfs| match space.f_blocks {
+        // Without a limit.
+        0 => u64::MAX,
+        _ => space.f_bavail.saturating_mul(space.f_frsize),
+    };
     fstatvfs(directory).map_or(0, free)
 }
 

@@ -29,6 +29,9 @@ pub struct Claim {
     _file: File,
 }
 
+/// Slots that are left to threads besides those of queues.
+const SLOTS_FOR_OTHERS: usize = 256;
+
 impl Volume {
     /// Makes it a block device of the kernel, with a queue for each CPU: a thread that is bound to it, and memory of its node. The
     /// kernel must allow it: root only.
@@ -36,10 +39,21 @@ impl Volume {
     /// With `trace`, each request is written there in the form of [`crate::blk::trace`].
     ///
     /// # Errors
-    /// EBUSY when it is attached already, ENOENT when it is removed; [`Error::Export`] when the kernel has no ublk driver, or
+    /// EBUSY when it is attached already, ENOENT when it is removed; [`Error::TooManyDevices`]; [`Error::Export`] when the kernel has no ublk driver, or
     /// refuses. Nothing is left behind then.
     pub fn export(&self, trace: Option<File>) -> Result<Export, Error> {
+        self.need_slots()?;
         self.export_by(trace, Added::new)
+    }
+
+    /// Refuses a device whose queues would take the slots that other threads of the pool need: these would wait for each other.
+    pub(super) fn need_slots(&self) -> Result<(), Error> {
+        // A queue for each CPU, as many rings of a mount, and threads of a program.
+        let cpus = self.pool.machine.engine.cpu_nodes.len();
+        if self.pool.fs.slots().left() < 2 * cpus + SLOTS_FOR_OTHERS {
+            return Err(Error::TooManyDevices(self.name().into()));
+        }
+        Ok(())
     }
 
     /// Serves the device that `add` gives.

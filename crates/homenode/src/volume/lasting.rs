@@ -127,6 +127,7 @@ impl Volume {
         if self.pool.fs.reads_disks() {
             return self.export(trace);
         }
+        self.need_slots()?;
         let origin = self.origin(directory);
         self.export_by(trace, || Added::lasting(origin))
     }

@@ -14,6 +14,8 @@ const ELSEWHERE_PERCENT_MIN: u64 = 10;
 const BUSY_PERCENT_MIN: u64 = 5;
 /// A node without CPUs is used when this share of its memory is.
 const USED_PERCENT_MIN: u64 = 10;
+/// A mount is told when it holds at least such a part of what lies on the node.
+const MOUNT_PART: u64 = 4;
 /// Mounts that are told.
 const MOUNTS_MAX: usize = 3;
 
@@ -30,10 +32,10 @@ fn heaps(case: &Case<'_>, findings: &mut Vec<Finding>) {
     let Some(heap) = heap(case, |memory| memory.tmpfs_bytes) else {
         return;
     };
-    // One that spreads its pages is not why.
+    // One that spreads its pages is not why, nor is one that holds little: databases and pools have memory of that kind, too.
     let here = |mount: &&Tmpfs| {
         let mode = mount.policy.split([':', '=']).next().unwrap_or_default();
-        !mode.contains("interleave") && mount.used_bytes > 0
+        !mode.contains("interleave") && mount.used_bytes >= heap.bytes / MOUNT_PART
     };
     let mounts = case.facts.tmpfs.iter().filter(here).take(MOUNTS_MAX).cloned().collect();
     findings.push(finding(Problem::TmpfsOnOneNode { heap, mounts }));

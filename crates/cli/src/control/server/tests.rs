@@ -251,3 +251,22 @@ fn requests_of_a_reader_who_has_gone_are_dropped_at_once() {
         assert!(begun.elapsed() < 4 * READER_PERIOD, "{:?}", begun.elapsed());
     }
 }
+
+/// Whoever tells progress holds locks of the pool, and a stopped shell job reads nothing.
+#[test]
+fn progress_waits_for_no_client() {
+    let (client, server) = UnixStream::pair().unwrap();
+    server.set_write_timeout(Some(WRITE_TIMEOUT)).unwrap();
+    let line = Reply::Progress {
+        done_bytes: 1,
+        total_bytes: 1 << 40,
+    };
+    let begun = Instant::now();
+    let lost = (0..10_000).filter(|_| send_if_taken(&server, &line).is_err()).count();
+    assert!(begun.elapsed() < WRITE_TIMEOUT, "{:?}", begun.elapsed());
+    drop(server);
+    let lines = BufReader::new(&client).lines().map(|line| line.unwrap());
+    let whole = lines.filter(|line| serde_json::from_str::<Reply>(line).is_ok()).count();
+    assert_eq!(whole + lost, 10_000, "what was sent is whole");
+    assert!(lost > 0);
+}

@@ -1,7 +1,7 @@
 //! The command for every problem.
 
 use super::*;
-use homenode_policy::affinity::Class;
+use homenode_policy::affinity::{Class, QueueKind};
 use homenode_policy::doctor::{Heap, Held, Mobility, Problem, Threads, Way};
 
 fn threads(numbers: &[u32]) -> Threads {
@@ -56,6 +56,28 @@ fn of_buffers() -> Vec<(Problem, &'static str)> {
         (
             far_buffers(Way::Held(Held::Cpuset)),
             "for n in 7 9; do cat /proc/$n/cpuset; done",
+        ),
+    ]
+}
+
+/// Problems of queues of the card that these commands mend.
+fn of_queues() -> Vec<(Problem, &'static str)> {
+    let (device, queues) = ("card".to_owned(), vec![0, 1]);
+    vec![
+        (
+            Problem::XpsCrosses {
+                device: device.clone(),
+                queues: vec![1],
+            },
+            "echo 000000f0 >/sys/class/net/card/queues/tx-1/xps_cpus",
+        ),
+        (
+            Problem::RpsCrosses {
+                device: device.clone(),
+                queues,
+            },
+            "echo 0000000f >/sys/class/net/card/queues/rx-0/rps_cpus; \
+             echo 00000020 >/sys/class/net/card/queues/rx-1/rps_cpus",
         ),
     ]
 }
@@ -122,20 +144,6 @@ fn of_devices() -> Vec<(Problem, &'static str)> {
             },
             "echo 0000000f >/sys/class/net/card/queues/tx-0/xps_cpus; \
              echo 000000f0 >/sys/class/net/card/queues/tx-1/xps_cpus",
-        ),
-        (
-            Problem::XpsCrosses {
-                device: device.clone(),
-                queues: vec![1],
-            },
-            "echo 000000f0 >/sys/class/net/card/queues/tx-1/xps_cpus",
-        ),
-        (
-            Problem::RpsCrosses {
-                device: device.clone(),
-                queues,
-            },
-            "for n in 0 1; do echo 0 >/sys/class/net/card/queues/rx-$n/rps_cpus; done",
         ),
         (
             Problem::HomeUnknown {
@@ -243,8 +251,37 @@ fn of_memory() -> Vec<(Problem, &'static str)> {
 fn every_problem_has_its_command() {
     let mut world = World::new(&[4, 4], 20, 4);
     world.add_card("card", Some(1), &[0, 5]);
+    // RPS of the first queue on all CPUs, of the second one on one of each node.
+    let steered = [(0..8).collect::<Vec<_>>(), vec![2, 5]];
+    let receiving = world
+        .snapshot
+        .queues
+        .iter_mut()
+        .filter(|queue| queue.kind == QueueKind::Receive);
+    for (queue, cpus) in receiving.zip(steered) {
+        queue.cpus = cpus.into_iter().map(CpuId).collect();
+    }
     let judged = Judged::new(Source::Live, examined(world.snapshot));
-    for (problem, command) in [of_devices(), of_buffers(), of_memory()].concat() {
+    for (problem, command) in [of_devices(), of_queues(), of_buffers(), of_memory()].concat() {
         assert_eq!(remedy::command(&judged, &problem), command, "{problem:?}");
+    }
+}
+
+#[test]
+fn commands_name_no_cpu_that_is_set_apart() {
+    let mut world = World::new(&[4, 4], 20, 4);
+    world.snapshot.isolated = [6, 7].map(CpuId).to_vec();
+    let judged = Judged::new(Source::Live, examined(world.snapshot.clone()));
+    assert_eq!(remedy::command(&judged, &held(Held::Mask, &[7])), "taskset -cp 4-5 7");
+    let loose = interrupts(Mobility::Loose);
+    let command = remedy::command(&judged, &loose);
+    assert!(command.contains("echo 4-5 >"), "{command}");
+    world.snapshot.isolated = (4..8).map(CpuId).collect();
+    let judged = Judged::new(Source::Live, examined(world.snapshot));
+    for problem in [held(Held::Mask, &[7]), loose] {
+        assert_eq!(
+            remedy::command(&judged, &problem),
+            "cat /sys/devices/system/cpu/isolated"
+        );
     }
 }

@@ -11,7 +11,7 @@ use homenode_policy::topology::NodeKind;
 use homenode_policy::{CpuId, NodeId};
 
 const APPLY: &str = "homenode affinity apply";
-/// Of a node all of whose CPUs are set apart.
+/// For a node all of whose CPUs are set apart.
 const LOOK_AT_ISOLATED: &str = "cat /sys/devices/system/cpu/isolated";
 
 pub(super) fn command(judged: &Judged, problem: &Problem) -> String {

@@ -14,8 +14,27 @@ tee=$!
 switch=/sys/module/fuse/parameters/enable_uring
 switch_before=''
 benches=''
-# A bench ends its mounts before it ends.
-trap '[ -z "$benches" ] || { pkill -P "$benches" || true; cat "$target/benches.log"; }; wait; [ -z "$switch_before" ] || echo "$switch_before" >"$switch"' EXIT
+# What is left in the pipe to the log comes out. Whoever still holds it is not waited for.
+end_log() {
+    exec >&3 2>&3
+    for _ in $(seq 50); do
+        kill -0 "$tee" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    kill "$tee"
+}
+
+finish() {
+    # A bench ends its mounts before it ends.
+    if [ -n "$benches" ]; then
+        pkill -P "$benches" || true
+        wait "$benches" || true
+        cat "$target/benches.log"
+    fi
+    [ -z "$switch_before" ] || echo "$switch_before" >"$switch"
+    end_log
+}
+trap finish EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -139,8 +158,7 @@ fi
 step "all tests; mounts use the transport $transport"
 HOMENODE_TEST_TRANSPORT=$transport HOMENODE_TEST_DATA=auto cargo test --workspace --tests
 
-exec >&3 2>&3
-wait "$tee"
+end_log
 skipped=$(grep 'SKIPPED' "$log" || true)
 if [ -n "$skipped" ]; then
     printf '\nNOT TESTED HERE:\n%s\n' "$skipped"

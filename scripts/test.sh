@@ -6,22 +6,19 @@ exec </dev/null
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
 log=$target/test.log
-exec 3>&1
 exec > >(exec tee -i "$log") 2>&1
-tee=$!
 
 # Rings, where the kernel has them: on for the tests, and at their end as they were.
 switch=/sys/module/fuse/parameters/enable_uring
 switch_before=''
 benches=''
-# What is left in the pipe to the log comes out. Whoever still holds it is not waited for.
+# All that was said comes out, and is in the log.
 end_log() {
-    exec >&3 2>&3
+    echo "== $1"
     for _ in $(seq 50); do
-        kill -0 "$tee" 2>/dev/null || return 0
+        tail -n 1 "$log" | grep -qxF "== $1" && return 0
         sleep 0.1
     done
-    kill "$tee"
 }
 
 finish() {
@@ -32,7 +29,7 @@ finish() {
         cat "$target/benches.log"
     fi
     [ -z "$switch_before" ] || echo "$switch_before" >"$switch"
-    end_log
+    end_log "the end"
 }
 trap finish EXIT
 trap 'exit 129' HUP
@@ -158,7 +155,7 @@ fi
 step "all tests; mounts use the transport $transport"
 HOMENODE_TEST_TRANSPORT=$transport HOMENODE_TEST_DATA=auto cargo test --workspace --tests
 
-end_log
+end_log "all tests have passed"
 skipped=$(grep 'SKIPPED' "$log" || true)
 if [ -n "$skipped" ]; then
     printf '\nNOT TESTED HERE:\n%s\n' "$skipped"

@@ -6,7 +6,7 @@ exec </dev/null
 target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
 log=$target/test.log
-exec > >(exec tee -i "$log") 2>&1
+exec > >(trap "" HUP; exec tee -i "$log") 2>&1
 
 # Rings, where the kernel has them: on for the tests, and at their end as they were.
 switch=/sys/module/fuse/parameters/enable_uring
@@ -26,9 +26,9 @@ finish() {
     if [ -n "$benches" ]; then
         pkill -P "$benches" || true
         wait "$benches" || true
-        cat "$target/benches.log"
     fi
     [ -z "$switch_before" ] || echo "$switch_before" >"$switch"
+    [ -z "$benches" ] || cat "$target/benches.log" || true
     end_log "the end"
 }
 trap finish EXIT
@@ -156,7 +156,7 @@ step "all tests; mounts use the transport $transport"
 HOMENODE_TEST_TRANSPORT=$transport HOMENODE_TEST_DATA=auto cargo test --workspace --tests
 
 end_log "all tests have passed"
-skipped=$(grep 'SKIPPED' "$log" || true)
+skipped=$(grep -a 'SKIPPED' "$log" || true)
 if [ -n "$skipped" ]; then
     printf '\nNOT TESTED HERE:\n%s\n' "$skipped"
     [ "${HOMENODE_TEST_ALL:-}" != 1 ] || exit 1

@@ -58,12 +58,10 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
             if here.despite_irqbalance {
                 examined.facts.helpers.retain(|helper| *helper != Helper::Irqbalance);
             }
-            let mut judged = Judged::by(Source::Live, examined, here.plan);
-            judged.notices = of_pools();
-            judged
-                .findings
-                .retain(|finding| !is_ours(&finding.problem, &here.interrupts));
-            judged
+            Judged {
+                notices: of_pools(),
+                ..Judged::by(Source::Live, examined, here.plan, &here.interrupts)
+            }
         }
     };
     if args.json {
@@ -116,12 +114,14 @@ impl Judged {
     /// Judges by the default configuration, and as if nothing had been set before.
     fn new(source: Source, examined: Examined) -> Self {
         let plan = decide(&examined.sensed.snapshot, &Config::default(), &Previous::default());
-        Self::by(source, examined, plan)
+        Self::by(source, examined, plan, &BTreeSet::new())
     }
 
-    fn by(source: Source, examined: Examined, plan: Plan) -> Self {
+    /// Judges by a plan, where `affinity` has set the interrupts `ours`.
+    fn by(source: Source, examined: Examined, plan: Plan, ours: &BTreeSet<u32>) -> Self {
         let snapshot = &examined.sensed.snapshot;
-        let findings = findings(&examined.facts, snapshot, &plan);
+        let mut findings = findings(&examined.facts, snapshot, &plan);
+        findings.retain(|finding| !is_ours(&finding.problem, ours));
         let verdict = verdict(snapshot, &plan, &findings);
         Self {
             source,

@@ -71,6 +71,9 @@ pub(crate) struct Sample {
     pub(crate) span_ms: u64,
     /// Bytes by node of the CPUs and home; null where that is not seen. Files of the kernel are looked at less often: the mean of what was counted last.
     pub(crate) flows: Option<Vec<Flow>>,
+    /// Bytes among them that the mover located.
+    #[serde(skip)]
+    pub(crate) located: Vec<Flow>,
     /// Bytes that went to another node than the writer's, because nearer members were full.
     pub(crate) spills: Vec<Spill>,
     pub(crate) requests: u64,
@@ -113,31 +116,21 @@ impl Sample {
         last: Option<&Self>,
     ) -> Self {
         let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let flows = after.flows.as_ref().map(|flows| {
-            let earlier = |flow: &Flow| {
-                let flows = before.flows.iter().flatten();
-                let mut same = flows.filter(|other| (other.from, other.home) == (flow.from, flow.home));
-                same.next().map_or((0, 0), |flow| (flow.bytes, flow.operations))
-            };
-            let flows = flows.iter().map(|flow| {
-                let (bytes, operations) = earlier(flow);
-                Flow {
-                    bytes: flow.bytes.saturating_sub(bytes),
-                    operations: flow.operations.saturating_sub(operations),
-                    ..*flow
-                }
-            });
-            flows.filter(|flow| flow.bytes > 0).collect::<Vec<_>>()
-        });
-        let flows = match after.mover.located_until_ms.checked_sub(before.mover.located_until_ms) {
-            // Not by the mover, or not counted anew since.
-            Some(0) => match last.filter(|_| after.mover.located_until_ms > 0) {
-                Some(last) => scaled(last.flows.clone(), span_ms, last.span_ms),
-                None => flows,
-            },
-            Some(counted_ms) => scaled(flows, span_ms, counted_ms),
-            None => flows,
+        let counted = between(before.flows.as_deref(), after.flows.as_deref());
+        // Files of the kernel are located seconds apart: their part is the mean since the look before, until there is a next one.
+        let fresh = between(Some(&before.mover.located), Some(&after.mover.located)).unwrap_or_default();
+        let located = match after
+            .mover
+            .located_until_ms
+            .saturating_sub(before.mover.located_until_ms)
+        {
+            0 => last.map_or_else(Vec::new, |last| scaled(&last.located, span_ms, last.span_ms)),
+            counted_ms => scaled(&fresh, span_ms, counted_ms),
         };
+        let flows = counted.map(|counted| {
+            let others = between(Some(&fresh), Some(&counted)).unwrap_or_default();
+            Flow::sum(others.iter().chain(&located))
+        });
         let spills = after.pool.spills.iter().map(|spill| {
             let mut same = before.pool.spills.iter();
             let same = same.find(|other| (other.from, other.home) == (spill.from, spill.home));
@@ -164,6 +157,7 @@ impl Sample {
             at_ms,
             span_ms,
             flows,
+            located,
             spills: spills.filter(|spill| spill.bytes > 0).collect(),
             requests: after.fuse.requests.saturating_sub(before.fuse.requests),
             errors: after.fuse.errors.saturating_sub(before.fuse.errors),
@@ -203,18 +197,36 @@ impl Sample {
     }
 }
 
+/// The flows that `after` has beyond `before`; `None` where they are not seen.
+fn between(before: Option<&[Flow]>, after: Option<&[Flow]>) -> Option<Vec<Flow>> {
+    let earlier = |flow: &Flow| {
+        let mut same = before.into_iter().flatten();
+        let same = same.find(|other| (other.from, other.home) == (flow.from, flow.home));
+        same.map_or((0, 0), |flow| (flow.bytes, flow.operations))
+    };
+    let flows = after?.iter().map(|flow| {
+        let (bytes, operations) = earlier(flow);
+        Flow {
+            bytes: flow.bytes.saturating_sub(bytes),
+            operations: flow.operations.saturating_sub(operations),
+            ..*flow
+        }
+    });
+    Some(flows.filter(|flow| flow.bytes > 0).collect())
+}
+
 /// Makes counts of a time those of another one.
-fn scaled(flows: Option<Vec<Flow>>, to_ms: u64, from_ms: u64) -> Option<Vec<Flow>> {
+fn scaled(flows: &[Flow], to_ms: u64, from_ms: u64) -> Vec<Flow> {
     let scale = |count: u64| {
         let count = u128::from(count) * u128::from(to_ms) / u128::from(from_ms.max(1));
         u64::try_from(count).unwrap_or(u64::MAX)
     };
-    let flows = flows?.into_iter().map(|flow| Flow {
+    let flows = flows.iter().map(|flow| Flow {
         bytes: scale(flow.bytes),
         operations: scale(flow.operations),
-        ..flow
+        ..*flow
     });
-    Some(flows.collect())
+    flows.collect()
 }
 
 /// A line for each member that is emptied, with what is left.
@@ -345,12 +357,15 @@ mod tests {
             let mut report = StatusReport::default();
             let until_ms = ms / LOOK_MS * LOOK_MS;
             report.mover.located_until_ms = until_ms;
-            report.flows = Some(vec![Flow {
+            let flow = |home, bytes| Flow {
                 from: NodeId(0),
-                home: NodeId(1),
-                bytes: 100 * until_ms,
-                operations: until_ms,
-            }]);
+                home: NodeId(home),
+                bytes,
+                operations: bytes,
+            };
+            report.mover.located = vec![flow(1, 100 * until_ms)];
+            // A volume is counted at once.
+            report.flows = Some(vec![flow(0, 7 * ms), flow(1, 100 * until_ms)]);
             report
         };
         let mut rates = Vec::new();
@@ -362,9 +377,9 @@ mod tests {
             last = Some(sample);
         }
         assert!(
-            rates[..3].iter().all(|rate| *rate == 0),
+            rates[..3].iter().all(|rate| *rate == 7_000),
             "nothing is counted yet: {rates:?}"
         );
-        assert!(rates[3..].iter().all(|rate| *rate == 100_000), "{rates:?}");
+        assert!(rates[3..].iter().all(|rate| *rate == 107_000), "{rates:?}");
     }
 }

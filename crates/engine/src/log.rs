@@ -18,7 +18,7 @@ pub use codec::{Malformed, Record};
 pub use journal::LogOptions;
 pub(crate) use journal::{Effect, Journal, Room, first_superblock, repair_superblocks, revoke, write_superblocks};
 pub(crate) use rewrite::Rewrite;
-pub(crate) use salvage::{Salvaged, salvage};
+pub(crate) use salvage::{Part, Salvaged, salvage};
 pub(crate) use scan::{Segment, Shown, Tail, Unreadable, claimed_behind, given_behind, given_by, overlap, scan};
 pub use superblock::{
     Features, Gathered, Head, MemberRecord, NotAName, NotGathered, PoolName, Superblock, UnusableSuperblock, gather,

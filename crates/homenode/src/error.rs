@@ -247,7 +247,7 @@ pub enum Error {
         /// The files.
         paths: [PathBuf; 2],
     },
-    /// Two members of which one is of a copy of the pool.
+    /// Members of two copies of a pool.
     #[error("{} and {} are members of two copies of the pool that were used apart: give all members of one of them", .0[0].display(), .0[1].display())]
     Apart([PathBuf; 2]),
     /// A file that is an earlier state of a member.

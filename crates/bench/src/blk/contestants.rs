@@ -173,12 +173,12 @@ impl Case {
             return together(cpus, |index| {
                 let core = device.join_timed(index, StampClock::new());
                 let mut core = core.expect("each core joins once");
-                move |clock| play(&mut core, clock, &load, index as u64)
+                move |clock| play(&mut core, clock, &load, (index as u64, index as u64))
             });
         }
         together(cpus, |index| {
             let mut core = device.join(index).expect("each core joins once");
-            move |clock| play(&mut core, clock, &load, index as u64)
+            move |clock| play(&mut core, clock, &load, (index as u64, index as u64))
         })
     }
 }

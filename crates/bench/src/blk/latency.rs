@@ -55,7 +55,7 @@ fn measure<D: Driver>(driver: &D, case: &Case, cpu: usize, requests: u64) -> Res
     };
     together(&[cpu], |index| {
         let mut core = device.join_timed(index, StampClock::new()).expect("a core joins once");
-        move |clock| play(&mut core, clock, &load, 0)
+        move |clock| play(&mut core, clock, &load, (0, 0))
     })?;
     Ok(device.latencies(Operation::Read))
 }

@@ -62,11 +62,16 @@ impl Places {
     }
 }
 
-/// Reads at random places; gives how many requests were completed.
-pub(super) fn play<Q: DriverQueue, T: Timing>(core: &mut Core<Q, T>, clock: StampClock, load: &Load, seed: u64) -> u64 {
+/// Reads at random places that follow from `seed`, into the buffers of the core with that `index`; gives how many requests were completed.
+pub(super) fn play<Q: DriverQueue, T: Timing>(
+    core: &mut Core<Q, T>,
+    clock: StampClock,
+    load: &Load,
+    (index, seed): (u64, u64),
+) -> u64 {
     let limits = *core.device().limits();
     let mut places = Places::new(limits.device_bytes, load.bytes, seed);
-    let mut buffers = load.buffers(seed);
+    let mut buffers = load.buffers(index);
     let (mut submitted, mut done, mut failed) = (0, 0, 0_u64);
     while done < load.requests {
         while submitted < load.requests

@@ -38,7 +38,7 @@ pub(super) fn rows(run: &mut Run<'_>, cpus: &[usize]) -> Result<(), Error> {
         let device = device(&null(1), 1, options)?;
         let rate = together(&cpus[..1], |index| {
             let mut core = device.join(index).expect("the core joins once");
-            move |clock| play(&mut core, clock, &load, 0)
+            move |clock| play(&mut core, clock, &load, (0, 0))
         })?;
         Ok(1e3 / rate)
     })?;

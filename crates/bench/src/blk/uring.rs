@@ -131,7 +131,7 @@ pub(crate) fn homenode(
     let device = device(&driver, 1, options)?;
     together(&[cpu], |_| {
         let mut core = device.join(0).expect("the core joins once");
-        move |clock| play(&mut core, clock, &load, seed)
+        move |clock| play(&mut core, clock, &load, (0, seed))
     })
 }
 

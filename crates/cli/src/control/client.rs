@@ -508,6 +508,18 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_says_nothing_for_long_is_given_up_whatever_it_does() {
+        let (client, server) = UnixStream::pair().unwrap();
+        let connection = Connection::over(Device { major: 4000, minor: 74 }, client, Duration::from_millis(50));
+        let mut connection = connection.with_silence_max(Duration::from_millis(300));
+        let begun = Instant::now();
+        let told = connection.request(&Request::FileMove { inode: 1, node: 0 }, &mut |_, _| {});
+        assert!(matches!(told, Err(RequestError::Late(_))), "{told:?}");
+        assert!(begun.elapsed() >= Duration::from_millis(300));
+        drop(server);
+    }
+
+    #[test]
     fn a_socket_of_another_name_is_another_socket() {
         let socket = Path::new("/run/homenode/0-40.sock");
         let line = |path| format!("Num RefCount\nffff: 00000002 00000000 00010000 0001 01  7331 {path}\n");

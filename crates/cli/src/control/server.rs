@@ -32,6 +32,8 @@ const _: () = assert!(USER_READERS_MAX < READERS_MAX);
 const READER_PERIOD: Duration = Duration::from_millis(250);
 /// A reader rests for so many times as long as its last answer took: eight of them together take less than a CPU.
 const READER_REST: u32 = 10;
+/// No reader waits longer: an answer may also have taken long because this process had no CPU.
+const READER_REST_MAX: Duration = Duration::from_secs(2);
 /// Progress lines are at least this far apart.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 /// Time in which the line of a client's first request must be there: silent clients would take the places of all others.
@@ -314,7 +316,7 @@ fn converse(
         }
         if rights == Rights::Reading {
             // This thread alone waits, and holds no lock.
-            let pause = READER_PERIOD.max(READER_REST * took);
+            let pause = READER_PERIOD.max((READER_REST * took).min(READER_REST_MAX));
             thread::sleep(pause.saturating_sub(answered.elapsed()));
         }
         let begun = Instant::now();

@@ -9,8 +9,8 @@ mod tree;
 use super::restore::{last_met, persist_life, require_writable, within};
 use super::{Ino, OpenError, Replayed};
 use crate::log::{
-    Change, Claim, Damage, GENERATIONS_BEHIND_MAX, Record, Rewrite, Salvaged, Segment, Shown, Superblock, Tables, Tail,
-    given_behind, given_by, overlap, repair_superblocks, salvage, scan, write_superblocks,
+    Change, Claim, Damage, GENERATIONS_BEHIND_MAX, Part, Record, Rewrite, Salvaged, Segment, Shown, Superblock, Tables,
+    Tail, given_behind, given_by, overlap, repair_superblocks, salvage, scan, write_superblocks,
 };
 use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 use blocks::Claims;
@@ -163,19 +163,18 @@ impl Repair {
                 return Err(OpenError::Damaged(left));
             }
             // A full pool may have room for smaller ones only.
-            let halves = std::iter::successors(Some(segment_blocks), |blocks| {
-                (blocks / 2 >= SEGMENT_BLOCKS_MIN).then_some(blocks / 2)
-            });
-            let placed = halves.map(|blocks| {
+            let mut blocks = segment_blocks;
+            let placed = loop {
                 let snapshot = tree.snapshot(blocks);
-                let segments = claims.free_segments(&old, superblock, blocks, snapshot.segments())?;
-                Ok((snapshot, segments))
-            });
-            let placed = placed.reduce(|placed, smaller| placed.or(smaller));
+                match claims.free_segments(&old, superblock, blocks, snapshot.segments()) {
+                    Ok(segments) => break Ok((snapshot, segments)),
+                    Err(error) if blocks / 2 < SEGMENT_BLOCKS_MIN => break Err(error),
+                    Err(_) => blocks /= 2,
+                }
+            };
             let saved = replayed.saved.into_iter();
             let saved = saved.filter(|(ino, place, _)| claims.is_of(*place, *ino));
             let saved = saved.map(|(_, place, bytes)| (place, bytes)).collect();
-            let placed = placed.expect("there is a size");
             Some(placed.map(|(snapshot, segments)| New {
                 snapshot,
                 segments,
@@ -337,10 +336,16 @@ fn salvaged<M: Memory>(
     let all_is_there = superblock.witness == witness;
     let mut tables = Tables::new(all_is_there);
     let mut lost = Lost::default();
-    let snapshot = salvage(memory, superblock.snapshot, &is_within, &mut |group, is_behind_gap| {
-        lost.look(&group, is_behind_gap);
-        tables.play_snapshot(group)
-    });
+    let snapshot = salvage(
+        memory,
+        superblock.snapshot,
+        Part::Snapshot,
+        &is_within,
+        &mut |group, is_behind_gap| {
+            lost.look(&group, is_behind_gap);
+            tables.play_snapshot(group)
+        },
+    );
     let Salvaged { shown, damaged, .. } = snapshot;
     if damaged > 0 {
         tell(format!(
@@ -382,7 +387,7 @@ fn salvaged<M: Memory>(
     if !lost.names {
         tables.drop_nameless();
     }
-    let segments = salvage(memory, superblock.tail, &is_within, &mut |group, _| {
+    let segments = salvage(memory, superblock.tail, Part::Tail, &is_within, &mut |group, _| {
         if group.sequence > sequence {
             lost.given
                 .extend(group.records.map_while(Result::ok).filter_map(given_by));

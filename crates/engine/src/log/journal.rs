@@ -5,7 +5,7 @@
 //! If all reservations fill `w` segments, 2 `w` more stay empty. Beyond those, adding ([`Effect::Adds`]) needs 5, all else 1.
 //! Derivation: docs/decisions/014-log.md, Room.
 //!
-//! Locks: the writer's is taken below those of all objects, and above the pool's and that of the empty segments.
+//! Locks: the writer's is taken below those of all objects, and above the pool's, the superblock's and that of the empty segments.
 
 mod members;
 
@@ -915,6 +915,7 @@ impl Journal {
         // Some copies may be written, or lost: the same number must not be given to others.
         if let Err(Failed { at_end }) = write_superblocks(pool.memory(), &mut new, &members, false) {
             self.failed_at_end.store(at_end, Ordering::Relaxed);
+            // Others who change it hold the settling lock.
             drop(superblock);
             self.lose(pool);
             return Err(MemoryError);

@@ -1,13 +1,22 @@
 //! Reading a damaged log: all groups that are whole, and how much is lost.
 //!
 //! A group's checksum continues that of the group before, and each header holds its own. So a group with wrong bytes and a plausible header is
-//! left out, and the one behind it is checked against the header's checksum. Without a plausible header the segment is searched for the next one that the
-//! group behind it bears out: as far as a leading on to the next segment is not among what is lost, all behind it is found.
+//! left out, and the one behind it is checked against the header's checksum. Without a plausible header the rest is lost; but the segments of a snapshot are
+//! searched for the next header that the group behind it bears out.
 
 use super::codec::{self, Group, HEADER_BYTES, Record, Records, padded};
 use super::scan::{Segment, Shown, overlap};
 use super::{Head, Malformed};
 use crate::{BLOCK_BYTES, Memory};
+
+/// A part of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// No other groups have its secret, so any that bear each other out are its own.
+    Snapshot,
+    /// Behind its end there may be groups of the same secret that a crash left: it is read as far as each follows the one before.
+    Tail,
+}
 
 /// Parts of a log that were read, and those that were not.
 #[derive(Debug, Default)]
@@ -25,6 +34,7 @@ pub(crate) struct Salvaged {
 pub(crate) fn salvage<M: Memory>(
     memory: &M,
     head: Head,
+    part: Part,
     is_within: &dyn Fn(Segment) -> bool,
     show: &mut dyn FnMut(Shown<'_>, bool) -> Result<(), Malformed>,
 ) -> Salvaged {
@@ -44,7 +54,8 @@ pub(crate) fn salvage<M: Memory>(
         loop {
             let found = codec::peek(rest).filter(|(group, ..)| (group.sequence, group.nonce) == (sequence, head.nonce));
             let Some((group, records, crc)) = found else {
-                let Some((at, group, crc)) = borne_out(rest, head.nonce, sequence) else {
+                let behind = (part == Part::Snapshot).then(|| borne_out(rest, head.nonce, sequence));
+                let Some((at, group, crc)) = behind.flatten() else {
                     break;
                 };
                 // Its own bytes are of no use: only its number and checksum are.

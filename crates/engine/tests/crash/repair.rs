@@ -538,6 +538,28 @@ fn a_lost_block_of_a_snapshot_loses_little_else() {
     assert!(few.len() >= BLOCKS - 3, "{few:?} {many:?}");
 }
 
+/// A crash left groups behind the end of the tail that bear each other out, and blocks of theirs are others' by now.
+#[test]
+fn groups_that_a_crash_left_are_not_believed_beside_a_damaged_snapshot() {
+    let damaged = || {
+        let mut bytes = grouped();
+        let second = bytes.windows(4).position(|word| word == b"lost").expect("it is there");
+        bytes[second] ^= 1;
+        bytes
+    };
+    let (plain, memory) = mend(damaged()).expect("most of the log can be read");
+    let mut bytes = damaged();
+    let (mut at, mut seed) = (2 * BLOCK_BYTES, 1234);
+    for sequence in [2, 3, 4] {
+        let (group, crc) = group(&head(TAIL, NONCE), sequence, seed, &[extent(9, sequence, 1, 20)]);
+        put(&mut bytes, TAIL, at, &group);
+        (at, seed) = (at + group.len(), crc);
+    }
+    let (told, with_left) = mend(bytes).expect("most of the log can be read");
+    assert_eq!(told, plain);
+    assert!(tree(with_left.bytes()) == tree(memory.bytes()));
+}
+
 /// Its log says nothing but that all is settled: an empty pool in its place would only look repaired.
 #[test]
 fn a_pool_without_a_readable_snapshot_is_not_replaced_by_an_empty_one() {

@@ -357,13 +357,16 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         Ok(())
     }
 
-    /// Record of a thread that has the mask of `entry` since its start; none of one that has ended.
+    /// Record of a thread that has the mask of `entry` since its start, or since the entry has it: by execve(2) it has the start of another thread. None of
+    /// one that has ended.
     fn inherited(&self, thread: &Thread, entry: &book::Entry) -> Option<Record> {
         let target = Target::Thread(thread.id);
+        let given = entry.set.iter().map(|given| given.from).min();
+        let since = thread.id.started.max(given.unwrap_or(0));
         Some(Record {
             identity: self.kernel.identity(&target).ok()??,
             session: self.kernel.process(thread.id.process).ok()?.session,
-            ..entry.record(&target, &thread.allowed, thread.id.started)
+            ..entry.record(&target, &thread.allowed, since)
         })
     }
 

@@ -82,12 +82,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Result<u64> {
         let (mut moved, mut at) = (0, 0);
         loop {
-            let Some(wanted) = self.next_wanted(inode, file, at, is_wanted) else {
-                let total = file.blocks.sum() * BLOCK_BYTES as u64;
-                progress(total, total);
-                return Ok(moved);
-            };
-            at = wanted;
             self.bring_to_move(inode, file, at, is_wanted);
             // Each stretch is told to the log. Before the lock: room may be made by a commit.
             let _room = self.admit_bytes(Effect::Adds, RUN_BLOCKS * EXTENT_RECORD_BYTES_MAX)?;
@@ -174,31 +168,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 }
             }
             left = left.saturating_sub(blocks);
-        }
-    }
-
-    /// Start of the first stretch at or behind file block `at` that has a block which `is_wanted`. Nobody waits for that, but whoever closes the gate, for one
-    /// stretch.
-    fn next_wanted(
-        &self,
-        inode: &Inode,
-        file: &BlockFile,
-        mut at: u64,
-        is_wanted: &mut dyn FnMut(Block) -> bool,
-    ) -> Option<u64> {
-        let Some(slot) = self.slots.claim() else {
-            return Some(at);
-        };
-        loop {
-            let _inside = inode.enter(file, &slot);
-            let stretch = self.next_placed(file, at)?;
-            let looked = file.each_placed(&self.nodes, stretch..stretch + RUN_BLOCKS, |block, _| {
-                if is_wanted(block) { Err(()) } else { Ok(()) }
-            });
-            if looked.is_err() {
-                return Some(stretch);
-            }
-            at = stretch + RUN_BLOCKS;
         }
     }
 

@@ -7,7 +7,7 @@ use super::{Damage, Remedy};
 use crate::Block;
 use crate::fs::restore::within;
 use crate::fs::{Ino, OpenError, Replayed};
-use crate::log::{Change, Claim, Record, Segment, Superblock, salvage};
+use crate::log::{Change, Claim, Part, Record, Segment, Superblock, salvage};
 use crate::{MemberId, Memory};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -100,8 +100,8 @@ impl Claims {
     pub(super) fn order<M: Memory>(&mut self, memory: &M, superblock: &Superblock) {
         let is_within = |segment| within(superblock, segment);
         let (order, mut nth) = (&mut self.order, 0);
-        for head in [superblock.snapshot, superblock.tail] {
-            salvage(memory, head, &is_within, &mut |group, _| {
+        for (head, part) in [(superblock.snapshot, Part::Snapshot), (superblock.tail, Part::Tail)] {
+            salvage(memory, head, part, &is_within, &mut |group, _| {
                 for record in group.records {
                     if let Record::Change(Change::Extent {
                         ino,

@@ -89,6 +89,8 @@ fn a_missing_file_of_a_recording_is_named() {
 fn a_recording_that_may_not_be_read_is_not_called_damaged() {
     let copy = machine::copy();
     let interrupts = copy.path().join("1/proc/interrupts");
+    // Handed on by its owner.
+    fs::set_permissions(copy.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&interrupts, fs::Permissions::from_mode(0o000)).unwrap();
     if let Some(output) = as_nobody(&["plan", "--from", copy.path().to_str().unwrap()]) {
         let told = String::from_utf8_lossy(&output.stderr);

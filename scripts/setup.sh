@@ -29,6 +29,7 @@ strace           gives the server errors of the kernel, in the tests of faults
 bsdutils         script, a terminal for the tests of "homenode top"
 curl             asks "homenode web" in the tests
 chromium         a browser, for the tests of its page
+lintian          the rules of Debian packages, in the tests
 rpm              builds and lists the package of other distributions, in the tests
 prometheus       checks metrics and alerts (promtool), and answers queries of the dashboard
 rocksdb-tools    db_bench and ldb, for the tests of engines

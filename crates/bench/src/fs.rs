@@ -194,15 +194,9 @@ impl Bench {
 
     /// Writes every file of every contestant from its start to its end.
     fn fill_files(&self) -> Result<(), Error> {
-        let cpu = self.cpus[0];
         self.contestants.iter().try_for_each(|contestant| {
             interrupt::check()?;
-            pass::together(
-                vec![cpu],
-                || (),
-                |cpu| cpus::pin(cpu).map(|()| move || contestant.fill()),
-            )?;
-            Ok(())
+            cpus::at_home(|| contestant.fill())
         })
     }
 

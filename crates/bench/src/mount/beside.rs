@@ -1,5 +1,5 @@
-//! Reads beside a long request of the same CPU: a thread reads 4 KiB past the page cache while another has the server zero
-//! a whole file, again and again. Both are bound to one CPU, so by rings one thread of the server serves them.
+//! Reads beside a long request of the same CPU: a thread reads 4 KiB past the page cache while another writes a
+//! file and has the server zero it, again and again. Both are bound to one CPU, so by rings one thread of the server serves them.
 //!
 //! tmpfs takes no part: it refuses FALLOC_FL_ZERO_RANGE.
 
@@ -77,7 +77,8 @@ fn reads(subject: &Subject, cpu: usize, time: Duration) -> Result<Vec<u64>, Erro
     let root = subject.served.directory();
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
     let file = open(root.join("read"), flags, Mode::empty()).map_err(system)?;
-    let Open::Directory(zeroed) = Place::Directory(root.to_owned()).open("zeroed")? else {
+    let place = Place::Directory(root.to_owned()).open("zeroed")?;
+    let Open::Directory(zeroed) = &place else {
         unreachable!("a place that is a directory")
     };
     let mut page = MmapMut::map_anon(READ_BYTES).during("mapping a buffer")?;
@@ -87,7 +88,9 @@ fn reads(subject: &Subject, cpu: usize, time: Duration) -> Result<Vec<u64>, Erro
             cpus::pin(cpu)?;
             // Relaxed: joining orders the rest.
             while !over.load(Ordering::Relaxed) {
-                fallocate(&zeroed, FallocateFlags::ZERO_RANGE, 0, subject.bytes as u64).map_err(system)?;
+                // Where nothing was written since there is nothing to zero.
+                place.fill(7, subject.bytes)?;
+                fallocate(zeroed, FallocateFlags::ZERO_RANGE, 0, subject.bytes as u64).map_err(system)?;
             }
             Ok::<_, Error>(())
         });

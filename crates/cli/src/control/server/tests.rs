@@ -252,7 +252,7 @@ fn requests_of_a_reader_who_has_gone_are_dropped_at_once() {
     }
 }
 
-/// Whoever tells progress holds locks of the pool, and a stopped shell job reads nothing.
+/// A thread that tells progress holds locks of the pool, and a stopped shell job reads nothing.
 #[test]
 fn progress_waits_for_no_client() {
     let (client, server) = UnixStream::pair().unwrap();

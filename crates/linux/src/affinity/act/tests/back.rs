@@ -205,13 +205,13 @@ fn an_inheritor_whose_ancestors_end_while_they_are_read_is_found_later() {
     let (handle, mut actor) = quiet();
     let child = child_of_bound(&handle, &mut actor);
     assert!(found(&mut actor));
-    assert!(
-        actor
-            .revert()
-            .unwrap()
-            .targets
-            .contains(&(Target::Thread(child), Restore::Restored))
-    );
+    assert!(is_restored(&mut actor, child));
+}
+
+/// Whether a revert of all restores a thread of the journal.
+fn is_restored(actor: &mut ModelActor, thread: ThreadId) -> bool {
+    let reverted = actor.revert().unwrap();
+    reverted.targets.contains(&(Target::Thread(thread), Restore::Restored))
 }
 
 /// From then on nothing else tells that its mask is ours.
@@ -230,13 +230,7 @@ fn an_inheritor_gets_its_mask_back_after_its_ancestor_has_ended() {
     let mut actor = open(&handle).unwrap();
     let previous = actor.previous().unwrap();
     assert_eq!(previous.cpus(&Target::Thread(child)), Some(&cpus(3)[..]));
-    assert!(
-        actor
-            .revert()
-            .unwrap()
-            .targets
-            .contains(&(Target::Thread(child), Restore::Restored))
-    );
+    assert!(is_restored(&mut actor, child));
     assert_eq!(handle.machine().has(&Target::Thread(child)), Some(ALL));
 }
 

@@ -4,7 +4,7 @@
 
 use crate::calls::buffers;
 use crate::real::real;
-use homenode_mapped::{From, FromMany, To, ToMany, by_node, learn_now, range, read, replaced, write};
+use homenode_mapped::{From, FromMany, To, ToMany, by_node, learn_now, range, read, replaced, write, written};
 use libc::{iovec, mode_t, size_t, ssize_t};
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn homenode_writev(fd: c_int, vector: *const iovec, count:
     match buffers(vector, count, offset) {
         // SAFETY: the caller's.
         Some((vector, range)) => unsafe { write(fd, Some(range), &FromMany(vector), system) },
-        None => system(),
+        None => written(fd, system()),
     }
 }
 

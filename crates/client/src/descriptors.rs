@@ -5,11 +5,11 @@
 
 use crate::real::{alias, real};
 use homenode_mapped::{
-    after_fork, exchanged, forget, forget_all, forget_answers, is_on, of_descriptor, of_path, replaced, stop,
-    stop_appending, written,
+    KeptErrno, after_fork, exchanged, forget, forget_all, forget_answers, is_on, is_own_process, of_descriptor,
+    of_path, replaced, stop, stop_appending, written,
 };
-use libc::{DIR, FILE, mode_t, off64_t};
-use std::ffi::{c_char, c_int, c_long, c_uint};
+use libc::{DIR, FILE, mode_t, off64_t, size_t};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::mem::MaybeUninit;
 
 /// Flags with which a file is not copied from and to.
@@ -79,8 +79,11 @@ macro_rules! reopen_stream {
         #[doc = concat!(stringify!($name), ": freopen(3).")]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-            // SAFETY: the caller gives a stream.
-            let before = unsafe { libc::fileno(stream) };
+            let before = {
+                let _errno = KeptErrno::now();
+                // SAFETY: the caller gives a stream.
+                unsafe { libc::fileno(stream) }
+            };
             let result = replaced(before, before, || {
                 real!($name(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> *mut FILE)
             });
@@ -197,8 +200,12 @@ macro_rules! close_stream {
         #[doc = concat!(stringify!($name), ": fclose(3) or a relative of it.")]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(stream: *mut FILE) -> c_int {
-            // SAFETY: the caller gives a stream.
-            let fd = unsafe { libc::fileno(stream) };
+            let fd = {
+                // A stream of memory has none.
+                let _errno = KeptErrno::now();
+                // SAFETY: the caller gives a stream.
+                unsafe { libc::fileno(stream) }
+            };
             replaced(fd, fd, || real!($name(stream => *mut FILE) -> c_int))
         }
     )*};
@@ -273,10 +280,10 @@ alias! {
     stat = stat64(path: *const c_char, to: *mut libc::stat64) -> c_int;
 }
 
-/// Functions that take room for a file, or give it back.
-macro_rules! allocate {
+/// Functions that change blocks, times or the mode of a file, of which the kernel keeps nothing.
+macro_rules! change {
     ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
-        #[doc = concat!(stringify!($name), ": fallocate(2) or a relative of it.")]
+        #[doc = concat!(stringify!($name), ": takes room for a file or gives it back, or sets an attribute, which may be an access list.")]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
             let result = real!($name($($argument => $kind),*) -> c_int);
@@ -286,7 +293,10 @@ macro_rules! allocate {
     )*};
 }
 
-allocate! {
+change! {
+    setxattr(path: *const c_char, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int);
+    lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int);
+    fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int);
     fallocate(fd: c_int, mode: c_int, offset: off64_t, bytes: off64_t);
     fallocate64(fd: c_int, mode: c_int, offset: off64_t, bytes: off64_t);
     posix_fallocate(fd: c_int, offset: off64_t, bytes: off64_t);
@@ -314,7 +324,8 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
     match number {
         libc::SYS_close => replaced(fd(a), fd(a), call),
         libc::SYS_close_range => {
-            if fd(c) & UNSHARE != 0 {
+            // Another process in this memory takes a table of its own.
+            if fd(c) & UNSHARE != 0 && is_own_process() {
                 stop();
             }
             replaced(fd(a), fd(b), call)
@@ -331,7 +342,7 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
             stop();
             call()
         }
-        libc::SYS_fallocate => {
+        libc::SYS_fallocate | libc::SYS_setxattr | libc::SYS_lsetxattr | libc::SYS_fsetxattr => {
             let result = call();
             forget_answers();
             result

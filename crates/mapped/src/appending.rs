@@ -24,7 +24,7 @@ pub fn stop_appending(fd: c_int) {
     if !is_on() {
         return;
     }
-    let _errno = KeptErrno::new();
+    let _errno = KeptErrno::now();
     // SAFETY: takes numbers.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     if flags < 0 || flags & libc::O_APPEND == 0 || !is_fuse(fd) {

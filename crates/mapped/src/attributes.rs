@@ -138,7 +138,7 @@ fn hash(status: &libc::stat64, tick: u64) -> u64 {
 /// Returns what the kernel knows of the file at a path, or behind a descriptor, without asking the server. Only statx(2) can be told that: newfstatat(2) forgets it where there is no
 /// path.
 pub(crate) fn known(fd: c_int, path: *const c_char, flags: c_int, wanted: u32) -> Option<libc::statx> {
-    let _errno = KeptErrno::new();
+    let _errno = KeptErrno::now();
     let mut known = MaybeUninit::<libc::statx>::uninit();
     let flags = flags | libc::AT_STATX_DONT_SYNC;
     // SAFETY: the caller's string, which the kernel reads or not, and room for a statx.

@@ -90,7 +90,7 @@ fn stamp(fd: c_int, inside: &Inside<'_>, range: Range) -> bool {
     let Ok(offset) = i64::try_from(range.offset) else {
         return false;
     };
-    let _errno = KeptErrno::new();
+    let _errno = KeptErrno::now();
     // Not by the function: in a process whose functions these are it would come here.
     // SAFETY: a byte of a mapping, which the kernel reads or not.
     unsafe { libc::syscall(libc::SYS_pwrite64, fd, byte, 1_usize, offset) == 1 }
@@ -107,7 +107,7 @@ fn after(
     learn: fn(&Mapped, c_int, Range, Before, isize) -> Option<u32>,
 ) -> isize {
     count(Outcome::Slow);
-    let _errno = KeptErrno::new();
+    let _errno = KeptErrno::now();
     let again = before.and_then(|before| {
         let inside = threads::enter(descriptor)?;
         let mapped = inside.mapped();

@@ -16,10 +16,13 @@ fn set_errno(errno: i32) {
 }
 
 /// errno as it was, when dropped.
-pub(crate) struct KeptErrno(i32);
+#[derive(Debug)]
+pub struct KeptErrno(i32);
 
 impl KeptErrno {
-    pub(crate) fn new() -> Self {
+    /// Keeps it from now on.
+    #[must_use]
+    pub fn now() -> Self {
         Self(errno())
     }
 }

@@ -184,7 +184,7 @@ fn first_uses(descriptor: &'static Descriptor, fd: c_int, state: usize) -> Optio
 /// Finds out what a descriptor is, and maps what is around `offset`, if its state is still the one before. Where somebody else is about such a thing, it is done with a
 /// later use. The mapping has `patience`, if it takes the place of an earlier one.
 fn learn(descriptor: &Descriptor, before: usize, fd: c_int, offset: u64, patience: Option<u32>) {
-    let _errno = KeptErrno::new();
+    let _errno = KeptErrno::now();
     // A child of vfork(2) may have another file under this number.
     if !statistics::is_own_process() {
         return;
@@ -239,9 +239,10 @@ pub(crate) fn learn_again(descriptor: &Descriptor, mapped: usize, fd: c_int, off
 
 /// Runs `close`, which closes or replaces descriptors from `first` to `last`: they are unknown then.
 pub fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
-    if !is_on() || first < 0 {
+    // A child of vfork(2) closes descriptors of its own: those of its parent are mapped as before.
+    if !is_on() || first < 0 || !statistics::is_own_process() {
         let result = close();
-        let _errno = KeptErrno::new();
+        let _errno = KeptErrno::now();
         // What was in use when all was to be unmapped.
         free_leaving_if_any();
         return result;
@@ -258,16 +259,13 @@ pub fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
     };
     let all = used();
     all.iter().for_each(|descriptor| descriptor.set(CLOSING));
-    // A child of vfork(2) closes descriptors of its own.
-    if statistics::is_own_process() {
-        let closes = CLOSES.iter().skip(usize::try_from(first).unwrap_or(0)).take(all.len());
-        // Between the two: who sees the new count finds no mapping of the file, and who finds the file cut sees the new count.
-        closes.for_each(|closes| {
-            closes.fetch_add(1, Ordering::SeqCst);
-        });
-    }
+    let closes = CLOSES.iter().skip(usize::try_from(first).unwrap_or(0)).take(all.len());
+    // Between the two: who sees the new count finds no mapping of the file, and who finds the file cut sees the new count.
+    closes.for_each(|closes| {
+        closes.fetch_add(1, Ordering::SeqCst);
+    });
     let result = close();
-    let _errno = KeptErrno::new();
+    let _errno = KeptErrno::now();
     all.iter().for_each(|descriptor| {
         // Another thread may have the number by now, for another file.
         descriptor.change(CLOSING, 0);
@@ -303,7 +301,7 @@ pub fn forget(fd: c_int) {
     if let Some(descriptor) = descriptor
         && descriptor.0.load(Ordering::Relaxed) != 0
     {
-        let _errno = KeptErrno::new();
+        let _errno = KeptErrno::now();
         descriptor.set(0);
         free_leaving_if_any();
     }

@@ -24,6 +24,7 @@ pub use appending::stop_appending;
 pub use attached::{Attached, by_node};
 pub use attributes::{forget_answers, of_descriptor, of_path};
 pub use copies::{read, write};
+pub use errno::KeptErrno;
 pub use faults::{is_caught, program_action, set_program_action, without_bus};
 pub use files::{
     after_fork, exchanged, forget, forget_all, has, is_on, is_other, learn_now, replaced, start_all, stop, written,

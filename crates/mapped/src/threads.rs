@@ -104,7 +104,7 @@ fn own_slot() -> Option<&'static Slot> {
 
 #[cold]
 fn take_slot() -> Option<&'static Slot> {
-    let _errno = KeptErrno::new();
+    let _errno = KeptErrno::now();
     if !is_own_process() {
         // The slot would stay behind in this process's thread, as that of one which has ended.
         return None;
@@ -176,7 +176,7 @@ impl Slot {
 
 /// Whether a thread of this process has ended. A child of vfork(2) cannot tell.
 fn is_gone(thread: i32) -> bool {
-    let _errno = KeptErrno::new();
+    let _errno = KeptErrno::now();
     if !is_own_process() {
         return false;
     }
@@ -210,7 +210,7 @@ fn free_use(slot: &'static Slot) -> Option<(&'static Use, usize)> {
 /// [`free_use`] in a handler that has interrupted a copy, or after one that was left by siglongjmp(3).
 #[cold]
 fn interrupted(slot: &'static Slot, frame: usize) -> Option<&'static Use> {
-    let _errno = KeptErrno::new();
+    let _errno = KeptErrno::now();
     let mut stack = libc::stack_t {
         ss_sp: std::ptr::null_mut(),
         ss_flags: 0,

@@ -34,6 +34,7 @@ fn program() {
         "namespaces" => namespaces(&path),
         part if LEAVE.iter().any(|(how, _)| *how == part) => table(&path, part),
         "children" => children(&path),
+        "spawns" => spawns(&path),
         other => panic!("no part {other}"),
     }
 }
@@ -75,6 +76,15 @@ fn use_as(fd: c_int, byte: u8) {
 
 /// Each way to close, replace and duplicate descriptors.
 fn descriptors(path: &Path) {
+    // A stream of memory has none.
+    let (mut bytes, mut count) = (std::ptr::null_mut(), 0);
+    // SAFETY: room for a place and a number; the stream is closed once.
+    let closed = unsafe {
+        let stream = libc::open_memstream(&raw mut bytes, &raw mut count);
+        *libc::__errno_location() = 0;
+        libc::fclose(stream)
+    };
+    assert_eq!((closed, errno()), (0, 0));
     let other = path.with_extension("other");
     let open_as = |path: &Path, wanted: c_int| {
         let fd = open(path).into_raw_fd();
@@ -572,6 +582,31 @@ fn raw_dup(from: c_int, to: c_int) -> c_int {
     c_int::try_from(result).unwrap_or(-1)
 }
 
+/// Runs `act` in a child that has this process's memory, as after vfork(2).
+fn in_vfork(act: extern "C" fn(*mut libc::c_void) -> c_int, argument: *mut libc::c_void) {
+    let mut stack = vec![0_u128; 8192];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: this thread goes on when the child, which has a stack of its own, has ended.
+    let child = unsafe { libc::clone(act, stack.as_mut_ptr_range().end.cast(), flags, argument) };
+    assert!(child > 0);
+    wait_for(child, || true);
+}
+
+/// Children that close all descriptors before they execute a program, between a few reads each.
+fn spawns(path: &Path) {
+    extern "C" fn close_all(_: *mut libc::c_void) -> c_int {
+        // SAFETY: takes numbers.
+        unsafe { libc::close_range(3, 200, 0) + libc::close(201).min(0) + 1 }
+    }
+    let file = open(path);
+    use_as(file.as_raw_fd(), b'a');
+    for _ in 0..100 {
+        in_vfork(close_all, std::ptr::null_mut());
+        (0..10).for_each(|_| assert_eq!(pread(file.as_raw_fd(), 1, 50), Ok(vec![b'a'])));
+    }
+    say("done");
+}
+
 /// Each child changes only what is its own.
 fn children(path: &Path) {
     let file = open(path);
@@ -594,14 +629,6 @@ fn children(path: &Path) {
         unsafe { libc::mlockall(0) };
         0
     }
-    let mut stack = vec![0_u128; 8192];
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    let mut in_vfork = |act, argument| {
-        // SAFETY: this thread goes on when the child, which has a stack of its own, has ended: as after vfork(2).
-        let child = unsafe { libc::clone(act, stack.as_mut_ptr_range().end.cast(), flags, argument) };
-        assert!(child > 0);
-        wait_for(child, || true);
-    };
     in_vfork(reset, std::ptr::null_mut());
     // In the child the number is another file's, and used often.
     extern "C" fn use_other(fds: *mut libc::c_void) -> c_int {

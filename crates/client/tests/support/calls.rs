@@ -58,6 +58,22 @@ pub(crate) fn errno() -> i32 {
 /// Bytes of a read of the commands that read much.
 const PAGE: usize = 4096;
 
+/// Sets an access list. The rights of its mask become those of the group in the mode.
+fn set_list(fd: c_int, rights: u16) {
+    const NAMED_USER: u16 = 2;
+    const MASK: u16 = 0x10;
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (kind, rights) in [(1_u16, 7), (NAMED_USER, 4), (4, 4), (MASK, rights), (0x20, 0)] {
+        let id = if kind == NAMED_USER { 7 } else { u32::MAX };
+        list.extend([kind.to_le_bytes(), rights.to_le_bytes()].concat());
+        list.extend(id.to_le_bytes());
+    }
+    let name = c"system.posix_acl_access".as_ptr();
+    // SAFETY: a name with its end, and a value with its length.
+    let set = unsafe { libc::fsetxattr(fd, name, list.as_ptr().cast(), list.len(), 0) };
+    assert_eq!(set, 0, "error {}", errno());
+}
+
 /// Carries out what it is told.
 pub(crate) fn commands(path: &Path) {
     let mut files = vec![open(path)];
@@ -135,6 +151,10 @@ pub(crate) fn commands(path: &Path) {
                     status.st_mtime,
                     status.st_mtime_nsec
                 )
+            }
+            "list" => {
+                set_list(fd, u16::try_from(number(1)).unwrap());
+                String::new()
             }
             "times" => {
                 let times = (0..number(1))

@@ -282,39 +282,32 @@ fn map_window(
 /// # Errors
 /// When the kernel can neither count the pages nor look for them.
 pub fn next_pages(file: BorrowedFd<'_>, from: u64, end: u64) -> io::Result<Option<u64>> {
-    let count = |at, bytes| cached_pages(file, at, bytes);
-    let counted = next_counted(from, end, count, |at, end| next_data(file, at, end));
+    let counted = next_counted(from, end, |at, bytes| cached_pages(file, at, bytes));
     counted.or_else(|_| next_data(file, from, end))
 }
 
-/// [`next_pages`] by `count`, which tells how many pages of a range of bytes are in memory, and `next`, which looks for data in such a range.
-fn next_counted(
-    from: u64,
-    end: u64,
-    count: impl Fn(u64, u64) -> io::Result<u64>,
-    next: impl Fn(u64, u64) -> io::Result<Option<u64>>,
-) -> io::Result<Option<u64>> {
+/// [`next_pages`] by `count`, which tells how many pages of a range of bytes are in memory.
+fn next_counted(from: u64, end: u64, count: impl Fn(u64, u64) -> io::Result<u64>) -> io::Result<Option<u64>> {
     /// Most that is counted at once up to the byte 1 TiB: 2 ms in pages of 4 KiB. Far more may lie behind a hole, also beyond the end of the file.
     const COUNTED_MAX: u64 = 1 << 30;
-    /// Beyond 1 TiB, one part in so many of what lies before.
+    /// Beyond 1 TiB, one part in so many of what lies before. Where pages were counted they are looked for in as many parts: a hole takes no time, and pages
+    /// are counted a few times at most.
     const PARTS: u64 = 1024;
-    let (mut at, mut bytes, mut limit) = (from, HUGE, end);
+    // Some were counted below the byte `known`.
+    let (mut at, mut bytes, mut known) = (from, HUGE, from);
     while at < end {
-        if at >= limit {
-            // The data up to which it was to look has gone meanwhile.
-            limit = end;
-        }
-        let until = (at / HUGE * HUGE).saturating_add(bytes).min(limit);
-        match count(at, until - at)? {
-            // The next hole may be longer: as much again as was passed.
-            0 => (at, bytes) = (until, (bytes * 2).min((until / PARTS).max(COUNTED_MAX))),
-            _ if bytes == HUGE => return Ok(Some(at)),
-            // All that lies in so much is not counted once more, but for what was never written.
-            _ if until - at > COUNTED_MAX => {
-                let data = next(at, end)?.map_or(end, |data| (data / HUGE + 1).saturating_mul(HUGE));
-                (limit, bytes) = (end.min(data), HUGE);
+        let until = (at / HUGE * HUGE).saturating_add(bytes).min(end);
+        if count(at, until - at)? > 0 {
+            if bytes == HUGE {
+                return Ok(Some(at));
             }
-            _ => bytes = HUGE,
+            (bytes, known) = ((bytes / PARTS / HUGE * HUGE).max(HUGE), until);
+            continue;
+        }
+        at = until;
+        if at >= known {
+            // The next hole may be longer: as much again as was passed.
+            bytes = (bytes * 2).min((until / PARTS).max(COUNTED_MAX));
         }
     }
     Ok(None)

@@ -82,9 +82,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let (inode, lock) = (self.inode(), || self.maps());
         let inode = inode.inspect_err(|_| _ = lock().remove(&self.header.unique))?;
         self.in_steps(|from| {
-            let kept = lock().remove(&self.header.unique).filter(|_| from > 0);
-            let mut found = kept.unwrap_or_default();
-            let next = self.fs().map_step(&inode, from, &mut found)?;
+            // It counts as under way meanwhile.
+            let kept = std::mem::take(lock().entry(self.header.unique).or_default());
+            let mut found = if from > 0 { kept } else { FoundMap::default() };
+            let next = self.fs().map_step(&inode, from, &mut found);
+            let next = next.inspect_err(|_| _ = lock().remove(&self.header.unique))?;
             lock().insert(self.header.unique, found);
             Ok(next)
         })?;

@@ -3,7 +3,7 @@
 //! It lies below [`Memory`]: a filesystem names blocks of disks as it names those of memory, and a [`FrameIndex`] for each disk tells which frame holds
 //! a block. A hit is a copy to or from that frame, and changes nothing. Choice: docs/decisions/017-cache.md.
 //!
-//! `space` finds frames, `fill` reads blocks into them, `spot` is for stores into them, `save` writes them back, `gather` moves some together.
+//! `space` finds frames, `fill` reads blocks into them, `hit` copies to and from them, `save` writes them back, `gather` moves some together.
 //!
 //! Invariants: a frame is free, or one block's; what a thread uses is not evicted (see [`homenode_shared::Epochs`]); an error loses no dirty frame.
 //! Locks: that of a slice is taken last. Nobody waits for a disk or a frame inside a slot.
@@ -14,15 +14,14 @@ mod failures;
 mod fill;
 mod free;
 mod gather;
+mod hit;
 mod save;
 mod space;
-mod spot;
 mod status;
 mod tail;
 
 pub use fill::Fetch;
 pub use homenode_shared::FrameIndex;
-pub use spot::Spot;
 pub use status::{CacheStatus, SliceStatus};
 
 use crate::pool::SLOTS;
@@ -80,6 +79,8 @@ struct Cache {
     placing: Mutex<Slices>,
     /// A frame's number is its slice's above so many bits, and below them its own in the slice.
     shift: u32,
+    /// Member of the first slice: here, as each miss stores to the slices' lines.
+    first_member: u16,
     slots: Arc<Slots>,
     /// For those who find none free: nothing that is done with it waits for another thread's.
     common_slot: Mutex<Slot>,
@@ -141,6 +142,7 @@ impl<M> Cached<M> {
             .flat_map(Slice::take_all)
             .take(Tail::frames(all))
             .collect();
+        let first_member = slices[0].member.0;
         let slots = Slots::new(SLOTS);
         let common_slot = slots.claim().expect("the first slot is free");
         let cache = Cache {
@@ -153,6 +155,7 @@ impl<M> Cached<M> {
             others,
             placing: Mutex::new(placing),
             shift,
+            first_member,
             slots,
             common_slot: Mutex::new(common_slot),
             epochs: Epochs::default(),
@@ -238,22 +241,13 @@ impl Cache {
         self.disk_count.store(members.len(), Ordering::Relaxed);
     }
 
-    /// The block in memory that a frame is.
+    /// The block in memory that a frame is; of a guess that is wrong, there may be no such block.
     #[inline(always)]
     fn block(&self, frame: u32) -> Block {
-        let first = self.slices[0].member.0;
-        let slice = u16::try_from(frame >> self.shift).expect("a cache has fewer than 2^16 slices");
-        Block::new(MemberId(first + slice), u64::from(frame & ((1 << self.shift) - 1)))
-    }
-
-    /// The block in memory that a block of a disk is likely to be: for a prefetch and a comparison, as there may be no such block.
-    #[inline(always)]
-    fn guess(&self, disk: &Disk, at: u64) -> Option<Block> {
-        let frame = disk.index.guess(at)?;
-        #[expect(clippy::cast_possible_truncation, reason = "a wrong guess is only wrong")]
+        #[expect(clippy::cast_possible_truncation, reason = "a cache has fewer than 2^16 slices")]
         let slice = (frame >> self.shift) as u16;
-        let member = MemberId(self.slices[0].member.0.wrapping_add(slice));
-        Some(Block::new(member, u64::from(frame & ((1 << self.shift) - 1))))
+        let member = MemberId(self.first_member.wrapping_add(slice));
+        Block::new(member, u64::from(frame & ((1 << self.shift) - 1)))
     }
 
     fn slice(&self, frame: u32) -> &Slice {
@@ -313,7 +307,7 @@ impl<M: Disks> Cached<M> {
         if is_whole && self.fill_new((cache, disk), at.index(), &act)? {
             return Ok(());
         }
-        let may_be_dirty = || (cache.may_store(disk, at.index(), 1) > 0).then_some(());
+        let may_be_dirty = |_| (cache.may_store(disk, at.index(), 1) > 0).then_some(());
         self.wait_for(cache, Use::Store(disk), may_be_dirty)?;
         self.with_frame((cache, disk), at, |frame| {
             let stored = act(frame);
@@ -512,31 +506,8 @@ impl<M: Disks> Memory for Cached<M> {
         self.below.inline_bytes_max().max(own)
     }
 
-    #[inline(always)]
-    fn guess(&self, at: Block) -> Option<Block> {
-        let (cache, disk) = self.disk(at.member())?;
-        cache.guess(disk, at.index())
-    }
-
-    #[inline(always)]
-    fn locate_guessed(&self, at: Block, announce: impl FnOnce(Block)) -> Option<(Block, Option<Block>)> {
-        let Some((cache, disk)) = self.disk(at.member()) else {
-            return Some((at, None));
-        };
-        let guess = cache.guess(disk, at.index());
-        if let Some(guess) = guess {
-            announce(guess);
-        }
-        let frame = disk
-            .index
-            .find(at.index())
-            .or_else(|| disk.index.warm(at.index()).ok())?;
-        Some((cache.block(frame), guess))
-    }
-
-    #[inline(always)]
     fn locate_one(&self, at: Block) -> Option<Block> {
-        Some(self.locate_guessed(at, |_| ())?.0)
+        Some(self.locate(at, 1)?.0)
     }
 
     #[inline(always)]
@@ -545,11 +516,6 @@ impl<M: Disks> Memory for Cached<M> {
             return Some((at, most));
         }
         self.locate_run(at, most)
-    }
-
-    #[inline(always)]
-    fn spot(&self, at: Block) -> Option<(Block, Option<Spot<'_>>)> {
-        self.spot_of(at)
     }
 
     #[inline(always)]
@@ -582,6 +548,34 @@ impl<M: Disks> Memory for Cached<M> {
         meanwhile: impl Meanwhile,
     ) -> Result<(), MemoryError> {
         self.below.store_meanwhile(to, offset, from, meanwhile)
+    }
+
+    #[inline(always)]
+    fn load_block(
+        &self,
+        from: Block,
+        offset: usize,
+        to: &mut [u8],
+        meanwhile: impl Meanwhile,
+    ) -> Option<Result<(), MemoryError>> {
+        match self.disk(from.member()) {
+            Some(disk) => self.load_hit(disk, from.index(), offset, to, meanwhile),
+            None => Some(self.below.load_meanwhile(from, offset, to, meanwhile)),
+        }
+    }
+
+    #[inline(always)]
+    fn store_block(
+        &self,
+        to: Block,
+        offset: usize,
+        from: &[u8],
+        meanwhile: impl Meanwhile,
+    ) -> Option<Result<(), MemoryError>> {
+        match self.disk(to.member()) {
+            Some(disk) => self.store_hit(disk, to.index(), offset, from, meanwhile),
+            None => Some(self.below.store_meanwhile(to, offset, from, meanwhile)),
+        }
     }
 
     fn is_here(&self, at: Block) -> bool {

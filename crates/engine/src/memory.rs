@@ -1,6 +1,6 @@
 //! Interface to the machine: memory to copy to and from, disks, and the time.
 
-use crate::cache::{Fetch, Spot};
+use crate::cache::Fetch;
 use crate::{Block, MemberId, NodeId};
 use homenode_shared::Slots;
 use std::any::Any;
@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// An act while the bytes of a copy are on their way. A trait, because `inline(always)` cannot be put on a closure.
-pub trait Meanwhile {
-    /// Acts, once, inside the slot of the copy, whether or not the copy fails. Removes no member and enters no inode.
-    fn act(self);
+pub trait Meanwhile: Copy {
+    /// Acts, once, inside the slot of the copy, whether or not the copy fails; `place` is where the bytes are. Removes no member and enters no inode.
+    fn act(self, place: Block);
 }
 
 /// The bytes of the members. Implemented over mapped memory by `homenode-linux`, and by tests.
@@ -148,37 +148,16 @@ pub trait Memory: Send + Sync + 'static {
         self.store_clean(to, offset, from)
     }
 
-    /// Where a block is likely to be that [`Memory::locate`] finds, told faster.
-    #[inline(always)]
-    fn guess(&self, at: Block) -> Option<Block> {
-        let _ = at;
-        None
-    }
-
     /// Where the bytes of a block are now, inside a slot and until that is left; `None` when they must be [fetched](Memory::fetch) first.
     #[inline(always)]
     fn locate_one(&self, at: Block) -> Option<Block> {
         Some(at)
     }
 
-    /// [`Memory::locate_one`], and what [`Memory::guess`] tells of the block, which `announce` is called with before.
-    #[inline(always)]
-    fn locate_guessed(&self, at: Block, announce: impl FnOnce(Block)) -> Option<(Block, Option<Block>)> {
-        let _ = announce;
-        Some((self.locate_one(at)?, None))
-    }
-
     /// [`Memory::locate_one`] of the first of `most` blocks, and how many of them lie one behind the other there.
     #[inline(always)]
     fn locate(&self, at: Block, most: u64) -> Option<(Block, u64)> {
         Some((at, most))
-    }
-
-    /// [`Memory::locate_one`] of a block that is about to be stored into, and the block's [`Spot`] if it is cached: ask that before the store whether the
-    /// place is sure, and tell it after the store.
-    #[inline(always)]
-    fn spot(&self, at: Block) -> Option<(Block, Option<Spot<'_>>)> {
-        Some((self.locate_one(at)?, None))
     }
 
     /// [`Memory::load`] from where blocks were located, in the same slot.
@@ -212,7 +191,7 @@ pub trait Memory: Send + Sync + 'static {
         meanwhile: impl Meanwhile,
     ) -> Result<(), MemoryError> {
         self.announce(from, offset, to.len(), false);
-        meanwhile.act();
+        meanwhile.act(from);
         self.load_located(from, offset, to)
     }
 
@@ -229,8 +208,60 @@ pub trait Memory: Send + Sync + 'static {
         meanwhile: impl Meanwhile,
     ) -> Result<(), MemoryError> {
         self.announce(to, offset, from.len(), true);
-        meanwhile.act();
+        meanwhile.act(to);
         self.store_located(to, offset, from)
+    }
+
+    /// [`Memory::load_meanwhile`] from where bytes are likely to be; `None`, and nothing done, unless `confirm` tells that they are there, while they are on
+    /// their way.
+    #[inline(always)]
+    fn load_if(
+        &self,
+        from: Block,
+        offset: usize,
+        to: &mut [u8],
+        confirm: impl FnOnce() -> bool,
+        meanwhile: impl Meanwhile,
+    ) -> Option<Result<(), MemoryError>> {
+        confirm().then(|| self.load_meanwhile(from, offset, to, meanwhile))
+    }
+
+    /// [`Memory::store_meanwhile`] to where bytes are likely to be, as [`Memory::load_if`].
+    #[inline(always)]
+    fn store_if(
+        &self,
+        to: Block,
+        offset: usize,
+        from: &[u8],
+        confirm: impl FnOnce() -> bool,
+        meanwhile: impl Meanwhile,
+    ) -> Option<Result<(), MemoryError>> {
+        confirm().then(|| self.store_meanwhile(to, offset, from, meanwhile))
+    }
+
+    /// [`Memory::load_meanwhile`] of bytes within one block, inside a slot, wherever they are; `None` when they must be [fetched](Memory::fetch) first.
+    #[inline(always)]
+    fn load_block(
+        &self,
+        from: Block,
+        offset: usize,
+        to: &mut [u8],
+        meanwhile: impl Meanwhile,
+    ) -> Option<Result<(), MemoryError>> {
+        Some(self.load_meanwhile(from, offset, to, meanwhile))
+    }
+
+    /// [`Memory::store_meanwhile`], as [`Memory::load_block`], and notes it; `None` also where no more may be stored before there are
+    /// [places](Memory::wait_for_places).
+    #[inline(always)]
+    fn store_block(
+        &self,
+        to: Block,
+        offset: usize,
+        from: &[u8],
+        meanwhile: impl Meanwhile,
+    ) -> Option<Result<(), MemoryError>> {
+        Some(self.store_meanwhile(to, offset, from, meanwhile))
     }
 
     /// Whether a block can be located; it counts as no use. A guess.

@@ -377,13 +377,14 @@ fn attach(
     Ok(())
 }
 
-/// Threads that tend the slices of a pool's cache, one each, on the CPUs of the slice's node.
+/// Threads that tend the slices of a pool's cache, on the CPUs of the slice's node: one each that keeps frames free and reads ahead, and one that writes back,
+/// which a disk may hold up for long.
 fn keepers(fs: &Arc<EngineFs>, machine: &Machine) -> Result<Vec<Periodic>, Error> {
     let slices = fs.pool().memory().cache_status().slices;
-    let keeper = |(slice, status): (usize, &SliceStatus)| {
+    let keeper = |(slice, status): (usize, &SliceStatus), name: &str, work: fn(&EngineFs, usize) -> Duration| {
         let (fs, node) = (Arc::clone(fs), status.node);
         let mut cpus = Some(machine.cpus_of(node).to_vec());
-        Periodic::start(&format!("keeper {slice}"), move || {
+        Periodic::start(&format!("{name} {slice}"), move || {
             if let Some(cpus) = cpus.take() {
                 // Memory may be full of what it is to write: what it needs itself must not wait for that.
                 serve_writes();
@@ -394,11 +395,20 @@ fn keepers(fs: &Arc<EngineFs>, machine: &Machine) -> Result<Vec<Periodic>, Error
                     tracing::warn!("keeper {slice} runs away from {node}: cannot run there: {error}");
                 }
             }
-            fs.pool().memory().tend(slice, KEEPER_PERIOD);
-            Duration::ZERO
+            work(&fs, slice)
         })
     };
-    slices.iter().enumerate().map(keeper).collect()
+    let tend = |fs: &EngineFs, slice: usize| {
+        fs.pool().memory().tend(slice, KEEPER_PERIOD);
+        Duration::ZERO
+    };
+    let write_back = |fs: &EngineFs, slice: usize| match fs.pool().memory().write_back(slice) {
+        Ok(true) => Duration::ZERO,
+        // Errors are told to those who sync the blocks.
+        Ok(false) | Err(_) => KEEPER_PERIOD,
+    };
+    let of_slice = |slice| [keeper(slice, "keeper", tend), keeper(slice, "saver", write_back)];
+    slices.iter().enumerate().flat_map(of_slice).collect()
 }
 
 /// A file as a new member of that number.

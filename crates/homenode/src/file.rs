@@ -151,8 +151,8 @@ impl File {
     }
 
     /// Shows `act` bytes from `offset` on where they lie, without a copy: `most` of them, or fewer, those that lie one behind the other; none at the end
-    /// of the file. They stay where they are while `act` runs, so it should be short: who takes blocks away from the file waits for it. It must not use
-    /// the pool.
+    /// of the file. They stay where they are while `act` runs, so it should be short: who takes blocks away from the file waits for it, and in a pool with a cache no
+    /// block of any file is evicted meanwhile; reads of others fail after ten seconds. It must not use the pool.
     ///
     /// # Errors
     /// As [`File::read_at`]; ENOTSUP for a file whose bytes are the kernel's.

@@ -382,14 +382,14 @@ impl Memory for NodeMemory {
     #[inline(always)]
     fn load_meanwhile(
         &self,
-        from: Block,
+        place: Block,
         offset: usize,
         to: &mut [u8],
         meanwhile: impl Meanwhile,
     ) -> Result<(), MemoryError> {
-        let from = self.table.range(from, offset, to.len());
+        let from = self.table.range(place, offset, to.len());
         announce(from, to.len(), false);
-        meanwhile.act();
+        meanwhile.act(place);
         there(from, to.len())?;
         // SAFETY: as in `load`. The range was mapped before `meanwhile`, and is still: a member is only removed when nobody names its blocks any
         // more, which this copy does.
@@ -398,20 +398,68 @@ impl Memory for NodeMemory {
     }
 
     #[inline(always)]
+    fn load_if(
+        &self,
+        place: Block,
+        offset: usize,
+        to: &mut [u8],
+        confirm: impl FnOnce() -> bool,
+        meanwhile: impl Meanwhile,
+    ) -> Option<Result<(), MemoryError>> {
+        let from = self.table.find(place, offset, to.len()).ok()?;
+        announce(from, to.len(), false);
+        if !confirm() {
+            return None;
+        }
+        meanwhile.act(place);
+        let mut copy = || {
+            there(from, to.len())?;
+            // SAFETY: as in `load_meanwhile`: the place is the block's, as `confirm` said.
+            unsafe { copy::load(to.as_mut_ptr(), from, to.len()) };
+            there(from, to.len())
+        };
+        Some(copy())
+    }
+
+    #[inline(always)]
     fn store_meanwhile(
         &self,
-        to: Block,
+        place: Block,
         offset: usize,
         from: &[u8],
         meanwhile: impl Meanwhile,
     ) -> Result<(), MemoryError> {
-        let to = self.table.range(to, offset, from.len());
+        let to = self.table.range(place, offset, from.len());
         announce(to, from.len(), true);
-        meanwhile.act();
+        meanwhile.act(place);
         there(to, from.len())?;
         // SAFETY: as in `load_meanwhile` and `store`.
         unsafe { copy::store(to, from.as_ptr(), from.len()) };
         there(to, from.len())
+    }
+
+    #[inline(always)]
+    fn store_if(
+        &self,
+        place: Block,
+        offset: usize,
+        from: &[u8],
+        confirm: impl FnOnce() -> bool,
+        meanwhile: impl Meanwhile,
+    ) -> Option<Result<(), MemoryError>> {
+        let to = self.table.find(place, offset, from.len()).ok()?;
+        announce(to, from.len(), true);
+        if !confirm() {
+            return None;
+        }
+        meanwhile.act(place);
+        let copy = || {
+            there(to, from.len())?;
+            // SAFETY: as in `load_if` and `store`.
+            unsafe { copy::store(to, from.as_ptr(), from.len()) };
+            there(to, from.len())
+        };
+        Some(copy())
     }
 
     fn store_clean(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {

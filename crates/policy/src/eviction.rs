@@ -171,15 +171,27 @@ impl Eviction {
     /// Takes out the frame that is to be given back. `None` when none of those that it met may go: to be called anew when some have been
     /// written back, and those that it made cool are out of use.
     pub fn evict(&mut self, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
+        self.evict_passing(0, look)
+    }
+
+    /// [`Eviction::evict`] that passes so many busy frames more in each queue, and looks at as many more: frames may lie one behind the other that stay busy
+    /// for long.
+    pub fn evict_passing(&mut self, more: u32, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
         let small = self.used() - self.length(Queue::Main);
         // So that no busy frame is met twice.
-        let mut busy_left = [small.min(BUSY_MAX), self.length(Queue::Main).min(BUSY_MAX)];
-        let mut first_used = None;
-        for _ in 0..LOOKS_MAX {
+        let most = BUSY_MAX + more;
+        let mut busy_left = [small.min(most), self.length(Queue::Main).min(most)];
+        let (mut looks, mut more, mut first_used) = (LOOKS_MAX, more, None);
+        while looks > 0 {
             let Some((frame, queue)) = self.take_next(busy_left) else {
                 break;
             };
-            match self.count(look(frame)) {
+            let found = self.count(look(frame));
+            match (found, more) {
+                (Look::Busy, 1..) => more -= 1,
+                _ => looks -= 1,
+            }
+            match found {
                 Look::Unused => return self.give(frame, queue != Queue::Main),
                 Look::Referenced => {
                     self.push(Queue::Main, frame);

@@ -121,8 +121,8 @@ impl<M: Disks> Cached<M> {
         refused.iter().for_each(|fetch| cache.give_up(disk, fetch));
     }
 
-    /// Tends a slice for once: reads ahead what is wanted, keeps frames free, and writes back. Waits up to `most` where there
-    /// is nothing to do, and not long after it was woken.
+    /// Tends a slice for once: reads ahead what is wanted, and keeps frames free. Waits up to `most` where there is nothing to do, and not long after it was
+    /// woken; for no write, which a disk may never end.
     pub fn tend(&self, slice: usize, most: Duration) {
         const SOON: Duration = Duration::from_millis(1);
         let Some(cache) = &self.cache else { return };
@@ -131,13 +131,7 @@ impl<M: Disks> Cached<M> {
         if slice == 0 {
             self.end_all_reads(cache);
         }
-        // Errors are told to those who sync the blocks.
-        let is_busy = self.write_back(slice).unwrap_or(false);
-        let wait = match (has_room, is_busy) {
-            (_, true) => Duration::ZERO,
-            (false, false) => SOON.min(most),
-            (true, false) => most,
-        };
+        let wait = if has_room { most } else { SOON.min(most) };
         if let Some(mut wanted) = cache.ahead.take(cache.slices[slice].node, wait)
             && let Some(disk) = self.disk(wanted.at.member())
         {

@@ -100,7 +100,7 @@ impl<M: Disks> Cached<M> {
     /// [`Cached::fill`] of one block, which needs no memory; false when it has a frame by now.
     fn fill_one(&self, (cache, disk): (&Cache, &Disk), node: NodeId, at: u64) -> Result<bool, MemoryError> {
         let turn = self.wait_for_turn((cache, disk), 1);
-        let frame = self.wait_for(cache, Use::Read, || cache.take_at_once(node, disk.block(at)))?;
+        let frame = self.wait_for(cache, Use::Read, |more| cache.take_passing(more, node, disk.block(at)))?;
         if disk.begin_reads(at, &[frame]) == 0 {
             cache.give_back(frame);
             return disk.check_there().map(|()| false);
@@ -108,7 +108,7 @@ impl<M: Disks> Cached<M> {
         turn.use_for(1);
         let is_returned = cache.enlist(frame);
         if is_returned {
-            cache.note_returned(node);
+            cache.note_returned(node, 1);
         }
         self.read_run((cache, disk), at, &[(frame, is_returned)])?;
         Ok(true)
@@ -158,7 +158,7 @@ impl<M: Disks> Cached<M> {
         // What was begun must be ended before it is waited for more.
         let mut frames = cache.take_some(node, disk.block(at), turn.frames);
         if frames.is_empty() && waits {
-            frames.push(self.wait_for(cache, Use::Read, || cache.take_at_once(node, disk.block(at)))?);
+            frames.push(self.wait_for(cache, Use::Read, |more| cache.take_passing(more, node, disk.block(at)))?);
         }
         let begun = disk.begin_reads(at, &frames);
         frames.drain(begun..).for_each(|frame| cache.give_back(frame));
@@ -167,9 +167,8 @@ impl<M: Disks> Cached<M> {
         }
         turn.use_for(frames.len());
         let frames = cache.enlist_all(&frames);
-        for _ in frames.iter().filter(|(_, is_returned)| *is_returned) {
-            cache.note_returned(node);
-        }
+        let returned = frames.iter().filter(|(_, is_returned)| *is_returned).count();
+        cache.note_returned(node, returned as u64);
         Ok(frames)
     }
 
@@ -276,7 +275,7 @@ impl<M: Disks> Cached<M> {
         if disk.index.has_frame(at) {
             return Ok(false);
         }
-        let take = || cache.take_for_new(disk, disk.home, disk.block(at));
+        let take = |more| cache.take_for_new(more, disk, disk.home, disk.block(at));
         let frame = self.wait_for(cache, Use::Store(disk), take)?;
         cache.fill_with(disk, at, frame, act)
     }
@@ -291,7 +290,7 @@ impl<M: Disks> Cached<M> {
         from: &[u8],
     ) -> Option<Result<(), MemoryError>> {
         let Err(away) = disk.index.warm(at) else { return None };
-        let frame = cache.take_for_new(disk, node, disk.block(at))?;
+        let frame = cache.take_for_new(0, disk, node, disk.block(at))?;
         if away == Away::Filling {
             disk.index.interrupt(at);
         }
@@ -488,7 +487,7 @@ impl Cache {
             Err(Away::Filling) => disk.index.interrupt(at),
             Err(Away::Absent) => {}
         }
-        let frame = self.take_for_new(disk, node, disk.block(at));
+        let frame = self.take_for_new(0, disk, node, disk.block(at));
         frame.is_some_and(|frame| self.fill_with(disk, at, frame, &|_| Ok(())) == Ok(true))
     }
 }

@@ -335,30 +335,38 @@ impl<M: Disks> Cached<M> {
     /// [`MemoryError`] when none of those that it tried could be written.
     pub(super) fn save_some(&self, cache: &Cache, is_meant: impl Fn(&Disk) -> bool) -> Result<u64, MemoryError> {
         let (mut saved, mut failed) = (0, None);
-        for nth in 0.. {
-            let member = cache.members.lock().get(nth).copied();
-            let Some(member) = member else { break };
-            let Some(disk) = cache.disks[usize::from(member.0)].get().filter(|disk| is_meant(disk)) else {
-                continue;
-            };
+        cache.each_disk(|disk| {
+            if !is_meant(disk) {
+                return;
+            }
             match self.save_some_of((cache, disk)) {
                 Ok(blocks) => saved += blocks,
                 Err(error) => failed = Some(error),
             }
-        }
+        });
         failed.filter(|_| saved == 0).map_or(Ok(saved), Err)
     }
 
-    /// Writes some dirty blocks of the disks at home by a slice when too many frames are dirty. True when there are more to be written.
+    /// Writes some dirty blocks of the disks at home by a slice when too many frames are dirty. True when there are more to be written. Disks that take
+    /// nothing are left to commits, and their frames are not counted: others would be written all the time.
     ///
     /// # Errors
     /// [`MemoryError`] when none could be written: they are dirty still.
     pub fn write_back(&self, slice: usize) -> Result<bool, MemoryError> {
         let Some(cache) = &self.cache else { return Ok(false) };
-        if cache.dirty() * DIRTY_SHARE <= cache.frames {
+        let mut dirty = 0;
+        cache.each_disk(|disk| {
+            dirty += if disk.saving.is_hopeless() {
+                0
+            } else {
+                count(&disk.saving.dirty)
+            };
+        });
+        if dirty * DIRTY_SHARE <= cache.frames {
             return Ok(false);
         }
-        Ok(self.save_some(cache, |disk| cache.number_of(disk.home) == slice)? > 0)
+        let is_meant = |disk: &Disk| cache.number_of(disk.home) == slice && !disk.saving.is_hopeless();
+        Ok(self.save_some(cache, is_meant)? > 0)
     }
 }
 
@@ -484,6 +492,18 @@ impl Drop for Batch<'_> {
 }
 
 impl Cache {
+    /// Calls `act` for each disk. Takes nothing from the heap.
+    fn each_disk(&self, mut act: impl FnMut(&Disk)) {
+        for nth in 0.. {
+            let member = self.members.lock().get(nth).copied();
+            let Some(member) = member else { break };
+            self.disks[usize::from(member.0)]
+                .get()
+                .into_iter()
+                .for_each(|disk| act(disk));
+        }
+    }
+
     /// Dirty frames.
     pub(super) fn dirty(&self) -> u64 {
         self.slices.iter().map(|slice| count(&slice.dirty)).sum()

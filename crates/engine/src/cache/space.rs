@@ -25,6 +25,8 @@ const FREE_SHARE: u32 = 64;
 /// Pause of a thread that waits for a frame, and pauses after which it gives up when no block is read or written meanwhile: ten seconds.
 pub(super) const PAUSE: Duration = Duration::from_micros(200);
 pub(super) const PAUSES_MAX: u32 = 50_000;
+/// Busy frames that who waits for one passes at a time: many dirty ones of a disk that cannot be written may lie one behind the other.
+const PASSED: u32 = 1024;
 /// Looks of a thread for as many free frames as it wants, for half of them, and so on.
 const LOOKS_FOR_ALL: u32 = 8;
 /// Pauses after which a reader writes dirty frames, as there is no other way to a frame: ten milliseconds.
@@ -39,7 +41,9 @@ pub(super) enum Use<'a> {
     Store(&'a Disk),
 }
 
+// Hits of one slice's blocks store nothing; what misses store to shares no line with another slice's.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(super) struct Slice {
     pub(super) member: MemberId,
     pub(super) node: NodeId,
@@ -197,21 +201,25 @@ impl Cache {
         if self.slices.len() == 1 {
             return 0;
         }
-        // More than is kept free for the node's own.
+        // More than is kept free for the node's own. All who miss wait here: not for one who evicts.
         let has_free = |number: usize| {
             let slice = &self.slices[number];
-            slice.space.lock().free.len() > 2 * slice.kept_free()
+            let space = slice.space.try_lock();
+            space.is_some_and(|space| space.free.len() > 2 * slice.kept_free())
         };
         self.placing.lock().choose(self.number_of(node), has_free)
     }
 
-    /// Notes that a block which `node` missed had been evicted lately.
-    pub(super) fn note_returned(&self, node: NodeId) {
+    /// Notes that so many blocks which `node` missed had been evicted lately.
+    pub(super) fn note_returned(&self, node: NodeId, blocks: u64) {
+        if blocks == 0 {
+            return;
+        }
         let number = self.number_of(node);
         // Relaxed: a figure.
-        self.slices[number].returned.fetch_add(1, Ordering::Relaxed);
+        self.slices[number].returned.fetch_add(blocks, Ordering::Relaxed);
         if self.slices.len() > 1 {
-            self.placing.lock().note_returned(number, 1);
+            self.placing.lock().note_returned(number, blocks);
         }
     }
 
@@ -245,11 +253,12 @@ impl Cache {
     }
 
     /// A free frame for a block of a disk, on `node` if possible; `None` when none can be evicted at once.
-    pub(super) fn take_at_once(&self, node: NodeId, block: Block) -> Option<u32> {
+    /// Passes so many busy frames `more` on the way.
+    pub(super) fn take_passing(&self, more: u32, node: NodeId, block: Block) -> Option<u32> {
         let take = |slice: &Slice| {
             let mut space = slice.space.lock();
             if space.free.len() == 0 {
-                self.evict(slice, &mut space, BATCH);
+                self.evict_passing(more, slice, &mut space, BATCH);
             }
             self.take_for(slice, &mut space, block, None, false)
         };
@@ -258,7 +267,7 @@ impl Cache {
         Some(frame)
     }
 
-    /// Free frames of one slice for some of the first of `blocks` blocks from `first` on, as [`Cache::take_at_once`]: in their
+    /// Free frames of one slice for some of the first of `blocks` blocks from `first` on, as [`Cache::take_passing`]: in their
     /// order, adjacent where possible.
     pub(super) fn take_some(&self, node: NodeId, first: Block, blocks: usize) -> Vec<u32> {
         let blocks = blocks.min(self.placed_max());
@@ -295,10 +304,10 @@ impl Cache {
         frames
     }
 
-    /// [`Cache::take_at_once`] for bytes that are not the disk's.
-    pub(super) fn take_for_new(&self, disk: &Disk, node: NodeId, block: Block) -> Option<u32> {
+    /// [`Cache::take_passing`] for bytes that are not the disk's.
+    pub(super) fn take_for_new(&self, more: u32, disk: &Disk, node: NodeId, block: Block) -> Option<u32> {
         let has_room = self.room_for_dirt(disk) > 0;
-        has_room.then(|| self.take_at_once(node, block)).flatten()
+        has_room.then(|| self.take_passing(more, node, block)).flatten()
     }
 
     /// How many of the first of some blocks with frames may be stored into now: dirty ones may always.
@@ -326,12 +335,17 @@ impl Cache {
 
     /// Evicts up to `most` frames.
     fn evict(&self, slice: &Slice, space: &mut Space, most: usize) {
+        self.evict_passing(0, slice, space, most);
+    }
+
+    fn evict_passing(&self, more: u32, slice: &Slice, space: &mut Space, most: usize) {
         for done in 0..most {
             if done.is_multiple_of(BATCH) {
                 let upcoming = space.order.upcoming().take(BATCH.min(most - done));
                 upcoming.for_each(|frame| self.announce(slice, frame));
             }
-            let victim = space.order.evict(&mut |frame| self.look(slice, slice.first + frame));
+            let mut look = |frame| self.look(slice, slice.first + frame);
+            let victim = space.order.evict_passing(more, &mut look);
             let Some(victim) = victim else { break };
             self.free(slice, space, victim);
         }
@@ -501,7 +515,7 @@ impl Cache {
 }
 
 impl<M: Disks> Cached<M> {
-    /// Waits until `take` returns something; outside of slots.
+    /// Waits until `take` returns something, which is told how many busy frames more it is to pass; outside of slots.
     ///
     /// # Errors
     /// [`MemoryError`] when nothing was read or written for ten seconds, or, for a store, when the disk fails one write after the other.
@@ -509,9 +523,9 @@ impl<M: Disks> Cached<M> {
         &self,
         cache: &Cache,
         what_for: Use<'_>,
-        take: impl Fn() -> Option<T>,
+        take: impl Fn(u32) -> Option<T>,
     ) -> Result<T, MemoryError> {
-        if let Some(taken) = take() {
+        if let Some(taken) = take(0) {
             return Ok(taken);
         }
         let failures = || match what_for {
@@ -529,9 +543,11 @@ impl<M: Disks> Cached<M> {
                 Use::Store(disk) => self.save_some_of((cache, disk)),
                 Use::Read if pauses < READ_PAUSES => Ok(0),
                 // A disk that somebody writes to may hang. Errors are told to those who sync the blocks.
-                Use::Read => self.save_some(cache, |disk| !disk.saving.is_under_way()).or(Ok(0)),
+                Use::Read => self
+                    .save_some(cache, |disk| !disk.saving.is_under_way() && !disk.saving.is_hopeless())
+                    .or(Ok(0)),
             };
-            if let Some(taken) = take() {
+            if let Some(taken) = take(PASSED) {
                 return Ok(taken);
             }
             if let Use::Store(disk) = what_for
@@ -567,7 +583,7 @@ impl<M: Disks> Cached<M> {
     ) -> Result<(), MemoryError> {
         // Others want some too: each is content with less and less.
         let (most, looks) = (blocks.min(cache.frames / 8), Cell::new(0));
-        self.wait_for(cache, Use::Store(disk), || {
+        self.wait_for(cache, Use::Store(disk), |more| {
             let wanted = (most >> (looks.replace(looks.get() + 1) / LOOKS_FOR_ALL).min(63)).max(1);
             // Where the disk has none, nothing becomes clean.
             let least = if count(&disk.saving.dirty) > 0 { wanted } else { 1 };
@@ -578,7 +594,8 @@ impl<M: Disks> Cached<M> {
             for slice in cache.nearest(node).map(|number| &cache.slices[number]) {
                 let mut space = slice.space.lock();
                 let missing = wanted.saturating_sub(found + space.free.len() as u64);
-                cache.evict(slice, &mut space, usize::try_from(missing).expect("at most all frames"));
+                let missing = usize::try_from(missing).expect("at most all frames");
+                cache.evict_passing(more, slice, &mut space, missing);
                 found += space.free.len() as u64;
             }
             (found >= wanted).then_some(())
@@ -602,6 +619,9 @@ impl<M: Disks> Cached<M> {
             let free = space.free.len();
             let missing = slice.kept_free().saturating_sub(free);
             cache.evict_runs(slice, &mut space, missing.min(TENDED));
+            if missing > 0 && space.free.len() == free {
+                cache.evict_passing(PASSED, slice, &mut space, BATCH);
+            }
             if missing == 0 || space.free.len() == free {
                 return missing == 0;
             }

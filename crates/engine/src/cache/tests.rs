@@ -530,6 +530,59 @@ fn a_reader_without_a_frame_does_not_write_to_a_disk_that_is_written_to() {
     });
 }
 
+/// A cache over a disk that is sound and one that takes no writes, with as many dirty blocks of that as it may have, one behind the other.
+fn with_unwritable_blocks() -> (Cached<TestDisk>, TestDisk, [MemberId; 2]) {
+    const FRAMES_OF_CACHE: u32 = 16_384;
+    let members @ [sound, bad] = [MemberId(0), MemberId(1)];
+    let disk = TestDisk::new(FRAMES_OF_CACHE as usize, 16_384);
+    let cached = cached_on(&disk, FRAMES_OF_CACHE);
+    cached.add_disk(sound, NodeId(0), index(60_000));
+    cached.add_disk(bad, NodeId(0), index(16_384));
+    *disk.0.broken.lock() = 0..8192;
+    let dirty = cached.make(NodeId(0), Block::new(bad, 0), 8192);
+    assert!(dirty > 4000, "{dirty} blocks");
+    (cached, disk, members)
+}
+
+#[test]
+fn a_reader_passes_many_dirty_frames_of_a_disk_that_takes_no_writes() {
+    let (cached, _, [sound, _]) = with_unwritable_blocks();
+    let epoch = || cached.cache.as_ref().expect("it has one").epochs.now();
+    // Epochs end while a reader waits.
+    let waited = (8192..58_000).map(|at| {
+        let before = epoch();
+        cached
+            .fetch(NodeId(0), Block::new(sound, at), 1)
+            .expect("the disk is sound");
+        epoch() - before
+    });
+    let longest = waited.max().expect("blocks were read");
+    assert!(longest < 300, "{longest} epochs");
+}
+
+#[test]
+fn a_disk_that_takes_no_writes_has_no_other_one_written_all_the_time() {
+    const STORES: usize = 200;
+    let (cached, disk, [sound, _]) = with_unwritable_blocks();
+    for _ in 0..100 {
+        let _ = cached.write_back(0);
+    }
+    disk.0.writes.lock().clear();
+    for _ in 0..STORES {
+        cached
+            .store(Block::new(sound, 9000), 0, &[7; 8])
+            .expect("the disk is sound");
+        assert_eq!(cached.write_back(0), Ok(false));
+    }
+    assert_eq!(disk.0.writes.lock().len(), 0);
+    // Commits try it, and it is written back again once it takes something.
+    *disk.0.broken.lock() = 0..0;
+    cached
+        .persist(Block::new(MemberId(1), 0), 0, 4096)
+        .expect("it was mended");
+    assert_eq!(cached.write_back(0), Ok(true));
+}
+
 #[test]
 fn a_drain_of_a_disk_reads_it_by_large_requests_beside_the_readers_of_the_file() {
     const BLOCKS: u64 = 1024;

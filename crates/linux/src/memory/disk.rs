@@ -32,8 +32,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Most frames of a request.
 const FRAMES_MAX: usize = <super::NodeMemory as Disks>::BLOCKS_MAX;
 
-/// How long the end of a read is waited for at a time. Nothing hangs on it: the descriptor that is waited for may be closed meanwhile.
-const WAIT_MS: i32 = 100;
+/// How long the end of a read is waited for at a time: the descriptor may be closed meanwhile, and what the thread wants may have come by another way.
+const WAIT_MS: i32 = 2;
 
 #[derive(Debug)]
 pub(super) struct DiskMember {

@@ -61,19 +61,27 @@ impl Table {
     /// When they are not all within the block's member.
     #[inline(always)]
     pub(super) fn range(&self, block: Block, offset: usize, bytes: usize) -> *mut u8 {
-        let Some(slot) = self.slots.get(usize::from(block.member().0)) else {
-            out_of_bounds(block, offset, bytes, 0)
-        };
+        self.find(block, offset, bytes)
+            .unwrap_or_else(|member_bytes| out_of_bounds(block, offset, bytes, member_bytes))
+    }
+
+    /// [`Table::range`].
+    ///
+    /// # Errors
+    /// The bytes of the block's member, when they are not all within it.
+    #[inline(always)]
+    pub(super) fn find(&self, block: Block, offset: usize, bytes: usize) -> Result<*mut u8, usize> {
+        let slot = self.slots.get(usize::from(block.member().0)).ok_or(0_usize)?;
         // Acquire: pairs with the release in `insert`.
         let member_bytes = slot.bytes.load(Ordering::Acquire);
         // An index is below 2^48, so the product is exact; an offset too large for the sum is out of bounds too.
         let start = (block.index() << BLOCK_BYTES.ilog2()).saturating_add(offset as u64);
         if bytes > member_bytes || start > (member_bytes - bytes) as u64 {
-            out_of_bounds(block, offset, bytes, member_bytes);
+            return Err(member_bytes);
         }
         let start = usize::try_from(start).expect("an offset within a mapping fits a usize");
         // Relaxed: stored before the length that was seen.
-        slot.base.load(Ordering::Relaxed).wrapping_add(start)
+        Ok(slot.base.load(Ordering::Relaxed).wrapping_add(start))
     }
 }
 

@@ -12,7 +12,6 @@ use crate::log::Change;
 use crate::pool::{Direction, Taken};
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Meanwhile, Memory, NodeId};
 use homenode_shared::{BlockMap, Found, Pass, Places, RUN_BLOCKS, SlotNumber, Taker};
-use std::hint::black_box;
 use std::sync::atomic::Ordering;
 
 /// Largest file: what a signed 64-bit offset reaches, as on tmpfs.
@@ -28,19 +27,31 @@ const _: () = assert!(FILE_BYTES_MAX / BLOCK < BlockMap::LIMIT);
 struct Note<'a, M: Memory, C: Clock, F> {
     fs: &'a Fs<M, C>,
     slot: SlotNumber,
-    cpu: F,
+    cpu: &'a F,
     inode: &'a Inode,
-    place: Block,
     direction: Direction,
     bytes: usize,
 }
 
-impl<M: Memory, C: Clock, F: FnOnce() -> CpuId> Meanwhile for Note<'_, M, C, F> {
+impl<M: Memory, C: Clock, F> Clone for Note<'_, M, C, F> {
     #[inline(always)]
-    fn act(self) {
-        let cpu = (self.cpu)();
-        self.fs
-            .note_copy(self.slot, cpu, self.inode, self.place, self.direction, self.bytes);
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: Memory, C: Clock, F> Copy for Note<'_, M, C, F> {}
+
+impl<M: Memory, C: Clock, F: Fn() -> CpuId> Meanwhile for Note<'_, M, C, F> {
+    /// Counts the copy and touches the times of its inode.
+    #[inline(always)]
+    fn act(self, place: Block) {
+        let (pool, cpu) = (&self.fs.pool, (self.cpu)());
+        let turn = pool.count(self.slot.index(), cpu, place, self.direction, self.bytes);
+        match self.direction {
+            Direction::Read => self.fs.touch_accessed(self.inode, turn.is_multiple_of(TURNS)),
+            Direction::Write => self.inode.touch_modified(self.fs.now_ns()),
+        }
     }
 }
 
@@ -54,26 +65,25 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub(in crate::fs) fn read_whole_blocks(
         &self,
         slot: SlotNumber,
-        cpu: impl FnOnce() -> CpuId,
+        cpu: impl Fn() -> CpuId,
         inode: &Inode,
         file: &BlockFile,
         offset: u64,
         to: &mut [u8],
     ) -> Result<bool> {
-        if self.is_cached {
-            return Ok(self.read_cached(slot, cpu, inode, file, offset, to));
-        }
-        let Some((_inside, place)) = self.enter_whole(slot, inode, file, offset, to.len()) else {
-            return Ok(false);
-        };
         let note = Note {
             fs: self,
             slot,
-            cpu,
+            cpu: &cpu,
             inode,
-            place,
             direction: Direction::Read,
             bytes: to.len(),
+        };
+        if self.is_cached {
+            return Ok(self.read_cached(note, file, offset, to));
+        }
+        let Some((_inside, place)) = self.enter_whole(slot, inode, file, offset, to.len()) else {
+            return Ok(false);
         };
         let memory = self.pool.memory();
         memory.load_meanwhile(place, in_block(offset), to, note)?;
@@ -94,42 +104,27 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Some((inside, self.find_whole(file, offset, bytes)?))
     }
 
-    /// Counts a copy and touches the times of its inode.
-    #[inline(always)]
-    fn note_copy(&self, slot: SlotNumber, cpu: CpuId, inode: &Inode, place: Block, direction: Direction, bytes: usize) {
-        let turn = self.pool.count(slot.index(), cpu, place, direction, bytes);
-        match direction {
-            Direction::Read => self.touch_accessed(inode, turn.is_multiple_of(TURNS)),
-            Direction::Write => inode.touch_modified(self.now_ns()),
-        }
-    }
-
     /// [`Fs::read_whole_blocks`] in a pool with a cache.
     #[inline(never)]
-    fn read_cached(
+    fn read_cached<F: Fn() -> CpuId>(
         &self,
-        slot: SlotNumber,
-        cpu: impl FnOnce() -> CpuId,
-        inode: &Inode,
+        note: Note<'_, M, C, F>,
         file: &BlockFile,
         offset: u64,
         to: &mut [u8],
     ) -> bool {
-        let Some((_inside, block)) = self.enter_whole(slot, inode, file, offset, to.len()) else {
+        let Some((_inside, block)) = self.enter_whole(note.slot, note.inode, file, offset, to.len()) else {
             return false;
         };
-        let blocks = blocks_of(in_block(offset), to.len());
-        let found = if blocks == 1 {
-            let memory = self.pool.memory();
-            memory.locate_guessed(block, |guess| memory.announce(guess, in_block(offset), to.len(), false))
-        } else {
-            self.locate_whole(block, blocks).map(|place| (place, None))
+        let (memory, in_block) = (self.pool.memory(), in_block(offset));
+        if is_within_block(offset, to.len()) {
+            let loaded = memory.load_block(block, in_block, to, note);
+            return loaded.is_some_and(|loaded| loaded.is_ok());
+        }
+        let Some(place) = self.locate_whole(block, blocks_of(in_block, to.len())) else {
+            return false;
         };
-        let Some((place, guess)) = found else { return false };
-        self.announce_unless(guess, place, offset, to.len(), false);
-        self.note_copy(slot, cpu(), inode, place, Direction::Read, to.len());
-        let place = as_guessed(guess, place);
-        self.pool.memory().load_located(place, in_block(offset), to).is_ok()
+        memory.load_meanwhile(place, in_block, to, note).is_ok()
     }
 
     /// See [`Fs::lend`].
@@ -194,26 +189,25 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub(in crate::fs) fn write_whole_blocks(
         &self,
         slot: SlotNumber,
-        cpu: impl FnOnce() -> CpuId,
+        cpu: impl Fn() -> CpuId,
         inode: &Inode,
         file: &BlockFile,
         offset: u64,
         from: &[u8],
     ) -> Result<bool> {
-        if self.is_cached || self.journal.is_some() {
-            return Ok(self.write_otherwise(slot, cpu, inode, file, offset, from));
-        }
-        let Some((_inside, place)) = self.enter_whole(slot, inode, file, offset, from.len()) else {
-            return Ok(false);
-        };
         let note = Note {
             fs: self,
             slot,
-            cpu,
+            cpu: &cpu,
             inode,
-            place,
             direction: Direction::Write,
             bytes: from.len(),
+        };
+        if self.is_cached || self.journal.is_some() {
+            return Ok(self.write_otherwise(note, file, offset, from));
+        }
+        let Some((_inside, place)) = self.enter_whole(slot, inode, file, offset, from.len()) else {
+            return Ok(false);
         };
         let memory = self.pool.memory();
         memory.store_meanwhile(place, in_block(offset), from, note)?;
@@ -222,57 +216,40 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// [`Fs::write_whole_blocks`] in a durable pool or one with a cache.
     #[inline(never)]
-    fn write_otherwise(
+    fn write_otherwise<F: Fn() -> CpuId>(
         &self,
-        slot: SlotNumber,
-        cpu: impl FnOnce() -> CpuId,
-        inode: &Inode,
+        note: Note<'_, M, C, F>,
         file: &BlockFile,
         offset: u64,
         from: &[u8],
     ) -> bool {
-        let Some((_inside, block)) = self.enter_whole(slot, inode, file, offset, from.len()) else {
+        let inode = note.inode;
+        let Some((_inside, block)) = self.enter_whole(note.slot, inode, file, offset, from.len()) else {
             return false;
         };
         if self.check_writable().is_err() {
             return false;
         }
-        let (memory, cpu) = (self.pool.memory(), cpu());
-        if !self.is_cached {
-            memory.announce(block, in_block(offset), from.len(), true);
-            self.note_copy(slot, cpu, inode, block, Direction::Write, from.len());
-            let is_stored = self.store(file, offset, (block, in_block(offset)), from).is_ok();
-            self.note_stored(inode, file, offset, from.len() as u64);
-            return is_stored;
-        }
-        let blocks = blocks_of(in_block(offset), from.len());
-        let guess = memory.guess(block);
-        if let Some(guess) = guess {
-            memory.announce(guess, in_block(offset), from.len(), true);
-        }
-        let found = match blocks {
-            1 => memory.spot(block),
-            _ => self.locate_whole(block, blocks).map(|place| (place, None)),
+        let (memory, in_block) = (self.pool.memory(), in_block(offset));
+        let stored = if !self.is_cached || !memory.is_cached(block.member()) {
+            memory.announce(block, in_block, from.len(), true);
+            note.act(block);
+            self.store(file, offset, (block, in_block), from)
+        } else if is_within_block(offset, from.len()) {
+            let stored = memory.store_block(block, in_block, from, note);
+            let Some(stored) = stored else { return false };
+            stored
+        } else {
+            let blocks = blocks_of(in_block, from.len());
+            let place = self.locate_whole(block, blocks);
+            let place = place.filter(|_| memory.may_store(block, blocks) == blocks);
+            let Some(place) = place else { return false };
+            let stored = memory.store_meanwhile(place, in_block, from, note);
+            memory.note_stored(block, blocks);
+            stored
         };
-        let Some((mut place, spot)) = found else { return false };
-        if !spot.is_some_and(|spot| spot.is_ready()) && memory.may_store(block, blocks) < blocks {
-            return false;
-        }
-        self.announce_unless(guess, place, offset, from.len(), true);
-        self.note_copy(slot, cpu, inode, place, Direction::Write, from.len());
-        // Behind the asking for the bytes: it waits for earlier stores.
-        if let Some(spot) = spot.filter(|spot| !spot.is_ready()) {
-            let Some(sure) = spot.make_ready() else { return false };
-            place = sure;
-        }
-        let place = as_guessed(guess, place);
-        let is_stored = self.store(file, offset, (place, in_block(offset)), from).is_ok();
-        match spot {
-            Some(spot) => spot.note_stored(),
-            None => memory.note_stored(block, blocks),
-        }
         self.note_stored(inode, file, offset, from.len() as u64);
-        is_stored
+        stored.is_ok()
     }
 
     /// Where blocks of a pool with a cache are, if they lie one behind the other there.
@@ -280,15 +257,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     fn locate_whole(&self, block: Block, blocks: u64) -> Option<Block> {
         let (place, there) = self.pool.memory().locate(block, blocks)?;
         (there >= blocks).then_some(place)
-    }
-
-    /// Announces a copy that was not announced at its place already.
-    #[inline(always)]
-    fn announce_unless(&self, guess: Option<Block>, place: Block, offset: u64, bytes: usize, to_write: bool) {
-        if guess != Some(place) {
-            let memory = self.pool.memory();
-            memory.announce(place, in_block(offset), bytes, to_write);
-        }
     }
 
     /// The block where `bytes` bytes at `offset` start, if they lie within the file and one behind the other.
@@ -299,7 +267,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if end > file.size.load(Ordering::Acquire) {
             return None;
         }
-        if bytes.wrapping_sub(1) < BLOCK_BYTES - in_block(offset) {
+        if is_within_block(offset, bytes) {
             return file.map.find_one(&self.nodes, offset / BLOCK);
         }
         if bytes == 0 {
@@ -817,13 +785,10 @@ fn room_for(offset: u64, from: &[u8]) -> Result<usize> {
     Ok(usize::try_from(room).map_or(from.len(), |room| room.min(from.len())))
 }
 
-/// `place`, but through the guess if both are equal. The copy can then start speculatively, before the word that confirms the guess has come.
+/// Whether bytes, one at least, lie within a block.
 #[inline(always)]
-fn as_guessed(guess: Option<Block>, place: Block) -> Block {
-    let Some(guess) = guess else { return place };
-    // The first hides from the compiler that both are equal; the second forces a jump.
-    let opaque = black_box(guess);
-    if guess == place { black_box(opaque) } else { place }
+fn is_within_block(offset: u64, bytes: usize) -> bool {
+    bytes.wrapping_sub(1) < BLOCK_BYTES - in_block(offset)
 }
 
 /// Byte `at`'s offset within its block.

@@ -299,6 +299,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         }
     }
 
+    /// Whether making the file longer reserves what that adds.
+    fn reserves(&self) -> bool {
+        self.inode().is_ok_and(|inode| self.fs().reserves_extension(&inode))
+    }
+
     /// Whether the thread is one of those that wait for disks.
     fn is_aside(&self) -> bool {
         matches!(
@@ -312,26 +317,22 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let fs = self.fs();
         // Changes of names wait for locks, whose holders may wait for what this thread reads.
         let is_reading = matches!(self.origin, Origin::Ring { is_reading: true, .. });
-        let sync = |inode: Result<Arc<Inode>, Errno>| match inode {
-            Ok(inode) if fs.begins_long(&inode) => Way::Long,
-            _ => Way::Short,
+        // Little is made durable by the thread itself where that waits for no device.
+        let sync = |bytes: usize| match self.inode() {
+            Ok(inode) if bytes > SHORT_BYTES || fs.begins_long(&inode) => Some(Way::Long),
+            _ => (fs.waits_to_sync() || fs.may_wait(false)).then_some(Way::Short),
         };
         let way = match request {
             _ if !fs.is_durable() => return None,
-            Request::FSync(_) | Request::FSyncDir(_) if fs.waits_to_sync() || fs.may_wait(false) => sync(self.inode()),
-            Request::Write { input, data }
-                if input.flags & libc::O_DSYNC.cast_unsigned() != 0 && (fs.waits_to_sync() || fs.may_wait(false)) =>
-            {
-                match data.len() {
-                    ..=SHORT_BYTES => sync(self.inode()),
-                    _ => Way::Long,
-                }
-            }
+            Request::FSync(_) | Request::FSyncDir(_) => sync(0)?,
+            Request::Write { input, data } if input.flags & libc::O_DSYNC.cast_unsigned() != 0 => sync(data.len())?,
             // It may ask for more than a pool has that is far from full; and collapse makes the file durable.
             Request::SyncFs | Request::FAllocate(_) => Way::Long,
             // They wait with a file's gate closed, or for one.
             Request::CopyFileRange(_) | Request::CopyFileRange64(_) if fs.reads_disks() => Way::Long,
-            Request::SetAttr(input) if input.valid & set_attr::SIZE != 0 && fs.reads_disks() => Way::Long,
+            Request::SetAttr(input) if input.valid & set_attr::SIZE != 0 && (fs.reads_disks() || self.reserves()) => {
+                Way::Long
+            }
             Request::GetXattr { name, .. } if *name == MAP_XATTR && fs.reads_disks() => Way::Long,
             Request::Write { .. } | Request::CopyFileRange(_) | Request::CopyFileRange64(_) if fs.may_wait(true) => {
                 Way::Long

@@ -140,8 +140,26 @@ impl Offer {
     /// Answers it. From then on the kernel sends requests.
     pub(crate) fn accept(&self, device: &Device, terms: &Terms<'_>) -> Result<Agreed, Error> {
         let (answer, agreed) = agree(&self.init, terms)?;
+        self.refuse_interrupts(device);
         send(device, self.unique, answer).map_err(failed)?;
         Ok(agreed)
+    }
+
+    /// Has the kernel send no request to interrupt another one: it sends them ahead of those that forget inodes, and looks for the request that an answer
+    /// is about among those that came by the same descriptor, where it would not be later on. This one is there.
+    fn refuse_interrupts(&self, device: &Device) {
+        /// The kernel's bit in the number of a request for an interrupt of it.
+        const INTERRUPT: u64 = 1;
+        let refusal = OutHeader {
+            len: u32::try_from(OutHeader::BYTES).expect("a header has 16 bytes"),
+            error: -libc::ENOSYS,
+            unique: self.unique | INTERRUPT,
+        };
+        let mut message = [0; OutHeader::BYTES];
+        let put = refusal.put(&mut &mut message[..]);
+        put.expect("the message has room for the header");
+        // A kernel that does not take it sends them, and each is refused.
+        let _ = device.send(&message);
     }
 }
 

@@ -77,7 +77,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         Ok(reply.put(self.attr_out(&attr))?)
     }
 
-    /// Reserves what makes a file longer, and sets its size, where that is to be reserved; false where there is nothing to do. Comes in steps, the first
+    /// Reserves what makes a file longer, and sets its size, where that is to be reserved; false where there is nothing to do. Comes in steps, one
     /// of which sets the size.
     fn extend(&self, inode: &Inode, size: u64) -> Result<bool, Errno> {
         if !self.fs().reserves_extension(inode) {

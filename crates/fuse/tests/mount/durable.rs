@@ -1,6 +1,8 @@
 //! A durable pool whose disk takes its time: who waits for it, and who does not. Each test by both transports.
 
-use crate::support::{Disk, Mounted, TestHost, durable_filesystem, eventually, filesystem, options};
+use crate::support::{
+    Disk, Mounted, TestFs, TestHost, durable_filesystem, eventually, filesystem, options, persistent_filesystem,
+};
 use homenode_engine::CpuId;
 use homenode_fuse::{Host, Server, Transport};
 use std::fs::{self, File};
@@ -19,6 +21,11 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// Runs `test` on a mount of each transport.
 fn by_both(test: impl Fn(&Mounted)) {
+    by_both_of(durable_filesystem, test);
+}
+
+/// [`by_both`] on a filesystem that `make` makes.
+fn by_both_of(make: fn() -> Arc<TestFs>, test: impl Fn(&Mounted)) {
     for transport in [Transport::Uring, Transport::Classic] {
         let mut options = options();
         options.transport = if transport == Transport::Uring {
@@ -26,7 +33,7 @@ fn by_both(test: impl Fn(&Mounted)) {
         } else {
             transport
         };
-        let Some(mounted) = Mounted::of(durable_filesystem, &options) else {
+        let Some(mounted) = Mounted::of(make, &options) else {
             return;
         };
         if mounted.server.transport().transport != transport {
@@ -192,6 +199,96 @@ fn a_short_fsync_does_not_wait_for_a_long_one() {
                 short.sync_data()
             });
             synced.join().unwrap().unwrap();
+            assert!(!waits.is_finished());
+            disk.release();
+            waits.join().unwrap().unwrap();
+        });
+    });
+}
+
+/// It writes the processor's caches back, which takes a second for some GiB.
+#[test]
+fn a_long_fsync_of_persistent_memory_does_not_block_others() {
+    by_both_of(persistent_filesystem, |mounted| {
+        let (long, read) = (file(mounted, "long", 8 << 20), file(mounted, "read", 4096));
+        let disk = disk(mounted);
+        disk.stick(1 << 20);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                on_cpu_0();
+                long.sync_all()
+            });
+            eventually("the long one waits", || disk.state().waiting == 1);
+            let served = scope.spawn(|| {
+                on_cpu_0();
+                check_served(mounted, &read, "made");
+            });
+            served.join().unwrap();
+            assert!(!waits.is_finished());
+            disk.release();
+            waits.join().unwrap().unwrap();
+        });
+    });
+}
+
+/// The kernel tells of interrupts ahead of inodes that are to be forgotten.
+#[test]
+fn a_signal_sends_no_request() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(libc::SIGURG, nothing as *const () as usize) };
+    by_both(|mounted| {
+        let (file, disk) = (file(mounted, "file", 4096), disk(mounted));
+        disk.stick(0);
+        thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let file = &file;
+            let waits = scope.spawn(move || {
+                // SAFETY: it has no conditions.
+                tell.send(unsafe { libc::pthread_self() }).unwrap();
+                file.sync_all()
+            });
+            let thread = told.recv().unwrap();
+            eventually("it waits for the disk", || disk.state().waiting == 1);
+            for _ in 0..10 {
+                // SAFETY: the thread is joined below.
+                assert_eq!(unsafe { libc::pthread_kill(thread, libc::SIGURG) }, 0);
+                thread::sleep(Duration::from_millis(10));
+            }
+            assert_eq!(mounted.asked(homenode_fuse::wire::Opcode::Interrupt), 0);
+            disk.release();
+            waits.join().unwrap().unwrap();
+        });
+    });
+}
+
+/// Making a file longer is as long as fallocate where it reserves room: here it waits until freed blocks are given back.
+#[test]
+fn a_file_that_reserves_what_it_grows_by_does_not_block_others() {
+    by_both(|mounted| {
+        let (grows, read) = (file(mounted, "grows", 4096), file(mounted, "read", 4096));
+        let name = std::ffi::CString::new(mounted.path("grows").as_os_str().as_encoded_bytes()).unwrap();
+        let (attribute, value) = (c"user.homenode.reserve", b"extend");
+        // SAFETY: strings with their ends, and a value with its length.
+        let set = unsafe { libc::setxattr(name.as_ptr(), attribute.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
+        assert_eq!(set, 0);
+        // More than is free, but for what is given back.
+        let free = mounted.fs.statfs().free * 4096;
+        drop(file(mounted, "goes", 8 << 20));
+        fs::remove_file(mounted.path("goes")).unwrap();
+        let disk = disk(mounted);
+        disk.stick(0);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                on_cpu_0();
+                grows.set_len(free - (4 << 20))
+            });
+            eventually("it waits for the disk", || disk.state().waiting > 0);
+            let served = scope.spawn(|| {
+                on_cpu_0();
+                check_served(mounted, &read, "made");
+            });
+            served.join().unwrap();
             assert!(!waits.is_finished());
             disk.release();
             waits.join().unwrap().unwrap();

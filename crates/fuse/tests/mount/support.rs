@@ -30,6 +30,7 @@ pub(crate) struct TestMemory {
     disk: Option<Disk>,
     /// Whether loads of [`LONG_BYTES`] and more take [`LONG_LOAD`].
     pub(crate) is_slow: AtomicBool,
+    inline_bytes_max: usize,
 }
 
 /// Bytes of loads that a slow memory takes its time for.
@@ -91,7 +92,12 @@ impl TestMemory {
     fn new(disk: Option<Disk>) -> Self {
         let members = (0..2).map(|_| RwLock::new(vec![0xDB; MEMBER_BYTES])).collect();
         let is_slow = AtomicBool::new(false);
-        Self { members, disk, is_slow }
+        Self {
+            members,
+            disk,
+            is_slow,
+            inline_bytes_max: 0,
+        }
     }
 
     pub(crate) fn disk(&self) -> &Disk {
@@ -152,7 +158,7 @@ impl Memory for TestMemory {
     }
 
     fn inline_bytes_max(&self) -> usize {
-        if self.disk.is_some() { 32 << 10 } else { 0 }
+        self.inline_bytes_max
     }
 
     fn depopulate(&self, _: MemberId) -> bool {
@@ -214,6 +220,15 @@ fn machine() -> Machine {
 
 /// A durable filesystem on two members of 32 MiB, whose log has all the room that it should have.
 pub(crate) fn durable_filesystem() -> Arc<TestFs> {
+    durable_of(MemberKind::File)
+}
+
+/// [`durable_filesystem`] on persistent memory.
+pub(crate) fn persistent_filesystem() -> Arc<TestFs> {
+    durable_of(MemberKind::Pmem)
+}
+
+fn durable_of(kind: MemberKind) -> Arc<TestFs> {
     let log = LogOptions {
         uuid: 1,
         name: PoolName::default(),
@@ -227,12 +242,15 @@ pub(crate) fn durable_filesystem() -> Arc<TestFs> {
     let member = |node: u16| {
         let record = MemberRecord {
             id: MemberId(node),
-            kind: MemberKind::File,
+            kind,
             blocks: MEMBER_BLOCKS.into(),
         };
         (record, NodeId(node))
     };
-    let memory = TestMemory::new(Some(Disk::default()));
+    let mut memory = TestMemory::new(Some(Disk::default()));
+    if kind == MemberKind::File {
+        memory.inline_bytes_max = 32 << 10;
+    }
     let fs = Fs::format(&machine(), memory, TestClock, ROOT, log, &[member(0), member(1)]).expect("it fits");
     fs.tend_log(&fs.slots().claim().expect("slots are free"))
         .expect("the disk works");

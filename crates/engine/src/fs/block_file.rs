@@ -7,6 +7,7 @@ mod advice;
 mod bring;
 mod data;
 mod extents;
+mod ranges;
 mod relocate;
 
 pub(crate) use data::FILE_BYTES_MAX;
@@ -15,6 +16,7 @@ pub(super) use extents::Merged;
 pub use advice::{Advice, READS_MAX, ReadAt};
 
 use bring::ReadAhead;
+pub(super) use ranges::Ranges;
 
 use super::{Asking, Error, Ino, Inode, Result};
 use crate::Block;
@@ -33,11 +35,11 @@ pub(super) struct BlockFile {
     pub(super) size: AtomicU64,
     /// Placed and reserved blocks.
     pub(super) blocks: Count,
-    /// File blocks whose bytes may not be durable: the first, and above it the one behind the last. 0: none.
-    pub(super) dirty: AtomicU64,
-    /// File blocks that a sync or commit is making durable, or could not; likewise.
-    pub(super) saving: AtomicU64,
-    /// Held to share while blocks are noted as dirty, told to the log and put into the map; alone while the dirty range is taken.
+    /// File blocks whose bytes may not be durable.
+    pub(super) dirty: Ranges,
+    /// File blocks that a sync or commit is making durable, or could not.
+    pub(super) saving: Ranges,
+    /// Held to share while blocks are noted as dirty, told to the log and put into the map; alone while the dirty ranges are taken.
     pub(super) publishing: RwLock<()>,
     /// Number of the log's last group about its blocks or size; 0 when all are settled.
     pub(super) changed: AtomicU64,

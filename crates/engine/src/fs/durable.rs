@@ -3,13 +3,13 @@
 //! A file's bytes are durable before the log says that its blocks and size count (rule R1): until then its changes wait, and a power cut
 //! leaves the file as it was settled last. Locks: settling everything; the gate; a file's syncing lock.
 //!
-//! Order of a writer: store, note the range as dirty, append, publish. Order of a sync: read the log's end, take the dirty range, make it durable,
-//! append that all up to that end is settled. So what a sync settles was stored before its range was taken. It finds the blocks of the range in the
+//! Order of a writer: store, note the range as dirty, append, publish. Order of a sync: read the log's end, take the dirty ranges, make them durable,
+//! append that all up to that end is settled. So what a sync settles was stored before its range was taken. It finds the blocks of a range in the
 //! map, so those that are being published are waited for.
 
 mod apart;
 
-use super::block_file::BlockFile;
+use super::block_file::{BlockFile, Ranges};
 use super::{Error, Fs, Ino, Inode, Result};
 use crate::log::planted::{Planted, is_planted};
 use crate::log::{Change, Effect, Journal, Record, Room};
@@ -21,8 +21,6 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// File blocks that a dirty range can name; it goes to the end of the file from there on.
-const FAR: u64 = u32::MAX as u64;
 
 /// Fewest bytes of a file that gain by [`Memory::store_clean`].
 const CALL_BYTES_MIN: usize = 8 << 10;
@@ -48,69 +46,27 @@ const PATIENCE: Duration = Duration::from_millis(10);
 enum Saved<'a> {
     /// Nothing was dirty.
     Nothing,
-    /// Bytes of these file blocks, where they lie.
-    InPlace(Range<u64>),
+    /// All bytes, where they lie.
+    InPlace,
     /// Copies of file blocks, for the log, with their room in it.
     Inline(Vec<(u64, Vec<u8>)>, Room<'a>),
 }
 
 impl BlockFile {
-    /// Adds file blocks to the dirty range; true when it was empty.
-    fn add_dirty(&self, blocks: Range<u64>) -> bool {
-        let (start, end) = (blocks.start.min(FAR - 1), blocks.end.min(FAR));
-        let wider = |word: u64| Some(joined(word, start | end << 32));
-        // The barrier pairs with the taker's: see the module's text.
-        let before = self.dirty.fetch_update(Ordering::SeqCst, Ordering::Relaxed, wider);
-        unpack(before.expect("the closure always returns Some")).is_empty()
-    }
-
-    /// True when all these file blocks are in the dirty range.
-    fn is_noted(&self, blocks: &Range<u64>) -> bool {
-        let noted = unpack(self.dirty.load(Ordering::Relaxed));
-        noted.start <= blocks.start && blocks.end.min(FAR) <= noted.end
-    }
-
-    /// Takes the dirty range, with what is being saved or could not be. It is in `saving` before it is no longer in `dirty`, and until it is saved:
-    /// whoever looks at both, in that order, finds it. With the file's syncing lock. An end of [`BlockMap::LIMIT`] stands for all that follows.
-    fn take_unsaved(&self) -> Range<u64> {
+    /// Takes the dirty ranges, with what is being saved or could not be. They are in `saving` before they are no longer in `dirty`, and until they are
+    /// saved: whoever looks at both, in that order, finds them. With the file's syncing lock.
+    fn take_unsaved(&self) -> Vec<Range<u64>> {
         self.take_unsaved_with(|| ()).1
     }
 
     /// [`BlockFile::take_unsaved`] with what `look` returns at that moment: while no blocks are told to the log that are not yet to be taken, or the other
     /// way round.
-    fn take_unsaved_with<T>(&self, look: impl FnOnce() -> T) -> (T, Range<u64>) {
+    fn take_unsaved_with<T>(&self, look: impl FnOnce() -> T) -> (T, Vec<Range<u64>>) {
         let _none_half_there = self.publishing.write();
         let looked = look();
-        let unsaved = self.saving.load(Ordering::SeqCst);
-        loop {
-            let dirty = self.dirty.load(Ordering::SeqCst);
-            let word = joined(dirty, unsaved);
-            self.saving.store(word, Ordering::SeqCst);
-            let taken = self
-                .dirty
-                .compare_exchange(dirty, 0, Ordering::SeqCst, Ordering::Relaxed);
-            if taken.is_ok() {
-                return (looked, to_limit(unpack(word)));
-            }
-        }
+        self.dirty.move_to(&self.saving);
+        (looked, self.saving.list())
     }
-}
-
-/// The least range that holds two packed ones.
-fn joined(a: u64, b: u64) -> u64 {
-    match (unpack(a).is_empty(), unpack(b).is_empty()) {
-        (true, _) => b,
-        (_, true) => a,
-        _ => (a & FAR).min(b & FAR) | (a >> 32).max(b >> 32) << 32,
-    }
-}
-
-fn to_limit(Range { start, end }: Range<u64>) -> Range<u64> {
-    start..if end == FAR { BlockMap::LIMIT } else { end }
-}
-
-fn unpack(word: u64) -> Range<u64> {
-    word & FAR..word >> 32
 }
 
 impl Journal {
@@ -118,7 +74,8 @@ impl Journal {
     fn add_dirty(&self, ino: Ino, file: &BlockFile, blocks: Range<u64>) {
         // Held for both: whoever sees the range noted, and appends what makes it count, must find the file on the list.
         let mut list = self.dirty.lock();
-        if file.add_dirty(blocks) {
+        // Relaxed: a hint. Others wait for the next commit, which looks at all of it.
+        if file.dirty.add(blocks, file.is_synced.load(Ordering::Relaxed)) {
             list.push(ino);
         }
     }
@@ -169,10 +126,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub(super) fn is_unsettled(&self, file: &BlockFile) -> bool {
         // In this order: what a commit takes is in `saving` before it leaves `dirty`; and may be in `dirty` again before it leaves `saving`, once.
         self.journal.is_some()
-            && (file.dirty.load(Ordering::SeqCst) != 0
-                || file.saving.load(Ordering::SeqCst) != 0
-                || file.dirty.load(Ordering::SeqCst) != 0
-                || file.saving.load(Ordering::SeqCst) != 0
+            && (!file.dirty.is_empty()
+                || !file.saving.is_empty()
+                || !file.dirty.is_empty()
+                || !file.saving.is_empty()
                 || file.changed.load(Ordering::Relaxed) != 0)
     }
 
@@ -213,7 +170,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let memory = self.pool.memory();
         let is_clean = || {
             let blocks = offset / BLOCK..(offset + from.len() as u64).div_ceil(BLOCK);
-            file.is_synced.load(Ordering::Relaxed) && !file.is_noted(&blocks)
+            file.is_synced.load(Ordering::Relaxed) && !file.dirty.hold(&blocks)
         };
         if self.journal.is_some() && from.len() >= CALL_BYTES_MIN && is_clean() {
             return memory.store_clean(block, in_block, from);
@@ -239,8 +196,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         } else {
             fence(Ordering::SeqCst);
         }
-        if !file.is_noted(&blocks) {
+        if !file.dirty.hold(&blocks) {
             journal.add_dirty(ino, file, blocks);
+        }
+    }
+
+    /// Notes ranges as dirty again that could not be saved.
+    fn note_all_dirty(&self, ino: Ino, file: &BlockFile, ranges: &[Range<u64>]) {
+        for range in ranges {
+            self.note_dirty(ino, file, range.clone());
         }
     }
 
@@ -660,35 +624,39 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             };
             journal.append_records(&self.pool, self.now_ns(), [early].into_iter());
         }
-        let saved = self
-            .save(journal, file, dirty.clone(), inside, settling)
-            .map_err(|error| {
-                self.note_dirty(ino, file, dirty);
-                // Before anybody is told: who hears of it may end the process, and the next one believes all that was stored under the witness.
-                journal.revoke(&self.pool);
-                Error::from(error)
-            })?;
+        let saved = self.save(journal, file, &dirty, inside, settling).map_err(|error| {
+            self.note_all_dirty(ino, file, &dirty);
+            // Before anybody is told: who hears of it may end the process, and the next one believes all that was stored under the witness.
+            journal.revoke(&self.pool);
+            Error::from(error)
+        })?;
         let (place, inline, _room) = match saved {
-            Saved::Nothing => (0..0, Vec::new(), None),
-            Saved::InPlace(place) => (place, Vec::new(), None),
-            Saved::Inline(inline, room) => (0..0, inline, Some(room)),
+            Saved::Nothing => (&[][..], Vec::new(), None),
+            Saved::InPlace => (&dirty[..], Vec::new(), None),
+            Saved::Inline(inline, room) => (&[][..], inline, Some(room)),
         };
-        let settled = Record::Settled {
+        let settled = |place: &Range<u64>| Record::Settled {
             ino,
             through,
             at: place.start,
             blocks: place.end - place.start,
         };
+        let in_place = if place.is_empty() {
+            std::slice::from_ref(&NOTHING)
+        } else {
+            place
+        };
+        let settled = in_place.iter().map(settled);
         let times = Record::Change(times(inode));
         let has_inline = !inline.is_empty();
         let inline = inline.iter().map(|(at, bytes)| Record::Bytes { ino, at: *at, bytes });
-        let group = journal.append_records(&self.pool, self.now_ns(), [settled, times].into_iter().chain(inline));
+        let group = journal.append_records(&self.pool, self.now_ns(), settled.chain([times]).chain(inline));
         if has_inline {
             // Relaxed: a commit that took bytes since has had the syncing lock in between.
             file.inlined.store(group, Ordering::Relaxed);
         }
         // Saved now. No commit takes a range while this thread has the syncing lock.
-        file.saving.store(0, Ordering::SeqCst);
+        file.saving.clear();
         let settle = |changed: u64| (changed <= through).then_some(0);
         // Fails when something changed meanwhile: it is settled next time.
         let _ = file.changed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, settle);
@@ -700,7 +668,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         &self,
         journal: &'a Journal,
         file: &BlockFile,
-        dirty: Range<u64>,
+        dirty: &[Range<u64>],
         inside: Option<Pass<'_>>,
         settling: Settling,
     ) -> std::result::Result<Saved<'a>, MemoryError> {
@@ -708,22 +676,22 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Ok(Saved::Nothing);
         }
         let memory = self.pool.memory();
-        let blocks = dirty.end - dirty.start;
+        let blocks = blocks_in(dirty);
         let is_small =
             settling != Settling::InPlace && blocks.saturating_mul(BLOCK) <= memory.inline_bytes_max() as u64;
         // A log that is too long, or in a full pool, has no room for bytes.
         let room = || journal.promise_at_once(blocks * (BLOCK + RECORD_OF_BYTES_MAX));
         let Some(room) = (is_small && !journal.is_too_long()).then(room).flatten() else {
-            self.persist_blocks(journal, file, &dirty, inside)?;
-            return Ok(Saved::InPlace(dirty));
+            self.persist_blocks(journal, file, dirty, inside)?;
+            return Ok(Saved::InPlace);
         };
         let mut inline = Vec::new();
-        for at in dirty.clone() {
+        for at in dirty.iter().cloned().flatten() {
             if let Some(block) = file.map.find_one(&self.nodes, at) {
                 let Some(place) = memory.locate_one(block) else {
                     // Written since, and evicted.
-                    self.persist_blocks(journal, file, &dirty, inside)?;
-                    return Ok(Saved::InPlace(dirty));
+                    self.persist_blocks(journal, file, dirty, inside)?;
+                    return Ok(Saved::InPlace);
                 };
                 let mut copy = vec![0; BLOCK_BYTES];
                 memory.load(place, 0, &mut copy)?;
@@ -741,8 +709,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// those of persistent memory by the map. With the gate closed. A failure ends the log.
     pub(super) fn persist_unsaved(&self, file: &BlockFile, blocks: &Range<u64>) {
         let Some(journal) = self.written_log() else { return };
-        for word in [&file.dirty, &file.saving] {
-            let unsaved = to_limit(unpack(word.load(Ordering::SeqCst)));
+        for unsaved in [&file.dirty, &file.saving].into_iter().flat_map(Ranges::list) {
             let unsaved = unsaved.start.max(blocks.start)..unsaved.end.min(blocks.end);
             if unsaved.is_empty() {
                 continue;
@@ -767,26 +734,39 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Makes the bytes of some file blocks durable where they lie; `inside` the gate, which it leaves, or with the gate closed.
     ///
-    /// Blocks of disks may be taken from the file meanwhile: they are not given out again before a commit has ended that makes them durable as well. And
-    /// those that are copied elsewhere count there after a record that comes later than what is settled now.
+    /// Blocks may be taken from the file meanwhile. They are not given out again before a commit has ended that makes them durable as well, or were
+    /// made durable by whoever took them; and those that are copied elsewhere count there after a record that comes later than what is settled now.
     fn persist_blocks(
         &self,
         journal: &Journal,
         file: &BlockFile,
-        blocks: &Range<u64>,
+        ranges: &[Range<u64>],
         inside: Option<Pass<'_>>,
     ) -> std::result::Result<(), MemoryError> {
-        let mut on_disks = Stretches::new(STRETCHES_MAX);
-        file.each_placed(&self.nodes, blocks.clone(), |block, blocks| {
-            let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped, so its size fits a usize");
-            if !self.has_persistent_stores(block) {
-                on_disks.add(block, bytes);
-                return Ok(());
-            }
-            journal.persist_data(&self.pool, block, bytes)
-        })?;
-        // A disk may be slow, and frames are given back when all have left that are inside.
+        let (mut on_disks, mut stored) = (Stretches::new(STRETCHES_MAX), Vec::new());
+        let persist = |stored: &mut Vec<_>| {
+            let mut each = stored.drain(..);
+            each.try_for_each(|(block, bytes)| journal.persist_data(&self.pool, block, bytes))
+        };
+        for blocks in ranges {
+            file.each_placed(&self.nodes, blocks.clone(), |block, blocks| {
+                let bytes =
+                    usize::try_from(blocks * BLOCK).expect("a placed extent is mapped, so its size fits a usize");
+                if !self.has_persistent_stores(block) {
+                    on_disks.add(block, bytes);
+                    return Ok(());
+                }
+                stored.push((block, bytes));
+                if stored.len() < STRETCHES_MAX {
+                    Ok(())
+                } else {
+                    persist(&mut stored)
+                }
+            })?;
+        }
+        // A disk may be slow, and frames are given back when all have left that are inside; and it takes a while to write a cache back.
         drop(inside);
+        persist(&mut stored)?;
         let whole = on_disks
             .whole
             .iter()
@@ -845,19 +825,19 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             // A sync beside this commit has put older bytes into the log, which this commit leaves there: what is in the place now is saved once more,
             // as who asked for this commit may have written it.
             if file.inlined.load(Ordering::Relaxed) > through && !dirty.is_empty() {
-                self.note_dirty(inode.ino, file, dirty.clone());
+                self.note_all_dirty(inode.ino, file, dirty);
                 again.push((*inode, *file));
             }
             // A sync that goes on has put its own range there. It does not wait here: it may want what this commit frees.
             if let Some(_none_goes_on) = journal.syncing(inode.ino).try_lock() {
-                file.saving.store(0, Ordering::SeqCst);
+                file.saving.clear();
             }
             let settle = |changed: u64| (changed <= through).then_some(0);
             let _ = file.changed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, settle);
         }
         for (inode, file, _) in &taken {
             // It changed meanwhile, and was on the list, or seems unsaved: it stays there.
-            if file.changed.load(Ordering::Relaxed) != 0 || file.saving.load(Ordering::SeqCst) != 0 {
+            if file.changed.load(Ordering::Relaxed) != 0 || !file.saving.is_empty() {
                 journal.dirty.lock().push(inode.ino);
             }
         }
@@ -873,7 +853,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Settles each file by itself, when a commit has failed; a file whose bytes cannot be written stays on the list. Members that failed come last.
-    fn settle_each(&self, journal: &Journal, slot: &Slot, taken: &[(&std::sync::Arc<Inode>, &BlockFile, Range<u64>)]) {
+    fn settle_each(&self, journal: &Journal, slot: &Slot, taken: &[Taken<'_>]) {
         /// Files whose bytes cannot be written, one behind the other, after which the others are not tried.
         const FAILURES_MAX: u32 = 16;
         let settle = |inode: &Inode, file: &BlockFile| {
@@ -882,7 +862,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             // What is in the log twice makes that longer, which nothing shortens now.
             let is_settled = room.is_some() && self.settle_file(journal, slot, inode, file, Settling::InPlace).is_ok();
             // `saving` keeps a range that was not settled: the next commit takes it again.
-            if !is_settled || file.changed.load(Ordering::Relaxed) != 0 || file.saving.load(Ordering::SeqCst) != 0 {
+            if !is_settled || file.changed.load(Ordering::Relaxed) != 0 || !file.saving.is_empty() {
                 journal.dirty.lock().push(inode.ino);
             }
             is_settled
@@ -893,9 +873,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 let _ = self.force(journal, slot, None);
             }
         };
-        let member_of = |inode: &Inode, file: &BlockFile, dirty: &Range<u64>| {
+        let member_of = |inode: &Inode, file: &BlockFile, dirty: &[Range<u64>]| {
             let _inside = inode.enter(file, slot);
-            file.map.find_one(&self.nodes, dirty.start).map(Block::member)
+            let first = dirty.first()?;
+            file.map.find_one(&self.nodes, first.start).map(Block::member)
         };
         let (mut failed, mut put_off) = (Vec::new(), Vec::new());
         for (inode, file, dirty) in taken {
@@ -924,12 +905,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Makes the bytes of dirty ranges durable, or those of all members where that is one request.
-    fn persist_all(
-        &self,
-        journal: &Journal,
-        slot: &Slot,
-        taken: &[(&std::sync::Arc<Inode>, &BlockFile, Range<u64>)],
-    ) -> std::result::Result<(), MemoryError> {
+    fn persist_all(&self, journal: &Journal, slot: &Slot, taken: &[Taken<'_>]) -> std::result::Result<(), MemoryError> {
         let members = self.pool.status().members;
         let is_disk = |member: &&MemberStatus| matches!(member.kind, MemberKind::File | MemberKind::Block);
         // All of them: bytes that only the log has so far come to their place.
@@ -945,6 +921,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             self.persist_blocks(journal, file, dirty, Some(inside))
         })
     }
+}
+
+const NOTHING: Range<u64> = 0..0;
+
+/// A file with the ranges of it that a commit took.
+type Taken<'a> = (&'a std::sync::Arc<Inode>, &'a BlockFile, Vec<Range<u64>>);
+
+fn blocks_in(ranges: &[Range<u64>]) -> u64 {
+    let blocks = ranges.iter().map(|range| range.end - range.start);
+    blocks.fold(0, u64::saturating_add)
 }
 
 /// Most stretches of a file that a sync lists (1.5 MiB): between two dirty blocks there may be millions that are clean.
@@ -1020,20 +1006,24 @@ mod tests {
         assert_eq!(stretches.whole, [MemberId(0), MemberId(2)]);
     }
 
+    fn one(range: Range<u64>) -> Vec<Range<u64>> {
+        vec![range]
+    }
+
     #[test]
     fn a_range_stays_in_sight_until_it_is_saved() {
         let file = BlockFile::default();
-        assert!(file.add_dirty(3..5));
-        assert_eq!(file.take_unsaved(), 3..5);
+        assert!(file.dirty.add(3..5, true));
+        assert_eq!(file.take_unsaved(), one(3..5));
         // Nothing is dirty while it is saved, and none was saved in the end; a look at both finds the range all the time.
-        assert_eq!(file.dirty.load(Ordering::SeqCst), 0);
-        assert_eq!(to_limit(unpack(file.saving.load(Ordering::SeqCst))), 3..5);
-        assert_eq!(file.take_unsaved(), 3..5);
-        assert!(file.add_dirty(9..10));
-        assert_eq!(file.take_unsaved(), 3..10);
-        file.saving.store(0, Ordering::SeqCst);
+        assert!(file.dirty.is_empty());
+        assert_eq!(file.saving.list(), one(3..5));
+        assert_eq!(file.take_unsaved(), one(3..5));
+        assert!(file.dirty.add(9..10, true));
+        assert_eq!(file.take_unsaved(), one(3..10));
+        file.saving.clear();
         assert!(file.take_unsaved().is_empty());
-        assert!(file.add_dirty(5..5) && file.add_dirty(7..8));
-        assert_eq!(file.take_unsaved(), 7..8);
+        assert!(!file.dirty.add(5..5, true) && file.dirty.add(7..8, true));
+        assert_eq!(file.take_unsaved(), one(7..8));
     }
 }

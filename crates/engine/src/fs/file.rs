@@ -122,7 +122,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub fn read_whole(
         &self,
         slot: SlotNumber,
-        cpu: impl FnOnce() -> CpuId,
+        cpu: impl Fn() -> CpuId,
         inode: &Inode,
         offset: u64,
         to: &mut [u8],
@@ -139,7 +139,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub fn write_whole(
         &self,
         slot: SlotNumber,
-        cpu: impl FnOnce() -> CpuId,
+        cpu: impl Fn() -> CpuId,
         inode: &Inode,
         offset: u64,
         from: &[u8],
@@ -344,12 +344,26 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let operation = operation.ok_or(Error::NotSupported)?;
         let effect = match operation {
             Operation::PunchHole | Operation::CollapseRange => Effect::Splits,
+            // What it has is overwritten, and its holes stay.
+            Operation::ZeroRangeKeepSize if inode.is_volume() => Effect::Frees,
             _ => Effect::Adds,
         };
         match body {
-            Bytes::Blocks(file) => self.with_freed((asking.slot, asking.waits), effect, 0, || {
-                self.allocate_blocks(asking, inode, file, operation, offset..end, done.min(bytes))
-            }),
+            Bytes::Blocks(file) => {
+                let reserves = matches!(
+                    operation,
+                    Operation::Reserve
+                        | Operation::ReserveKeepSize
+                        | Operation::ZeroRange
+                        | Operation::ZeroRangeKeepSize
+                );
+                if done == 0 && reserves && !inode.is_volume() {
+                    self.check_fits(file, &(offset..end))?;
+                }
+                self.with_freed((asking.slot, asking.waits), effect, 0, || {
+                    self.allocate_blocks(asking, inode, file, operation, offset..end, done.min(bytes))
+                })
+            }
             Bytes::Kernel(file) => self.allocate_kernel(inode, file, operation, &(offset..end), done),
         }
     }

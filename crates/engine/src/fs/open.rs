@@ -87,7 +87,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         };
         self.let_go(inode, take_back, at_end);
         if is_last && let Some(file) = inode.blocks() {
-            self.settle(inode, file, true);
+            // Unless somebody has the gate closed, who may wait for a disk: it saves a few nodes, now or at the next close.
+            self.settle(inode, file, false);
         }
         if is_last && let Some(file) = inode.kernel_file() {
             file.lines().clear_unless(|| self.opens(inode).all > 0);

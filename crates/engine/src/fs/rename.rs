@@ -6,7 +6,7 @@ use super::directory::{Entries, Place, check_new_name};
 use super::inode::Body;
 use super::metadata::ROOT;
 use super::namespace::mark_removed;
-use super::{Error, Fs, Inode, NewInode, RenameMode, Result};
+use super::{Error, Fs, Ino, Inode, NewInode, RenameMode, Result};
 use crate::log::Change;
 use crate::{Clock, Memory};
 use parking_lot::RwLockWriteGuard;
@@ -36,6 +36,10 @@ impl Pair<'_> {
         }
     }
 }
+
+/// Two inodes that a rename is likely to be about, and for each whether it is above the directory where the other one is.
+#[derive(Default)]
+struct Walked([Option<(Ino, bool)>; 2]);
 
 /// A rename that passed its checks: what it moves, what it meets, and the keys of both names.
 struct Checked {
@@ -129,13 +133,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         check_new_name(new_name)?;
         // The shape of the tree changes under this lock only; renames within one directory leave it.
         let shape = (from.ino != to.ino).then(|| self.renaming.lock());
+        // Before anybody waits for the directories: any user can make a tree as deep as there is memory.
+        let walked = match shape {
+            Some(_) => self.walk((from, name), (to, new_name)),
+            None => Walked::default(),
+        };
         let mut pair = self.lock_pair(from, to)?;
         let Checked {
             inode,
             met,
             old_key,
             new_key,
-        } = self.check_rename(&mut pair, (from, name), (to, new_name), mode)?;
+        } = self.check_rename(&mut pair, (from, name), (to, new_name), mode, &walked)?;
         if met.as_ref().is_some_and(|met| met.ino == inode.ino) {
             return Ok(());
         }
@@ -222,12 +231,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         })
     }
 
+    /// Walks up from both directories, for [`Fs::check_rename`]. With the rename lock held.
+    fn walk(&self, (from, name): (&Arc<Inode>, &[u8]), (to, new_name): (&Arc<Inode>, &[u8])) -> Walked {
+        let look = |dir, name, other| {
+            let inode = self.lookup(dir, name).ok()?;
+            let is_above = inode.is_directory() && self.is_within(other, &inode);
+            Some((inode.ino, is_above))
+        };
+        Walked([look(from, name, to), look(to, new_name, from)])
+    }
+
     fn check_rename(
         &self,
         pair: &mut Pair<'_>,
         (from, name): (&Arc<Inode>, &[u8]),
         (to, new_name): (&Arc<Inode>, &[u8]),
         mode: RenameMode,
+        walked: &Walked,
     ) -> Result<Checked> {
         if pair.from().removed || pair.to().removed {
             return Err(Error::NotFound);
@@ -239,11 +259,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             Place::Free(key) => (key, None),
             Place::Full => return Err(Error::NoSpace),
         };
-        if inode.is_directory() && from.ino != to.ino && self.is_within(to, &inode) {
+        // Another inode may have the name by now.
+        let is_within = |dir: &Arc<Inode>, inode: &Inode, walked: Option<(Ino, bool)>| match walked {
+            Some((ino, is_above)) if ino == inode.ino => is_above,
+            _ => self.is_within(dir, inode),
+        };
+        if inode.is_directory() && from.ino != to.ino && is_within(to, &inode, walked.0[0]) {
             return Err(Error::Invalid);
         }
         // Never within one directory; nor could it be asked there, where the tree does not keep its shape.
-        let met_is_above = |met: &Inode| met.is_directory() && from.ino != to.ino && self.is_within(from, met);
+        let met_is_above = |met: &Inode| met.is_directory() && from.ino != to.ino && is_within(from, met, walked.0[1]);
         match (&met, mode) {
             (None, RenameMode::Exchange) => return Err(Error::NotFound),
             (Some(_), RenameMode::NoReplace) => return Err(Error::Exists),

@@ -54,9 +54,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         // Names first: an inode's times are those of its own record then.
         self.table.for_each(|inode| self.each_name(inode, &mut append));
         self.table.for_each(|inode| self.each_record(inode, &mut append));
-        for (name, volume) in &*self.volumes.lock() {
-            let (name, ino) = (&**name, volume.inode().ino);
-            append(&mut [Record::Change(Change::Volume { name, ino })].into_iter());
+        let volumes: Vec<_> = {
+            let volumes = self.volumes.lock();
+            let named = volumes.iter().map(|(name, volume)| (name.clone(), volume.inode().ino));
+            named.collect()
+        };
+        for (name, ino) in &volumes {
+            append(&mut [Record::Change(Change::Volume { name, ino: *ino })].into_iter());
         }
         let ino = Ino(self.table.last());
         append(&mut [Record::LastInode { ino }, Record::SnapshotEnd].into_iter());
@@ -104,24 +108,22 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Shows an inode's attributes, extended attributes, target, blocks, size and times.
     fn each_record(&self, inode: &Inode, append: &mut dyn FnMut(&mut dyn Iterator<Item = Record<'_>>)) {
         let ino = inode.ino;
-        {
-            let state = inode.state.lock();
-            if state.evicted {
-                return;
-            }
-            let attributes = inode.attributes(&state);
-            let xattrs = state.xattrs.iter().flat_map(|all| all.iter());
-            let xattrs = xattrs.map(|(name, value)| Change::Xattr { ino, name, value });
-            let target = match &inode.body {
-                Body::Symlink(target) => Some(Change::Target { ino, target }),
-                _ => None,
-            };
-            let changes = [Change::Inode { ino, attributes }]
-                .into_iter()
-                .chain(xattrs)
-                .chain(target);
-            append(&mut changes.map(Record::Change));
+        let state = inode.state.lock();
+        if state.evicted {
+            return;
         }
+        let attributes = inode.attributes(&state);
+        // Copied, as names are.
+        let xattrs = state.xattrs.clone();
+        drop(state);
+        let xattrs = xattrs.iter().flat_map(|all| all.iter());
+        let xattrs = xattrs.map(|(name, value)| Change::Xattr { ino, name, value });
+        let target = match &inode.body {
+            Body::Symlink(target) => Some(Change::Target { ino, target }),
+            _ => None,
+        };
+        let changes = [Change::Inode { ino, attributes }].into_iter();
+        append(&mut changes.chain(xattrs).chain(target).map(Record::Change));
         if let Some(file) = inode.blocks() {
             self.each_block(inode, file, append);
         }

@@ -519,6 +519,16 @@ impl Journal {
         self.quarantined.load(Ordering::Acquire) > 0
     }
 
+    /// Blocks and room that are kept back, with what is being given back just now: `u64::MAX` where that is not known.
+    pub(crate) fn kept_blocks(&self) -> u64 {
+        let kept = self.quarantine.lock();
+        // Relaxed: it was counted before it came into the list.
+        if kept.len() < self.quarantined.load(Ordering::Relaxed) {
+            return u64::MAX;
+        }
+        kept.iter().map(|(.., blocks)| blocks).sum()
+    }
+
     /// Blocks that are kept back, and room that was reserved, in blocks.
     pub(crate) fn quarantined_blocks(&self) -> (u64, u64) {
         self.quarantine

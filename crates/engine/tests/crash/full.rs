@@ -185,6 +185,49 @@ fn a_full_pool_overwrites_collapses_and_punches() {
     assert!(run.step(Operation::SyncAll));
 }
 
+#[test]
+fn what_can_never_fit_costs_no_commit() {
+    let (fs, memory) = format_of(Kind::File, 4096, 64);
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let inode = fs.create(&fs.root(), b"f", file()).expect("the pool is empty");
+    fs.write(&asking(&slot), &inode, 0, &[1; 40_000], false)
+        .expect("there is room");
+    fs.truncate_step(&inode, 0, 0).expect("a small file");
+    memory.take_events();
+    let reserved = fs.fallocate(&asking(&slot), &inode, KEEP_SIZE, 0, 1 << 50);
+    assert_eq!(reserved, Err(Error::NoSpace));
+    let is_commit = |event: &Event| matches!(event, Event::Persist(..));
+    assert!(!memory.take_events().iter().any(is_commit));
+}
+
+#[test]
+fn a_volume_in_a_full_pool_is_overwritten_and_zeroed() {
+    const BYTES: usize = 100_000;
+    let (fs, _) = format_of(Kind::File, 4096, 64);
+    let slot = fs.slots().claim().expect("the first slot is free");
+    let volume = fs
+        .create_volume("v", 1 << 20, Placement::Local)
+        .expect("the pool is empty");
+    let write = |byte| fs.write_volume(&asking(&slot), &volume, 4096, &[byte; BYTES]);
+    assert_eq!(write(1), Ok(BYTES));
+    let filler = fs.create(&fs.root(), b"f", file()).expect("there is room");
+    while !is_full(&fs.append(&asking(&slot), &filler, &[1; 20_000], false)) {}
+    while !is_full(&fs.append(&asking(&slot), &filler, &[1], false)) {}
+    for nth in 0.. {
+        if is_full(&fs.create(&fs.root(), format!("n{nth}").as_bytes(), file())) {
+            break;
+        }
+    }
+    assert_eq!(write(2), Ok(BYTES));
+    // Of holes too, which stay.
+    let zeroed = fs.zero_volume(&asking(&slot), &volume, 0, 1 << 20);
+    zeroed.expect("zeroing takes no room");
+    let mut read = vec![9; 1 << 20];
+    fs.read_volume(&asking(&slot), &volume, 0, &mut read)
+        .expect("it is there");
+    assert!(read.iter().all(|byte| *byte == 0));
+}
+
 /// A run of 2 MiB that cannot be split, for want of map nodes, stays behind the size of a file that was cut.
 #[test]
 fn a_truncation_undone_by_a_power_cut_keeps_the_old_bytes_without_map_nodes() {

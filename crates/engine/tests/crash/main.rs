@@ -690,6 +690,33 @@ fn a_sync_of_a_fragmented_file_flushes_its_disk_once_for_all_fragments() {
     assert!((1..=4).contains(&flushes), "{flushes} flushes");
 }
 
+#[test]
+fn a_sync_of_both_ends_of_a_file_leaves_what_is_between_alone() {
+    const BYTES: usize = 1000 * 4096;
+    for kind in [Kind::Pmem, Kind::File] {
+        let (fs, memory) = workload::format_of(kind, 4096, 64);
+        let slot = fs.slots().claim().expect("the first slot is free");
+        let file = fs.create(&fs.root(), b"a", full::file()).expect("the pool is empty");
+        let write = |at, bytes: usize| {
+            let written = fs.write(&asking(&slot), &file, at, &vec![7; bytes], false);
+            assert_eq!(written, Ok(bytes));
+        };
+        write(0, BYTES);
+        fs.sync(&slot, &file).expect("the memory is sound");
+        for at in [0, 4096, (BYTES - 4096) as u64] {
+            write(at, 4096);
+        }
+        memory.take_events();
+        fs.sync(&slot, &file).expect("the memory is sound");
+        let bytes = memory.take_events().iter().fold(0, |all, event| match event {
+            Event::Persist(_, bytes) => all + bytes,
+            _ => all,
+        });
+        // Three blocks, by themselves or in the log, and segments of it.
+        assert!(bytes < 64 << 10, "{kind:?}: {bytes} bytes");
+    }
+}
+
 /// A disk that was left by a crash while its log held a block of each of many files, and the tree.
 fn left_with_bytes_in_the_log() -> (Vec<u8>, Tree) {
     let (fs, memory) = workload::format_of(DISK, 4096, 64);

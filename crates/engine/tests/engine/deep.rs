@@ -1,7 +1,7 @@
 //! Trees that are deeper than a stack.
 
 use crate::support::{TestFs, directory, filesystem, regular};
-use homenode_engine::fs::{Inode, RenameMode};
+use homenode_engine::fs::{Error, Inode, RenameMode};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,4 +41,34 @@ fn renames_of_what_has_nothing_below_do_not_look_at_the_tree_above() {
     // With two walks up to the root each, they take two seconds.
     let took = start.elapsed();
     assert!(took < Duration::from_millis(500), "200 renames took {took:?}");
+}
+
+#[test]
+fn a_rename_that_looks_at_the_tree_above_holds_no_directory_meanwhile() {
+    const LEVELS: u64 = 100_000;
+    const RENAMES: usize = 20;
+    let (fs, _clock) = filesystem(1, 64);
+    let deep = descend(&fs, LEVELS);
+    let [a, b] = [b"a", b"b"].map(|name| fs.create(&deep, name, directory(0o755)).expect("the name is free"));
+    let y = fs.create(&a, b"y", directory(0o755)).expect("the name is free");
+    fs.create(&y, b"z", directory(0o755)).expect("the name is free");
+    let looks = thread::scope(|scope| {
+        let renaming = scope.spawn(|| {
+            for (from, to) in [(&a, &b), (&b, &a)].repeat(RENAMES / 2) {
+                let renamed = fs.rename(from, b"y", to, b"y", RenameMode::Replace);
+                renamed.expect("nobody else renames");
+            }
+        });
+        let mut looks = 0;
+        while !renaming.is_finished() {
+            fs.attr(&a);
+            looks += 1;
+        }
+        renaming.join().expect("it does not panic");
+        looks
+    });
+    // Each takes a walk, of milliseconds.
+    assert!(looks > 50 * RENAMES, "{looks} looks beside {RENAMES} renames");
+    let into_itself = fs.rename(&fs.root(), b"d", &a, b"d", RenameMode::Replace);
+    assert_eq!(into_itself, Err(Error::Invalid));
 }

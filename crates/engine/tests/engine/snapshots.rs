@@ -2,9 +2,11 @@
 
 use crate::support::threads::run_all;
 use crate::support::{BLOCK, Caller, TestFs, after_power_cut, durable_on, new_file, sized};
-use homenode_engine::fs::{Error, Inode, fallocate_mode};
+use homenode_engine::MemberId;
+use homenode_engine::fs::{Error, Inode, XattrMode, fallocate_mode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 const FRAMES: u32 = 256;
 const POOL_BLOCKS: u64 = 60_000;
@@ -128,4 +130,41 @@ fn a_directory_that_changes_during_snapshots_keeps_its_names_after_a_power_cut()
     let opened = after_power_cut(&fs, FRAMES, 1, POOL_BLOCKS);
     opened.check_invariants();
     assert!(names(&opened) == before, "other names are there");
+}
+
+/// A ring's thread answers who asks for attributes: it must not wait for the disk.
+#[test]
+fn attributes_are_read_while_a_snapshot_waits_for_a_disk() {
+    const WRITE: Duration = Duration::from_millis(300);
+    let fs = Arc::new(durable_on(FRAMES, 1, POOL_BLOCKS));
+    let file = new_file(&fs, "a");
+    // As much as the end of the log keeps in memory.
+    for nth in 0..16 {
+        let name = format!("user.{nth}");
+        let set = fs.set_xattr(&file, name.as_bytes(), &[3; 65_000], XattrMode::Either, false);
+        assert_eq!(set, Ok(()));
+    }
+    let slot = fs.slots().claim().expect("slots are free");
+    assert_eq!(fs.sync_all(&slot), Ok(()));
+    let disk = |delay| {
+        fs.pool()
+            .memory()
+            .below()
+            .trouble(MemberId(0), |trouble| trouble.delay = delay)
+    };
+    disk(WRITE);
+    let longest = std::thread::scope(|scope| {
+        let compacting = scope.spawn(|| fs.compact(&fs.slots().claim().expect("slots are free")));
+        let mut longest = Duration::ZERO;
+        while !compacting.is_finished() {
+            let start = Instant::now();
+            assert_eq!(fs.attr(&file).ino, file.ino());
+            assert!(fs.xattr(&file, b"user.3").is_ok());
+            longest = longest.max(start.elapsed());
+        }
+        assert_eq!(compacting.join().expect("it does not panic"), Ok(()));
+        longest
+    });
+    disk(Duration::ZERO);
+    assert!(longest < WRITE / 2, "{longest:?}");
 }

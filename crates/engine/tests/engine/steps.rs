@@ -2,7 +2,7 @@
 
 use crate::support::{BLOCK, Bytes, Caller, DISKS, RUN, TestFs, filesystem_on, new_file};
 use homenode_engine::NodeId;
-use homenode_engine::fs::{Inode, Placement, Whence, fallocate_mode as mode};
+use homenode_engine::fs::{Error, Inode, Placement, Whence, fallocate_mode as mode};
 use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -66,6 +66,53 @@ fn zero_and_punch(bytes: Bytes) {
         assert_eq!(fs.pool().status().used == BLOCKS, keeps_blocks);
         fs.check_invariants();
     }
+}
+
+#[test]
+fn a_range_is_reserved_in_bounded_steps() {
+    const RUNS: u64 = 1000;
+    for (mode, size) in [(0, RUNS * RUN * BLOCK), (mode::KEEP_SIZE, (RUNS - 1) * RUN * BLOCK + 1)] {
+        let (fs, _) = filesystem_on(Bytes::Memory, 1, RUNS * RUN + RUN);
+        let caller = Caller::on_node(&fs, 0);
+        let inode = new_file(&fs, "file");
+        // A node of the map each.
+        for run in 0..RUNS {
+            let written = fs.write(&caller.asking(), &inode, run * RUN * BLOCK, &[7], false);
+            assert_eq!(written, Ok(1));
+        }
+        let (mut done, mut steps) = (0, 1);
+        while let Some(so_far) = fs
+            .fallocate_step(&caller.asking(), &inode, mode, 0, RUNS * RUN * BLOCK, done)
+            .expect("the pool has room")
+        {
+            assert!(so_far > done);
+            use_file(&fs, &caller, &inode);
+            (done, steps) = (so_far, steps + 1);
+        }
+        assert!(steps >= 5, "{steps} steps");
+        let status = fs.pool().status();
+        assert_eq!((status.used, status.reserved), (RUNS, RUNS * (RUN - 1)));
+        assert_eq!(fs.attr(&inode).size, size);
+        fs.check_invariants();
+    }
+}
+
+#[test]
+fn what_can_never_fit_is_refused_at_once() {
+    let (fs, _) = filesystem_on(Bytes::Memory, 1, 8 * RUN);
+    let caller = Caller::on_node(&fs, 0);
+    let inode = new_file(&fs, "file");
+    assert_eq!(fs.write(&caller.asking(), &inode, 0, &[7], false), Ok(1));
+    let granted = || fs.pool().status().members[0].used;
+    let before = granted();
+    for mode in [0, mode::KEEP_SIZE, mode::ZERO_RANGE] {
+        let reserved = fs.fallocate(&caller.asking(), &inode, mode, 0, 8 * RUN * BLOCK + BLOCK);
+        assert_eq!(reserved, Err(Error::NoSpace));
+    }
+    assert_eq!((granted(), fs.attr(&inode).size), (before, 1));
+    // Another block of the grant lies behind the first.
+    assert_eq!(fs.fallocate(&caller.asking(), &inode, 0, 0, 8 * RUN * BLOCK), Ok(()));
+    fs.check_invariants();
 }
 
 #[test]

@@ -22,6 +22,8 @@ const STEP_RUNS: u64 = STEP_BLOCKS / RUN_BLOCKS;
 const EXTENT_BLOCKS: u64 = 16;
 /// Blocks that one step zeroes, about: 2 MiB, a millisecond or two.
 const STEP_BLOCKS_ZEROED: u64 = RUN_BLOCKS;
+/// Entries of a map that one step of reserving looks at, about, a few times each.
+const STEP_RESERVED: u64 = 1 << 16;
 /// Entries of a map that are shown with the gate closed, where others go on in between: less than a millisecond.
 const STEP_ENTRIES: u64 = 8192;
 const _: () = assert!(
@@ -95,6 +97,48 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let end = self.skip_placed(file, start / BLOCK..range.end.div_ceil(BLOCK), blocks);
         let end = (end.next_multiple_of(RUN_BLOCKS) * BLOCK).min(range.end);
         (start..end, (end < range.end).then(|| end - range.start))
+    }
+
+    /// The part of `range` that one step reserves, as [`Fs::step`].
+    fn step_to_reserve(&self, file: &BlockFile, range: &Range<u64>, done: u64) -> (Range<u64>, Option<u64>) {
+        let (mut at, mut left) = ((range.start + done) / BLOCK, STEP_RESERVED);
+        let end = range.end.div_ceil(BLOCK);
+        while at < end && left > 0 {
+            let (blocks, cost) = match file.map.find(&self.nodes, at, end - at) {
+                // One entry each.
+                Found::Placed { blocks, .. } if at % RUN_BLOCKS == 0 && blocks % RUN_BLOCKS == 0 => {
+                    (blocks, blocks / RUN_BLOCKS)
+                }
+                Found::Placed { blocks, .. } | Found::Empty { blocks } => (blocks, blocks.min(RUN_BLOCKS)),
+            };
+            at += blocks;
+            left = left.saturating_sub(cost);
+        }
+        let behind = (at.next_multiple_of(RUN_BLOCKS) * BLOCK).min(range.end);
+        (
+            range.start + done..behind,
+            (behind < range.end).then(|| behind - range.start),
+        )
+    }
+
+    /// Looks whether blocks that a range has not could be had, if all were given back that may be.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(in crate::fs) fn check_fits(&self, file: &BlockFile, range: &Range<u64>) -> Result<()> {
+        let blocks = range.end.div_ceil(BLOCK) - range.start / BLOCK;
+        let missing = blocks.saturating_sub(file.blocks.sum());
+        if missing <= self.pool.uncommitted_blocks() {
+            return Ok(());
+        }
+        let kept = self.journal.as_ref().map_or(0, |journal| {
+            journal.kept_blocks().saturating_add(journal.segment_blocks())
+        });
+        if missing <= self.pool.status().free().saturating_add(kept) {
+            Ok(())
+        } else {
+            Err(Error::NoSpace)
+        }
     }
 
     pub(in crate::fs) fn cut(&self, closed: &Closed<'_>, file: &BlockFile, size: u64) -> Result<()> {
@@ -239,8 +283,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         };
         let next = match operation {
             Operation::Reserve | Operation::ReserveKeepSize => {
-                self.reserve(asking, inode, file, operation, &range)?;
-                None
+                let part = |file: &BlockFile| self.step_to_reserve(file, &range, done);
+                self.reserve(asking, inode, file, operation, &range, part)?
             }
             Operation::PunchHole => {
                 let closed = inode.close(file, &self.slots);
@@ -248,8 +292,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 self.punch_step(&closed, file, &range, done)?
             }
             Operation::ZeroRange | Operation::ZeroRangeKeepSize => {
-                if done == 0 && !is_volume {
-                    self.reserve(asking, inode, file, operation, &range)?;
+                if !is_volume {
+                    let part = |file: &BlockFile| self.step(file, &range, done, STEP_BLOCKS_ZEROED);
+                    self.reserve(asking, inode, file, operation, &range, part)?;
                 }
                 let so_far = Zeroed::default();
                 self.brought(asking, inode, file, &range, || {
@@ -464,7 +509,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(())
     }
 
-    /// Keeps room for what is a hole in `bytes`, and grows the size as `operation` says.
+    /// Keeps room for what is a hole in a `part` of `bytes`, and gives the progress that comes with the part; behind the last one it grows the size as
+    /// `operation` says. When there is no room, what was reserved before stays, as on ext4.
     fn reserve(
         &self,
         asking: &Asking<'_>,
@@ -472,11 +518,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         operation: Operation,
         bytes: &Range<u64>,
-    ) -> Result<()> {
+        part: impl Fn(&BlockFile) -> (Range<u64>, Option<u64>),
+    ) -> Result<Option<u64>> {
         let taker = self.taker(asking, inode, (asking.node)());
         let _no_append = file.appending.write();
         let closed = inode.close(file, &self.slots);
-        let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+        let (part, next) = part(file);
+        let blocks = part.start / BLOCK..part.end.div_ceil(BLOCK);
         let _room = self.admit_extents(Effect::Adds, || self.reserved_within(&closed, file, &blocks))?;
         let wanted = file.map.holes(&self.nodes, blocks.clone());
         self.pool.reserve(wanted)?;
@@ -496,10 +544,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.pool.unreserve(wanted - got);
         result?;
         let grows = matches!(operation, Operation::Reserve | Operation::ZeroRange);
-        if grows && file.size.load(Ordering::Relaxed) < bytes.end {
+        if next.is_none() && grows && file.size.load(Ordering::Relaxed) < bytes.end {
             self.set_size(&closed, file, bytes.end)?;
         }
-        Ok(())
+        Ok(next)
     }
 
     /// Extents without a place that `blocks` (file blocks) have at most when their holes are reserved. With the gate closed.

@@ -1,6 +1,6 @@
 //! Fsync in two parts, and whether an operation may wait for a device: for a server whose threads have others to serve.
 
-use super::{BLOCK, RECORDS_BYTES_MAX, Settling, to_limit, unpack};
+use super::{BLOCK, RECORDS_BYTES_MAX, Settling, blocks_in};
 use crate::fs::{Error, Fs, Inode, Result};
 use crate::log::{Effect, Room};
 use crate::{Clock, Memory};
@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering;
 
 /// Blocks of a pool that is nearly full: more than a request takes, but for fallocate.
 const NEARLY_FULL_BLOCKS: u64 = 4096;
+/// Most bytes of persistent memory that are made durable in a short time: a fraction of a millisecond.
+const SHORT_BYTES: u64 = 1 << 20;
 
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// First part of [`Fs::sync`]: makes an inode's bytes durable, or copies them to the log, and appends that they count. After it
@@ -70,11 +72,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let (Some(journal), Some(file)) = (self.written_log(), inode.blocks()) else {
             return false;
         };
-        // Relaxed: a guess.
-        let words = [&file.dirty, &file.saving].map(|word| word.load(Ordering::Relaxed));
-        let blocks = words.map(unpack).map(to_limit).map(|range| range.end - range.start);
+        let blocks = [&file.dirty, &file.saving].map(|ranges| blocks_in(&ranges.list()));
         let bytes = blocks[0].saturating_add(blocks[1]).saturating_mul(BLOCK);
-        bytes > self.pool.memory().inline_bytes_max() as u64 || journal.is_too_long()
+        let short = match self.pool.memory().inline_bytes_max() {
+            // By writing the processor's caches back.
+            0 => SHORT_BYTES,
+            inline => inline as u64,
+        };
+        bytes > short || journal.is_too_long()
     }
 
     /// Whether a change that `adds` something, or else takes something away, may wait for a device: for a snapshot, for room in the log, or

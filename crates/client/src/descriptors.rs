@@ -5,8 +5,8 @@
 
 use crate::real::{alias, real};
 use homenode_mapped::{
-    KeptErrno, after_fork, exchanged, forget, forget_all, forget_answers, is_on, is_own_process, of_descriptor,
-    of_path, replaced, stop, stop_appending, written,
+    KeptErrno, after_fork, exchanged, forget, forget_all, forget_answers, is_on, of_descriptor, of_path, replaced,
+    stop, stop_appending, written,
 };
 use libc::{DIR, FILE, mode_t, off64_t, size_t};
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
@@ -283,7 +283,7 @@ alias! {
 /// Functions that change blocks, times or the mode of a file, of which the kernel keeps nothing.
 macro_rules! change {
     ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
-        #[doc = concat!(stringify!($name), ": takes room for a file or gives it back, or sets an attribute, which may be an access list.")]
+        #[doc = concat!(stringify!($name), ": takes room for a file or gives it back, or changes an attribute, which may be an access list.")]
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
             let result = real!($name($($argument => $kind),*) -> c_int);
@@ -297,6 +297,9 @@ change! {
     setxattr(path: *const c_char, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int);
     lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int);
     fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int);
+    removexattr(path: *const c_char, name: *const c_char);
+    lremovexattr(path: *const c_char, name: *const c_char);
+    fremovexattr(fd: c_int, name: *const c_char);
     fallocate(fd: c_int, mode: c_int, offset: off64_t, bytes: off64_t);
     fallocate64(fd: c_int, mode: c_int, offset: off64_t, bytes: off64_t);
     posix_fallocate(fd: c_int, offset: off64_t, bytes: off64_t);
@@ -324,8 +327,7 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
     match number {
         libc::SYS_close => replaced(fd(a), fd(a), call),
         libc::SYS_close_range => {
-            // Another process in this memory takes a table of its own.
-            if fd(c) & UNSHARE != 0 && is_own_process() {
+            if fd(c) & UNSHARE != 0 {
                 stop();
             }
             replaced(fd(a), fd(b), call)
@@ -342,7 +344,13 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
             stop();
             call()
         }
-        libc::SYS_fallocate | libc::SYS_setxattr | libc::SYS_lsetxattr | libc::SYS_fsetxattr => {
+        libc::SYS_fallocate
+        | libc::SYS_setxattr
+        | libc::SYS_lsetxattr
+        | libc::SYS_fsetxattr
+        | libc::SYS_removexattr
+        | libc::SYS_lremovexattr
+        | libc::SYS_fremovexattr => {
             let result = call();
             forget_answers();
             result

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// An act while the bytes of a copy are on their way. A trait, because `inline(always)` cannot be put on a closure.
 pub trait Meanwhile: Copy {
-    /// Acts, once, inside the slot of the copy, whether or not the copy fails; `place` is where the bytes are. Removes no member and enters no inode.
+    /// Acts inside the slot of the copy, once for each that is made, whether or not it fails; `place` is where the bytes are. Removes no member and enters no inode.
     fn act(self, place: Block);
 }
 

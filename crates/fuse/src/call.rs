@@ -3,8 +3,8 @@
 //! A [`Call`] holds the caller, and turns operations of the wire into operations of [`Fs`]. It waits at most 200 ms for free space. In a durable
 //! pool it also waits for the disk, on threads of `aside` where the thread that takes requests must not wait.
 //!
-//! ENOSYS is the answer, once, to FLUSH (nothing to do in memory), OPENDIR (no handle needed) and ACCESS: the kernel sends no more of them. It is the
-//! answer to each INTERRUPT, too, as no wait can be interrupted. FSYNC and FSYNCDIR are answered each time, because after ENOSYS the kernel reports success even when the server
+//! ENOSYS is the answer, once, to FLUSH (nothing to do in memory), OPENDIR (no handle needed) and ACCESS: the kernel sends no more of them; nor
+//! INTERRUPT, which is refused before the first request. FSYNC and FSYNCDIR are answered each time, because after ENOSYS the kernel reports success even when the server
 //! is dead. Where the kernel holds the bytes that success is true, and the answer is ENOSYS.
 //!
 //! A lookup pins an inode until FORGET; an open counts, and keeps it, until RELEASE. The two come by different ways, in any order.
@@ -325,7 +325,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let way = match request {
             _ if !fs.is_durable() => return None,
             Request::FSync(_) | Request::FSyncDir(_) => sync(0)?,
-            Request::Write { input, data } if input.flags & libc::O_DSYNC.cast_unsigned() != 0 => sync(data.len())?,
+            Request::Write { input, data } if input.flags & libc::O_DSYNC.cast_unsigned() != 0 => {
+                // It may find the pool full, too.
+                sync(data.len()).or_else(|| fs.may_wait(true).then_some(Way::Long))?
+            }
             // It may ask for more than a pool has that is far from full; and collapse makes the file durable.
             Request::SyncFs | Request::FAllocate(_) => Way::Long,
             // They wait with a file's gate closed, or for one.

@@ -41,6 +41,8 @@ const SLACK_BYTES_MAX: u64 = 64 << 20;
 const SLACK_SHARE: u64 = 32;
 /// Smallest member: its superblocks, a log that goes on, and some data.
 const MEMBER_BLOCKS_MIN: u64 = 16 * 256;
+/// Most threads of a slice that write back.
+const SAVERS_MAX: usize = 4;
 /// Time between two looks at a slice of the cache.
 const KEEPER_PERIOD: Duration = Duration::from_millis(20);
 
@@ -377,11 +379,14 @@ fn attach(
     Ok(())
 }
 
-/// Threads that tend the slices of a pool's cache, on the CPUs of the slice's node: one each that keeps frames free and reads ahead, and one that writes back,
-/// which a disk may hold up for long.
+/// Threads that tend the slices of a pool's cache, on the CPUs of the slice's node: one each that keeps frames free and reads ahead, and as many as there are
+/// disks, up to [`SAVERS_MAX`], that write back, each of which a disk may hold up for long.
 fn keepers(fs: &Arc<EngineFs>, machine: &Machine) -> Result<Vec<Periodic>, Error> {
     let slices = fs.pool().memory().cache_status().slices;
-    let keeper = |(slice, status): (usize, &SliceStatus), name: &str, work: fn(&EngineFs, usize) -> Duration| {
+    let members = fs.pool().status().members;
+    let disks = members.iter().filter(|member| member.kind == MemberKind::Block).count();
+    let savers = disks.clamp(1, SAVERS_MAX);
+    let keeper = |slice: usize, status: &SliceStatus, name: &str, work: Box<dyn Fn(&EngineFs) -> Duration + Send>| {
         let (fs, node) = (Arc::clone(fs), status.node);
         let mut cpus = Some(machine.cpus_of(node).to_vec());
         Periodic::start(&format!("{name} {slice}"), move || {
@@ -395,20 +400,26 @@ fn keepers(fs: &Arc<EngineFs>, machine: &Machine) -> Result<Vec<Periodic>, Error
                     tracing::warn!("keeper {slice} runs away from {node}: cannot run there: {error}");
                 }
             }
-            work(&fs, slice)
+            work(&fs)
         })
     };
-    let tend = |fs: &EngineFs, slice: usize| {
-        fs.pool().memory().tend(slice, KEEPER_PERIOD);
-        Duration::ZERO
-    };
-    let write_back = |fs: &EngineFs, slice: usize| match fs.pool().memory().write_back(slice) {
-        Ok(true) => Duration::ZERO,
-        // Errors are told to those who sync the blocks.
-        Ok(false) | Err(_) => KEEPER_PERIOD,
-    };
-    let of_slice = |slice| [keeper(slice, "keeper", tend), keeper(slice, "saver", write_back)];
-    slices.iter().enumerate().flat_map(of_slice).collect()
+    let mut all = Vec::new();
+    for (slice, status) in slices.iter().enumerate() {
+        let tend = move |fs: &EngineFs| {
+            fs.pool().memory().tend(slice, KEEPER_PERIOD);
+            Duration::ZERO
+        };
+        all.push(keeper(slice, status, "keeper", Box::new(tend))?);
+        for nth in 0..savers {
+            let write_back = move |fs: &EngineFs| match fs.pool().memory().write_back(slice, (nth, savers)) {
+                Ok(true) => Duration::ZERO,
+                // Errors are told to those who sync the blocks.
+                Ok(false) | Err(_) => KEEPER_PERIOD,
+            };
+            all.push(keeper(slice, status, "saver", Box::new(write_back))?);
+        }
+    }
+    Ok(all)
 }
 
 /// A file as a new member of that number.

@@ -364,19 +364,15 @@ impl Memory for NodeMemory {
     #[inline(always)]
     fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
         let from = self.table.range(from, offset, to.len());
-        there(from, to.len())?;
-        // SAFETY: `range` answers for `to.len()` mapped bytes at `from`; `to` is ours and no part of the pool.
-        unsafe { copy::load(to.as_mut_ptr(), from, to.len()) };
-        there(from, to.len())
+        // SAFETY: `range` answers for them.
+        unsafe { copy_out(from, to) }
     }
 
     #[inline(always)]
     fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         let to = self.table.range(to, offset, from.len());
-        there(to, from.len())?;
-        // SAFETY: `range` answers for `from.len()` mapped bytes at `to`; `from` is a slice and no part of the pool.
-        unsafe { copy::store(to, from.as_ptr(), from.len()) };
-        there(to, from.len())
+        // SAFETY: `range` answers for them.
+        unsafe { copy_in(to, from) }
     }
 
     #[inline(always)]
@@ -390,11 +386,9 @@ impl Memory for NodeMemory {
         let from = self.table.range(place, offset, to.len());
         announce(from, to.len(), false);
         meanwhile.act(place);
-        there(from, to.len())?;
         // SAFETY: as in `load`. The range was mapped before `meanwhile`, and is still: a member is only removed when nobody names its blocks any
         // more, which this copy does.
-        unsafe { copy::load(to.as_mut_ptr(), from, to.len()) };
-        there(from, to.len())
+        unsafe { copy_out(from, to) }
     }
 
     #[inline(always)]
@@ -412,13 +406,8 @@ impl Memory for NodeMemory {
             return None;
         }
         meanwhile.act(place);
-        let mut copy = || {
-            there(from, to.len())?;
-            // SAFETY: as in `load_meanwhile`: the place is the block's, as `confirm` said.
-            unsafe { copy::load(to.as_mut_ptr(), from, to.len()) };
-            there(from, to.len())
-        };
-        Some(copy())
+        // SAFETY: as in `load_meanwhile`: the place is the block's, as `confirm` said.
+        Some(unsafe { copy_out(from, to) })
     }
 
     #[inline(always)]
@@ -432,10 +421,8 @@ impl Memory for NodeMemory {
         let to = self.table.range(place, offset, from.len());
         announce(to, from.len(), true);
         meanwhile.act(place);
-        there(to, from.len())?;
         // SAFETY: as in `load_meanwhile` and `store`.
-        unsafe { copy::store(to, from.as_ptr(), from.len()) };
-        there(to, from.len())
+        unsafe { copy_in(to, from) }
     }
 
     #[inline(always)]
@@ -453,13 +440,8 @@ impl Memory for NodeMemory {
             return None;
         }
         meanwhile.act(place);
-        let copy = || {
-            there(to, from.len())?;
-            // SAFETY: as in `load_if` and `store`.
-            unsafe { copy::store(to, from.as_ptr(), from.len()) };
-            there(to, from.len())
-        };
-        Some(copy())
+        // SAFETY: as in `load_if` and `store`.
+        Some(unsafe { copy_in(to, from) })
     }
 
     fn store_clean(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
@@ -656,6 +638,30 @@ fn announce(at: *const u8, bytes: usize, to_write: bool) {
     if copy::gains(bytes, to_write) {
         copy::announce(at, bytes, to_write);
     }
+}
+
+/// Copies bytes of members to `to`, which is no part of the pool.
+///
+/// # Safety
+/// As many as `to` has are mapped at `from`.
+#[inline(always)]
+unsafe fn copy_out(from: *const u8, to: &mut [u8]) -> Result<(), MemoryError> {
+    there(from, to.len())?;
+    // SAFETY: the caller's; and `to` is ours.
+    unsafe { copy::load(to.as_mut_ptr(), from, to.len()) };
+    there(from, to.len())
+}
+
+/// Copies `from`, which is no part of the pool, to members.
+///
+/// # Safety
+/// As many as `from` has are mapped at `to`.
+#[inline(always)]
+unsafe fn copy_in(to: *mut u8, from: &[u8]) -> Result<(), MemoryError> {
+    there(to, from.len())?;
+    // SAFETY: the caller's.
+    unsafe { copy::store(to, from.as_ptr(), from.len()) };
+    there(to, from.len())
 }
 
 /// Whether bytes that were just copied are a member's, and not zeros in the place of what a file did not give. Asked before, too: each page that is touched

@@ -307,7 +307,7 @@ fn next_counted(from: u64, end: u64, count: impl Fn(u64, u64) -> io::Result<u64>
         at = until;
         if at >= known {
             // The next hole may be longer: as much again as was passed.
-            bytes = (bytes * 2).min((until / PARTS).max(COUNTED_MAX));
+            bytes = (bytes * 2).min((until / PARTS / HUGE * HUGE).max(COUNTED_MAX));
         }
     }
     Ok(None)

@@ -2,7 +2,7 @@
 //!
 //! A program knows which of its threads open and close descriptors, and may count on a number that it has just closed: to get it with the next open(2), or to put another
 //! file there by dup2(2). A descriptor that is opened here for a moment would be in its way. As posix_spawn(3) does, this thread waits until the other process ends.
-//! That has none of this one's files open: a lock or a port that the program gives up meanwhile by close(2) would be held as long as a server does not answer.
+//! That closes the files of this one first: a lock or a port that the program gives up meanwhile by close(2) would be held as long as a server does not answer.
 //! Cost: some tens of microseconds.
 
 use crate::faults::Quiet;
@@ -23,10 +23,7 @@ pub(crate) fn apart<F: FnMut()>(mut act: F) -> bool {
         return false;
     }
     let top = stack.wrapping_byte_add(STACK_BYTES);
-    // The function is looked up here, and not in the other process.
-    // SAFETY: it has no conditions.
-    unsafe { libc::syscall(libc::SYS_gettid) };
-    // A handler of the program's would run in both.
+    // A handler of the program's would run in both. And it looks syscall(2) up, here and not in the other process.
     let quiet = Quiet::new();
     // It sends no signal when it ends, so that only who asks for such processes can wait for it.
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES;
@@ -50,8 +47,7 @@ extern "C" fn begin<F: FnMut()>(act: *mut c_void) -> c_int {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     // A table of its own, which is empty: the kernel copies nothing that is to be closed.
     // SAFETY: takes numbers.
-    let is_own = unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) } == 0;
-    if !is_own {
+    if unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) } != 0 {
         return 1;
     }
     // SAFETY: the closure of the thread that waits.

@@ -240,7 +240,10 @@ pub(crate) fn learn_again(descriptor: &Descriptor, mapped: usize, fd: c_int, off
 /// Runs `close`, which closes or replaces descriptors from `first` to `last`: they are unknown then.
 pub fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
     // A child of vfork(2) closes descriptors of its own: those of its parent are mapped as before.
-    if !is_on() || first < 0 || !statistics::is_own_process() {
+    if is_on() && statistics::is_in_others_memory() {
+        return close();
+    }
+    if !is_on() || first < 0 {
         let result = close();
         let _errno = KeptErrno::now();
         // What was in use when all was to be unmapped.

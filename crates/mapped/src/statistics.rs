@@ -2,7 +2,7 @@
 
 use crate::attributes;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 /// Outcome of a call at an offset.
 #[derive(Clone, Copy)]
@@ -54,6 +54,8 @@ static ERRORS_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 const ERRORS_FROM: i32 = 500;
 /// Process that the library is in: no other one with its memory, a child of vfork(2).
 static PROCESS: AtomicI32 = AtomicI32::new(0);
+/// A word that is 1 in this memory, and 0 in a copy of it.
+static IN_MEMORY: AtomicPtr<AtomicI32> = AtomicPtr::new(std::ptr::null_mut());
 static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 /// Descriptors by the reason for which calls on them are left to the system.
 static LEFT: [AtomicU64; REASONS.len()] = [const { AtomicU64::new(0) }; REASONS.len()];
@@ -151,8 +153,38 @@ pub fn is_own_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
 }
 
+/// Whether another process has this memory: a child of vfork(2), and not one that clone(2) gave a copy.
+pub(crate) fn is_in_others_memory() -> bool {
+    // SAFETY: null, or a word that is mapped for good.
+    let word = unsafe { IN_MEMORY.load(Ordering::Acquire).as_ref() };
+    !is_own_process() && word.is_none_or(|word| word.load(Ordering::Relaxed) == 1)
+}
+
+/// Makes the word that a copy of this memory does not have, or has not yet.
+fn mark_memory() {
+    const BYTES: usize = 4096;
+    let mut word = IN_MEMORY.load(Ordering::Relaxed);
+    if word.is_null() {
+        let (both, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, both, flags, -1, 0) };
+        // SAFETY: the mapping, if there is one; else it changes nothing.
+        if page == libc::MAP_FAILED || unsafe { libc::madvise(page, BYTES, libc::MADV_WIPEONFORK) } != 0 {
+            return;
+        }
+        word = page.cast();
+        IN_MEMORY.store(word, Ordering::Release);
+    }
+    // SAFETY: mapped for good.
+    unsafe { &*word }.store(1, Ordering::Relaxed);
+}
+
 /// In a new process: it has counted nothing.
 pub(crate) fn begin() {
+    mark_memory();
     // SAFETY: it has no conditions.
     PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
     COUNTS

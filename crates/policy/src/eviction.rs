@@ -16,7 +16,7 @@
 //!
 //! Invariants: a frame is in one queue or in none; without clock and randomness.
 //! Cost: 8 bytes a frame, and 4 for a ghost. [`Eviction::insert`] and [`Eviction::remove`] take constant time, [`Eviction::evict`]
-//! at most [`WORK_MAX`] looks, whatever the number of frames.
+//! at most [`WORK_MAX`] looks, whatever the number of frames; [`Eviction::evict_passing`] as many more as it is told.
 //! Sources: Yang and others, "FIFO queues are all you need for cache eviction" (S3-FIFO); Zhai and others, "Clock2Q+: a simple and
 //! efficient replacement algorithm for metadata cache in VMware vSAN" (the window, the limit of looks).
 
@@ -52,8 +52,10 @@ pub enum Look {
     First,
     /// Cool: it may go. The callback has seen to it that nobody uses it from now on.
     Unused,
-    /// It cannot go now: dirty, being written, or cool for so short a time that a thread may still use it.
+    /// It cannot go now: dirty, or being written.
     Busy,
+    /// It cannot go yet: cool for so short a time that a thread may still use it. So are those behind it.
+    Young,
     /// It holds no block any more.
     Gone,
 }
@@ -174,8 +176,7 @@ impl Eviction {
         self.evict_passing(0, look)
     }
 
-    /// [`Eviction::evict`] that passes so many busy frames more in each queue, and looks at as many more: frames may lie one behind the other that stay busy
-    /// for long.
+    /// [`Eviction::evict`] that passes so many busy frames more, and looks at as many more: frames may lie one behind the other that stay busy for long.
     pub fn evict_passing(&mut self, more: u32, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
         let small = self.used() - self.length(Queue::Main);
         // So that no busy frame is met twice.
@@ -189,6 +190,10 @@ impl Eviction {
             let found = self.count(look(frame));
             match (found, more) {
                 (Look::Busy, 1..) => more -= 1,
+                (Look::Young, 1..) => {
+                    (more, looks) = (0, looks - 1);
+                    busy_left = busy_left.map(|left| left.min(BUSY_MAX));
+                }
                 _ => looks -= 1,
             }
             match found {
@@ -197,8 +202,8 @@ impl Eviction {
                     self.push(Queue::Main, frame);
                     first_used = first_used.or(Some(frame));
                 }
-                look @ (Look::Busy | Look::First) => {
-                    busy_left[usize::from(queue == Queue::Main)] -= u32::from(look == Look::Busy);
+                look @ (Look::Busy | Look::Young | Look::First) => {
+                    busy_left[usize::from(queue == Queue::Main)] -= u32::from(look != Look::First);
                     // It does not come into the window again: its uses count.
                     let is_main = queue == Queue::Main;
                     self.push(if is_main { Queue::Main } else { Queue::Probation }, frame);
@@ -224,7 +229,7 @@ impl Eviction {
             return None;
         }
         let look = self.count(look(frame));
-        if look != Look::Busy {
+        if !matches!(look, Look::Busy | Look::Young) {
             self.take_out(frame);
         }
         match look {
@@ -237,7 +242,7 @@ impl Eviction {
                 self.push(Queue::Probation, frame);
                 None
             }
-            Look::Busy | Look::Gone => None,
+            Look::Busy | Look::Young | Look::Gone => None,
         }
     }
 
@@ -349,7 +354,7 @@ impl Eviction {
                 }
                 // It is hot again at once, and goes round with the others.
                 Look::Referenced | Look::First if self.cooled == Some(frame) => self.cooled = next,
-                Look::Referenced | Look::First | Look::Busy => {}
+                Look::Referenced | Look::First | Look::Busy | Look::Young => {}
                 Look::Gone => _ = self.take_out(frame),
             }
         }

@@ -160,11 +160,11 @@ impl Model {
                 }
                 Look::First if is_main => self.main.push(frame),
                 Look::First => self.probation.push(frame),
-                Look::Busy if is_main => {
+                Look::Busy | Look::Young if is_main => {
                     main_busy -= 1;
                     self.main.push(frame);
                 }
-                Look::Busy => {
+                Look::Busy | Look::Young => {
                     small_busy -= 1;
                     self.probation.push(frame);
                 }
@@ -192,7 +192,7 @@ impl Model {
             return None;
         }
         let look = look(frame);
-        if look != Look::Busy {
+        if !matches!(look, Look::Busy | Look::Young) {
             self.remove(frame);
         }
         match look {
@@ -226,7 +226,7 @@ impl Model {
                         .expect("the frame is in the main queue");
                     self.cooled = self.main.get(at + 1).copied();
                 }
-                Look::Referenced | Look::First | Look::Busy => {}
+                Look::Referenced | Look::First | Look::Busy | Look::Young => {}
                 Look::Gone => self.remove(frame),
             }
         }
@@ -700,6 +700,22 @@ fn a_busy_small_queue_leaves_eviction_to_the_main_queue() {
     let victim = eviction.evict(&mut |frame| if frame < 500 { Look::Busy } else { Look::Unused });
     assert_eq!(victim.map(|victim| victim.frame), Some(500));
     assert_eq!(eviction.take_counts().looks, 17);
+}
+
+#[test]
+fn many_busy_frames_are_passed_for_one_behind_them_but_not_young_ones() {
+    for (look, found) in [(Look::Busy, Some(900)), (Look::Young, None)] {
+        let mut eviction = Eviction::new(1000);
+        fill(&mut eviction, |_| false);
+        let mut looked = |frame: u32| if frame < 900 { look } else { Look::Unused };
+        assert_eq!(eviction.evict(&mut looked), None);
+        let before = eviction.take_counts().looks;
+        let victim = eviction.evict_passing(1000, &mut looked);
+        assert_eq!(victim.map(|victim| victim.frame), found, "{look:?}");
+        let looks = eviction.take_counts().looks;
+        assert!(look == Look::Busy || looks <= before, "{looks} looks, {before} before");
+        eviction.check_invariants();
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Work of the threads that tend a slice: read ahead, keep frames free, write back.
+//! Work of the threads that tend a slice: read ahead, keep frames free.
 
 use super::{Cache, Cached, Disk, Fetch};
 use crate::{Block, Disks, NodeId};

@@ -10,6 +10,7 @@ use super::{Cache, Cached, Disk};
 use crate::log::planted::{Planted, is_planted};
 use crate::{BLOCK_BYTES, Block, Disks, FrameWrite, MemoryError};
 use parking_lot::{Condvar, Mutex};
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -347,12 +348,12 @@ impl<M: Disks> Cached<M> {
         failed.filter(|_| saved == 0).map_or(Ok(saved), Err)
     }
 
-    /// Writes some dirty blocks of the disks at home by a slice when too many frames are dirty. True when there are more to be written. Disks that take
-    /// nothing are left to commits, and their frames are not counted: others would be written all the time.
+    /// Writes some dirty blocks of the disks at home by a slice when too many frames are dirty: of the `nth` part of these disks, of so many parts. True when
+    /// there are more to be written. Disks that take nothing are left to commits, and their frames are not counted: others would be written all the time.
     ///
     /// # Errors
     /// [`MemoryError`] when none could be written: they are dirty still.
-    pub fn write_back(&self, slice: usize) -> Result<bool, MemoryError> {
+    pub fn write_back(&self, slice: usize, (nth, parts): (usize, usize)) -> Result<bool, MemoryError> {
         let Some(cache) = &self.cache else { return Ok(false) };
         let mut dirty = 0;
         cache.each_disk(|disk| {
@@ -365,7 +366,12 @@ impl<M: Disks> Cached<M> {
         if dirty * DIRTY_SHARE <= cache.frames {
             return Ok(false);
         }
-        let is_meant = |disk: &Disk| cache.number_of(disk.home) == slice && !disk.saving.is_hopeless();
+        let at_home = Cell::new(0);
+        let is_meant = |disk: &Disk| {
+            cache.number_of(disk.home) == slice
+                && at_home.replace(at_home.get() + 1) % parts == nth
+                && !disk.saving.is_hopeless()
+        };
         Ok(self.save_some(cache, is_meant)? > 0)
     }
 }

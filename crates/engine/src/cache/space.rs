@@ -201,13 +201,14 @@ impl Cache {
         if self.slices.len() == 1 {
             return 0;
         }
-        // More than is kept free for the node's own. All who miss wait here: not for one who evicts.
+        let own = self.number_of(node);
+        // More than is kept free for the node's own. All who miss wait here: not for one who has a slice locked.
         let has_free = |number: usize| {
             let slice = &self.slices[number];
             let space = slice.space.try_lock();
-            space.is_some_and(|space| space.free.len() > 2 * slice.kept_free())
+            space.map_or(number == own, |space| space.free.len() > 2 * slice.kept_free())
         };
-        self.placing.lock().choose(self.number_of(node), has_free)
+        self.placing.lock().choose(own, has_free)
     }
 
     /// Notes that so many blocks which `node` missed had been evicted lately.
@@ -429,7 +430,7 @@ impl Cache {
                 if disk.index.evict(at, frame, is_out_of_use) {
                     Look::Unused
                 } else {
-                    Look::Busy
+                    Look::Young
                 }
             }
         }

@@ -334,6 +334,30 @@ fn a_node_takes_idle_frames_of_other_nodes() {
 }
 
 #[test]
+fn a_miss_waits_for_its_own_slice_and_takes_no_frame_of_another_one() {
+    let disk = TestDisk::new(2048, 8192);
+    let slices = [0, 1].map(|node| SliceOptions {
+        member: MemberId(FRAMES.0 + node),
+        node: NodeId(node),
+        frames: 1024,
+    });
+    let cached = Cached::new(disk, &slices, &[vec![10, 20], vec![20, 10]]);
+    cached.add_disk(MemberId(0), NodeId(0), index(8192));
+    let (cache, _) = cached.disk(MemberId(0)).expect("it is cached");
+    for at in 0..10 {
+        std::thread::scope(|scope| {
+            let space = cache.slices[0].space.lock();
+            let reader = scope.spawn(|| cached.fetch(NodeId(0), Block::new(MemberId(0), at), 1));
+            std::thread::sleep(Duration::from_millis(5));
+            drop(space);
+            reader.join().expect("it does not panic").expect("the disk is sound");
+        });
+    }
+    let status = cached.cache_status();
+    assert_eq!(status.slices[1].stolen_bytes, 0, "{status:?}");
+}
+
+#[test]
 fn who_tends_a_slice_interrupts_nobody_while_it_has_room() {
     let cached = cached_on(&TestDisk::new(1024, 8192), 1024);
     cached.add_disk(MemberId(0), NodeId(0), index(8192));
@@ -565,14 +589,14 @@ fn a_disk_that_takes_no_writes_has_no_other_one_written_all_the_time() {
     const STORES: usize = 200;
     let (cached, disk, [sound, _]) = with_unwritable_blocks();
     for _ in 0..100 {
-        let _ = cached.write_back(0);
+        let _ = cached.write_back(0, (0, 1));
     }
     disk.0.writes.lock().clear();
     for _ in 0..STORES {
         cached
             .store(Block::new(sound, 9000), 0, &[7; 8])
             .expect("the disk is sound");
-        assert_eq!(cached.write_back(0), Ok(false));
+        assert_eq!(cached.write_back(0, (0, 1)), Ok(false));
     }
     assert_eq!(disk.0.writes.lock().len(), 0);
     // Commits try it, and it is written back again once it takes something.
@@ -580,7 +604,10 @@ fn a_disk_that_takes_no_writes_has_no_other_one_written_all_the_time() {
     cached
         .persist(Block::new(MemberId(1), 0), 0, 4096)
         .expect("it was mended");
-    assert_eq!(cached.write_back(0), Ok(true));
+    // A disk each.
+    assert_eq!(cached.write_back(0, (0, 2)), Ok(true));
+    assert_eq!(cached.write_back(0, (0, 2)), Ok(false));
+    assert_eq!(cached.write_back(0, (1, 2)), Ok(true));
 }
 
 #[test]

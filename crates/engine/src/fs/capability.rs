@@ -180,6 +180,14 @@ impl Operation {
         }
     }
 
+    /// Whether it takes room for what is a hole.
+    pub(super) const fn reserves(self) -> bool {
+        matches!(
+            self,
+            Self::Reserve | Self::ReserveKeepSize | Self::ZeroRange | Self::ZeroRangeKeepSize
+        )
+    }
+
     /// The operation that a mode of fallocate(2) asks for; `None` for bits or pairs of bits that no filesystem takes.
     #[must_use]
     pub const fn of_fallocate(mode: u32) -> Option<Self> {

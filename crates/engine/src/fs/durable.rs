@@ -17,6 +17,7 @@ use crate::pool::{MemberKind, MemberStatus};
 use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError};
 use homenode_shared::{BlockMap, Found, Pass, Slot};
 use std::ops::Range;
+use std::slice::from_ref;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
@@ -630,21 +631,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             journal.revoke(&self.pool);
             Error::from(error)
         })?;
-        let (place, inline, _room) = match saved {
-            Saved::Nothing => (&[][..], Vec::new(), None),
+        let nothing = 0..0;
+        let (in_place, inline, _room) = match saved {
+            Saved::Nothing => (from_ref(&nothing), Vec::new(), None),
             Saved::InPlace => (&dirty[..], Vec::new(), None),
-            Saved::Inline(inline, room) => (&[][..], inline, Some(room)),
+            Saved::Inline(inline, room) => (from_ref(&nothing), inline, Some(room)),
         };
         let settled = |place: &Range<u64>| Record::Settled {
             ino,
             through,
             at: place.start,
             blocks: place.end - place.start,
-        };
-        let in_place = if place.is_empty() {
-            std::slice::from_ref(&NOTHING)
-        } else {
-            place
         };
         let settled = in_place.iter().map(settled);
         let times = Record::Change(times(inode));
@@ -922,8 +919,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         })
     }
 }
-
-const NOTHING: Range<u64> = 0..0;
 
 /// A file with the ranges of it that a commit took.
 type Taken<'a> = (&'a std::sync::Arc<Inode>, &'a BlockFile, Vec<Range<u64>>);

@@ -350,14 +350,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         };
         match body {
             Bytes::Blocks(file) => {
-                let reserves = matches!(
-                    operation,
-                    Operation::Reserve
-                        | Operation::ReserveKeepSize
-                        | Operation::ZeroRange
-                        | Operation::ZeroRangeKeepSize
-                );
-                if done == 0 && reserves && !inode.is_volume() {
+                if done == 0 && operation.reserves() && !inode.is_volume() {
                     self.check_fits(file, &(offset..end))?;
                 }
                 self.with_freed((asking.slot, asking.waits), effect, 0, || {

@@ -190,7 +190,7 @@ pub(crate) fn tend(fs: &TestFs) {
     for slice in 0..slices {
         memory.tend(slice, Duration::ZERO);
         // Errors are told to those who sync the blocks.
-        let _ = memory.write_back(slice);
+        let _ = memory.write_back(slice, (0, 1));
     }
     std::thread::yield_now();
 }

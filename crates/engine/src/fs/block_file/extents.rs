@@ -292,16 +292,22 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 self.punch_step(&closed, file, &range, done)?
             }
             Operation::ZeroRange | Operation::ZeroRangeKeepSize => {
-                if !is_volume {
-                    let part = |file: &BlockFile| self.step(file, &range, done, STEP_BLOCKS_ZEROED);
-                    self.reserve(asking, inode, file, operation, &range, part)?;
-                }
+                let part = |file: &BlockFile| self.step(file, &range, done, STEP_BLOCKS_ZEROED);
+                let next = match is_volume {
+                    true => {
+                        let _inside = inode.enter(file, asking.slot);
+                        part(file).1
+                    }
+                    false => self.reserve(asking, inode, file, operation, &range, part)?,
+                };
+                let part = range.start + done..next.map_or(range.end, |next| range.start + next);
                 let so_far = Zeroed::default();
-                self.brought(asking, inode, file, &range, || {
+                self.brought(asking, inode, file, &part, || {
                     let _inside = inode.enter(file, asking.slot);
                     check()?;
-                    self.zero_step(asking, inode, file, &range, done, &so_far)
-                })?
+                    self.zero_part(asking, inode, file, part.clone(), &so_far)
+                })?;
+                next
             }
             Operation::CollapseRange | Operation::InsertRange => {
                 self.shift(asking, inode, file, operation, range)?;
@@ -405,17 +411,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Zeroes what is placed, with the gate entered: readers and writers go on meanwhile. It stays placed: freed blocks could be
     /// another file's before they are reserved again.
-    fn zero_step(
+    fn zero_part(
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
         file: &BlockFile,
-        range: &Range<u64>,
-        done: u64,
+        mut part: Range<u64>,
         so_far: &Zeroed,
-    ) -> Result<Option<u64>> {
+    ) -> Result<()> {
         self.check_writable()?;
-        let (mut part, next) = self.step(file, range, done, STEP_BLOCKS_ZEROED);
         part.end = self.zeroed_end(file, part.end);
         let mut at = so_far.behind(part.start);
         while at < part.end {
@@ -438,7 +442,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             at = behind;
             so_far.set(part.start, at);
         }
-        Ok(next)
+        Ok(())
     }
 
     /// How many of some blocks are zeroed at a time: of a disk each by itself, as it may have to wait for the next one.

@@ -643,7 +643,7 @@ fn announce(at: *const u8, bytes: usize, to_write: bool) {
 /// Copies bytes of members to `to`, which is no part of the pool.
 ///
 /// # Safety
-/// As many as `to` has are mapped at `from`.
+/// `from` has as many mapped bytes as `to`.
 #[inline(always)]
 unsafe fn copy_out(from: *const u8, to: &mut [u8]) -> Result<(), MemoryError> {
     there(from, to.len())?;
@@ -655,7 +655,7 @@ unsafe fn copy_out(from: *const u8, to: &mut [u8]) -> Result<(), MemoryError> {
 /// Copies `from`, which is no part of the pool, to members.
 ///
 /// # Safety
-/// As many as `from` has are mapped at `to`.
+/// `to` has as many mapped bytes as `from`.
 #[inline(always)]
 unsafe fn copy_in(to: *mut u8, from: &[u8]) -> Result<(), MemoryError> {
     there(to, from.len())?;

@@ -10,7 +10,6 @@ import random
 import subprocess
 import threading
 import time
-import unittest
 import uuid
 from pathlib import Path
 
@@ -50,7 +49,7 @@ def mounted(disk: Path, *options):
         run_well("umount", PLACE)
 
 
-class Logged(unittest.TestCase):
+class Logged(Commanding):
     """A pool on a file of ext4 or xfs, whose disk tells in which order writes became durable."""
 
     def setUp(self):
@@ -67,7 +66,7 @@ class Logged(unittest.TestCase):
         lines = []
         with mounted(DISK) as member:
             run_well("truncate", "-s", "48M", member)
-            self.assertEqual(homenode("pool", "create", "tank", member).returncode, 0)
+            self.done("pool", "create", "tank", member)
             self.mark("made")
             with subprocess.Popen([self.stamped, "write", member], stdout=subprocess.PIPE, text=True) as worker:
                 reader = threading.Thread(target=lambda: lines.extend(worker.stdout))

@@ -11,6 +11,8 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // A thread may end within its functions: see src/ending.rs.
     println!("cargo::rustc-cdylib-link-arg=-Wl,--wrap=rust_eh_personality");
+    // The list of functions in src/real.rs is its own.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,start-stop-visibility=hidden");
     println!("cargo::rerun-if-changed=build.rs");
     // The library that is looked for is this machine's; where there is none, the shared one does.
     if env::var_os("HOST") != env::var_os("TARGET") {

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function that is looked up when it is called first.
+/// A function that is looked up at the start, or when it is called first.
 pub(crate) struct Real {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -27,13 +27,38 @@ impl Real {
 
     #[cold]
     fn look_up(&self) -> *mut c_void {
-        // SAFETY: a string that ends in NUL.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let found = self.try_look_up();
         if found.is_null() {
             std::process::abort();
         }
+        found
+    }
+
+    fn try_look_up(&self) -> *mut c_void {
+        // SAFETY: a string that ends in NUL.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.found.store(found, Ordering::Relaxed);
         found
+    }
+}
+
+// Names that the linker gives the ends of a section.
+unsafe extern "C" {
+    #[link_name = "__start_homenode_reals"]
+    static FIRST: &'static Real;
+    #[link_name = "__stop_homenode_reals"]
+    static END: &'static Real;
+}
+
+/// Looks all functions up that the C library has: later, that would wait for a dlopen(3) under way, and forget what dlerror(3) is to tell.
+pub(crate) fn look_all_up() {
+    let (mut at, end) = (&raw const FIRST, &raw const END);
+    while at < end {
+        // SAFETY: the section has nothing but such references, from the first to its end.
+        unsafe {
+            (*at).try_look_up();
+            at = at.add(1);
+        }
     }
 }
 
@@ -45,6 +70,9 @@ macro_rules! real {
             Err(_) => panic!("a function's name has no NUL"),
         };
         static REAL: $crate::real::Real = $crate::real::Real::new(NAME);
+        #[used]
+        #[unsafe(link_section = "homenode_reals")]
+        static LISTED: &$crate::real::Real = &REAL;
         // SAFETY: the C library's function of that name has this type.
         let function = unsafe {
             std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($kind),*) $(-> $result)?>(REAL.address())

@@ -1,6 +1,6 @@
 //! Beginning and end of a process, and fork(2).
 
-use crate::real::{alias, real};
+use crate::real::{alias, look_all_up, real};
 use homenode_mapped::statistics;
 use std::ffi::{CStr, c_int};
 
@@ -26,6 +26,7 @@ fn device(text: &[u8]) -> Option<u64> {
 
 extern "C" fn start() {
     let Some(value) = variable(RUN) else { return };
+    look_all_up();
     if let Some(command) = value.strip_prefix(STATS) {
         let command = std::str::from_utf8(command).ok().and_then(|number| number.parse().ok());
         statistics::start(command.unwrap_or(0));

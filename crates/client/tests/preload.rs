@@ -170,6 +170,16 @@ fn threads_and_children_that_leave_something_get_system_calls() {
 }
 
 #[test]
+fn a_first_call_forgets_no_message_of_the_linker() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, b"a").unwrap();
+    let mut client = Program::start("messages", &path, true);
+    assert_eq!(client.answer(), "done");
+    client.end();
+}
+
+#[test]
 fn signal_handlers_of_the_program_still_run() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");

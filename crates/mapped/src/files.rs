@@ -240,7 +240,7 @@ pub(crate) fn learn_again(descriptor: &Descriptor, mapped: usize, fd: c_int, off
 /// Runs `close`, which closes or replaces descriptors from `first` to `last`: they are unknown then.
 pub fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
     // A child of vfork(2) closes descriptors of its own: those of its parent are mapped as before.
-    if is_on() && statistics::is_in_others_memory() {
+    if is_on() && !statistics::is_own_process() {
         return close();
     }
     if !is_on() || first < 0 {

@@ -52,10 +52,8 @@ static ERRORS: AtomicI32 = AtomicI32::new(-1);
 static ERRORS_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Least number of that descriptor, which few programs come to.
 const ERRORS_FROM: i32 = 500;
-/// Process that the library is in: no other one with its memory, a child of vfork(2).
-static PROCESS: AtomicI32 = AtomicI32::new(0);
-/// A word that is 1 in this memory, and 0 in a copy of it.
-static IN_MEMORY: AtomicPtr<AtomicI32> = AtomicPtr::new(std::ptr::null_mut());
+/// Number of the process whose memory this is: its child of vfork(2) has another. 0 in a copy of the memory, until that is noticed. Null before the beginning.
+static PROCESS: AtomicPtr<AtomicI32> = AtomicPtr::new(std::ptr::null_mut());
 static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 /// Descriptors by the reason for which calls on them are left to the system.
 static LEFT: [AtomicU64; REASONS.len()] = [const { AtomicU64::new(0) }; REASONS.len()];
@@ -99,7 +97,8 @@ pub fn tell() {
     if !IS_ON.load(Ordering::Relaxed) || !is_own_process() {
         return;
     }
-    let process = PROCESS.load(Ordering::Relaxed);
+    // SAFETY: it has no conditions.
+    let process = unsafe { libc::getpid() };
     let [fast, slow, other] = [0, 1, 2].map(|outcome: usize| COUNTS[outcome].load(Ordering::Relaxed));
     if fast + slow + other == 0 && COMMAND.load(Ordering::Relaxed) != process {
         return;
@@ -147,46 +146,47 @@ pub fn tell() {
     unsafe { libc::write(to, text.as_ptr().cast(), length) };
 }
 
-/// Whether this is the process that the library was started in, or a child of fork(2), and no child of vfork(2).
+/// Whether this is the process that the library was started in, or a child with a copy of its memory, and no child of vfork(2).
 pub fn is_own_process() -> bool {
-    // SAFETY: it has no conditions.
-    PROCESS.load(Ordering::Relaxed) == unsafe { libc::getpid() }
-}
-
-/// Whether another process has this memory: a child of vfork(2), and not one that clone(2) gave a copy.
-pub(crate) fn is_in_others_memory() -> bool {
-    // SAFETY: null, or a word that is mapped for good.
-    let word = unsafe { IN_MEMORY.load(Ordering::Acquire).as_ref() };
-    !is_own_process() && word.is_none_or(|word| word.load(Ordering::Relaxed) == 1)
-}
-
-/// Makes the word that a copy of this memory does not have, or has not yet.
-fn mark_memory() {
-    const BYTES: usize = 4096;
-    let mut word = IN_MEMORY.load(Ordering::Relaxed);
-    if word.is_null() {
-        let (both, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-        );
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let page = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, both, flags, -1, 0) };
-        // SAFETY: the mapping, if there is one; else it changes nothing.
-        if page == libc::MAP_FAILED || unsafe { libc::madvise(page, BYTES, libc::MADV_WIPEONFORK) } != 0 {
-            return;
+    // SAFETY: null, or a word that is there for good.
+    let process = unsafe { PROCESS.load(Ordering::Acquire).as_ref() };
+    match process.map_or(-1, |process| process.load(Ordering::Relaxed)) {
+        // Made by clone(2), which tells nobody.
+        0 => {
+            crate::files::after_fork();
+            true
         }
-        word = page.cast();
-        IN_MEMORY.store(word, Ordering::Release);
+        // SAFETY: it has no conditions.
+        process => process == unsafe { libc::getpid() },
     }
-    // SAFETY: mapped for good.
-    unsafe { &*word }.store(1, Ordering::Relaxed);
+}
+
+/// A new word for the process, which a copy of this memory has as 0. Where the kernel makes no such memory, a word like others.
+fn process_word() -> *mut AtomicI32 {
+    const BYTES: usize = 4096;
+    static OTHERWISE: AtomicI32 = AtomicI32::new(0);
+    let (both, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, both, flags, -1, 0) };
+    // SAFETY: the mapping, if there is one; else it changes nothing.
+    if page == libc::MAP_FAILED || unsafe { libc::madvise(page, BYTES, libc::MADV_WIPEONFORK) } != 0 {
+        return (&raw const OTHERWISE).cast_mut();
+    }
+    page.cast()
 }
 
 /// In a new process: it has counted nothing.
 pub(crate) fn begin() {
-    mark_memory();
-    // SAFETY: it has no conditions.
-    PROCESS.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+    let mut word = PROCESS.load(Ordering::Relaxed);
+    if word.is_null() {
+        word = process_word();
+    }
+    // SAFETY: a word that is there for good. And getpid(2) has no conditions.
+    unsafe { (*word).store(libc::getpid(), Ordering::Relaxed) };
+    PROCESS.store(word, Ordering::Release);
     COUNTS
         .iter()
         .chain(&LEFT)

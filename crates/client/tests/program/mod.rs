@@ -35,6 +35,7 @@ fn program() {
         part if LEAVE.iter().any(|(how, _)| *how == part) => table(&path, part),
         "children" => children(&path),
         "spawns" => spawns(&path),
+        "messages" => messages(&path),
         other => panic!("no part {other}"),
     }
 }
@@ -582,10 +583,28 @@ fn raw_dup(from: c_int, to: c_int) -> c_int {
     c_int::try_from(result).unwrap_or(-1)
 }
 
+/// A message that dlerror(3) is to tell outlives the first call of a function.
+fn messages(path: &Path) {
+    let file = open(path);
+    // SAFETY: strings that end in NUL, and numbers.
+    let said = unsafe {
+        assert!(libc::dlopen(c"/nowhere/library.so".as_ptr(), libc::RTLD_NOW).is_null());
+        libc::preadv2(file.as_raw_fd(), std::ptr::null(), 0, 0, 0);
+        libc::dlerror()
+    };
+    assert!(!said.is_null());
+    say("done");
+}
+
 /// Runs `act` in a child that has this process's memory, as after vfork(2).
 fn in_vfork(act: extern "C" fn(*mut libc::c_void) -> c_int, argument: *mut libc::c_void) {
+    in_clone(libc::CLONE_VM | libc::CLONE_VFORK, act, argument);
+}
+
+/// Runs `act` in a child that clone(2) makes.
+fn in_clone(flags: c_int, act: extern "C" fn(*mut libc::c_void) -> c_int, argument: *mut libc::c_void) {
     let mut stack = vec![0_u128; 8192];
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let flags = flags | libc::SIGCHLD;
     // SAFETY: this thread goes on when the child, which has a stack of its own, has ended.
     let child = unsafe { libc::clone(act, stack.as_mut_ptr_range().end.cast(), flags, argument) };
     assert!(child > 0);
@@ -630,6 +649,24 @@ fn children(path: &Path) {
         0
     }
     in_vfork(reset, std::ptr::null_mut());
+    // The kernel's action stays in a child with a copy of the memory: its copies may need it.
+    extern "C" fn reset_own(_: *mut libc::c_void) -> c_int {
+        const MASK_BYTES: usize = 8;
+        let mut action = [0_usize; 8];
+        // SAFETY: takes numbers, and room for the kernel's sigaction.
+        unsafe {
+            libc::signal(libc::SIGBUS, libc::SIG_DFL);
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                libc::SIGBUS,
+                0_usize,
+                action.as_mut_ptr(),
+                MASK_BYTES,
+            );
+        }
+        c_int::from(action[0] == libc::SIG_DFL)
+    }
+    in_clone(0, reset_own, std::ptr::null_mut());
     // In the child the number is another file's, and used often.
     extern "C" fn use_other(fds: *mut libc::c_void) -> c_int {
         let [fd, other] = unsafe { *fds.cast::<[c_int; 2]>() };

@@ -5,6 +5,7 @@ mod tree;
 use crate::argument;
 use crate::failure::{Cannot, Failure, Result, fail};
 use crate::mountinfo::shown;
+use crate::signals;
 use crate::status::mover_lines;
 use clap::Args;
 use homenode::NodeId;
@@ -15,7 +16,6 @@ use homenode_linux::{memory, steer};
 use indicatif::HumanBytes;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, fstatfs, open};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fmt::Write as _;
 use std::os::fd::AsFd;
@@ -52,7 +52,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 const REST: u32 = 100;
 
 pub(crate) fn run(args: &SteerArgs) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).cannot("listen for signals")?;
+    let mut signals = Signals::new(signals::that_end()).cannot("listen for signals")?;
     let name = shown(&args.directory);
     let root = open(
         &args.directory,

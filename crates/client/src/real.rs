@@ -45,20 +45,20 @@ impl Real {
 // Names that the linker gives the ends of a section.
 unsafe extern "C" {
     #[link_name = "__start_homenode_reals"]
-    static FIRST: &'static Real;
+    static FIRST: u8;
     #[link_name = "__stop_homenode_reals"]
-    static END: &'static Real;
+    static END: u8;
 }
 
 /// Looks all functions up that the C library has: later, that would wait for a dlopen(3) under way, and forget what dlerror(3) is to tell.
 pub(crate) fn look_all_up() {
-    let (mut at, end) = (&raw const FIRST, &raw const END);
-    while at < end {
-        // SAFETY: the section has nothing but such references, from the first to its end.
-        unsafe {
-            (*at).try_look_up();
-            at = at.add(1);
-        }
+    let first = (&raw const FIRST).cast::<&'static Real>();
+    let end: *const &'static Real = (&raw const END).cast();
+    // SAFETY: both are ends of the section.
+    let count = unsafe { end.offset_from_unsigned(first) };
+    // SAFETY: the section has nothing but such references.
+    for real in unsafe { std::slice::from_raw_parts(first, count) } {
+        real.try_look_up();
     }
 }
 

@@ -36,7 +36,7 @@ pub use capability::{BodyKind, Operation};
 pub use error::{Error, Result};
 pub use file::{FoundMap, fallocate_mode};
 pub use inode::Inode;
-pub use kernel_file::{PreparedFile, Promised};
+pub use kernel_file::{PreparedFile, Promised, Survey};
 pub use namespace::DirEntry;
 pub(crate) use namespace::TARGET_BYTES_MAX;
 pub use open::{Access, Opens};

@@ -12,7 +12,7 @@ use crate::tasks::{Holders, PoolTasks};
 use crate::{Error, MEMBER_BYTES_MIN, MemberId, MemberKind, NodeId, Owner, PoolOptions, Size, Status};
 use homenode_engine::BLOCK_BYTES;
 use homenode_engine::cache::{CacheStatus, Cached};
-use homenode_engine::fs::{Fs, NewInode};
+use homenode_engine::fs::{Fs, NewInode, Survey};
 use homenode_engine::pool::PoolError;
 use homenode_linux::clock::CoarseClock;
 use homenode_linux::memory::NodeMemory;
@@ -55,6 +55,8 @@ pub(crate) struct Inner {
     pub(crate) populators: Mutex<BTreeMap<MemberId, Populator>>,
     /// Makes a durable pool durable again and again.
     committer: Option<Periodic>,
+    /// Where files of the kernel lie.
+    survey: Mutex<Survey>,
     /// Keep frames of a cache free, and write back.
     pub(crate) keepers: Mutex<Vec<Periodic>>,
 }
@@ -126,6 +128,7 @@ impl Pool {
             populators: Mutex::default(),
             committer,
             keepers: Mutex::default(),
+            survey: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -214,11 +217,18 @@ impl Pool {
         self.status_with(&self.kernel_by_node(LOOK_TIME_MAX))
     }
 
-    /// Bytes of files of the kernel on each node, as far as they are found in a time. It looks at every inode.
+    /// Bytes of files of the kernel on each node. Looks at files for a time, from where the last call stopped; where that is not all of them, tells what the
+    /// last look at all has found, or, before there is one, what was found so far.
     #[must_use]
     pub fn kernel_by_node(&self, time: Duration) -> Vec<(NodeId, u64)> {
+        let inner = &*self.inner;
+        let Some(mut survey) = inner.survey.try_lock() else {
+            // Another thread is looking.
+            return inner.survey.lock().by_node();
+        };
         let start = Instant::now();
-        self.inner.fs.backing_by_node(|| start.elapsed() < time)
+        inner.fs.survey(&mut survey, || start.elapsed() < time);
+        survey.by_node()
     }
 
     /// [`Pool::status`], with an earlier look at files of the kernel.

@@ -229,11 +229,24 @@ impl Status {
             let (health, errors) = health(member.id);
             MemberStatus::new(member, backing(member.id), health, errors)
         });
+        let (kernel_bytes, located) = (
+            bytes(status.backing),
+            kernel_by_node.iter().map(|(_, bytes)| bytes).sum::<u64>(),
+        );
+        // An earlier look may have found more than there is by now.
+        let shrunk = |bytes: u64| match located {
+            0 => 0,
+            _ => u128::from(bytes) * u128::from(kernel_bytes.min(located)) / u128::from(located),
+        };
+        let kernel_by_node = kernel_by_node.iter().map(|(node, bytes)| {
+            let bytes = u64::try_from(shrunk(*bytes)).expect("no more than before");
+            (*node, bytes)
+        });
         let mut pool = Self {
             capacity_bytes: bytes(status.capacity),
             used_bytes: bytes(status.used + status.backing),
-            kernel_bytes: bytes(status.backing),
-            kernel_located_bytes: kernel_by_node.iter().map(|(_, bytes)| bytes).sum(),
+            kernel_bytes,
+            kernel_located_bytes: located.min(kernel_bytes),
             reserved_bytes: bytes(status.reserved),
             free_bytes: bytes(status.free()),
             members: members.collect(),
@@ -245,7 +258,7 @@ impl Status {
         pool
     }
 
-    fn sum_up(&self, kernel_by_node: &[(NodeId, u64)]) -> Vec<NodeStatus> {
+    fn sum_up(&self, kernel_by_node: impl Iterator<Item = (NodeId, u64)>) -> Vec<NodeStatus> {
         let mut nodes = BTreeMap::new();
         for member in &self.members {
             let node = node_of(&mut nodes, member.home);
@@ -255,7 +268,7 @@ impl Status {
             node.state = node.state.min(member.state);
         }
         for (node, bytes) in kernel_by_node {
-            node_of(&mut nodes, *node).used_bytes += bytes;
+            node_of(&mut nodes, node).used_bytes += bytes;
         }
         for spill in &self.spills {
             node_of(&mut nodes, spill.from).spilled_bytes += spill.bytes;
@@ -418,6 +431,12 @@ mod tests {
         assert_eq!(states(&status(members(), 900, &on_node_1(900))), [Candidate, Candidate]);
         assert_eq!(states(&status(members(), 1000, &on_node_1(1000))), [Candidate, Fat]);
         assert_eq!(states(&status(members(), 2000, &[])), [Fat, Fat], "not looked at yet");
+        // The look was before half of it was removed.
+        let now = status(members(), 450, &on_node_1(900));
+        assert_eq!(
+            (now.nodes[1].used_bytes, now.kernel_located_bytes),
+            (bytes(450), bytes(450))
+        );
     }
 
     #[test]

@@ -184,8 +184,10 @@ pub(crate) fn begin() {
     if word.is_null() {
         word = process_word();
     }
-    // SAFETY: a word that is there for good. And getpid(2) has no conditions.
-    unsafe { (*word).store(libc::getpid(), Ordering::Relaxed) };
+    // SAFETY: it has no conditions.
+    let process = unsafe { libc::getpid() };
+    // SAFETY: a word that is there for good.
+    unsafe { &*word }.store(process, Ordering::Relaxed);
     PROCESS.store(word, Ordering::Release);
     COUNTS
         .iter()

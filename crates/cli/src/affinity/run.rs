@@ -17,7 +17,7 @@ use clap::Args;
 use daemon::Daemon;
 use homenode_linux::affinity::act::{Actor, Live};
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::SIGHUP;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,8 @@ impl RunArgs {
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     // From here on a signal is a message, so that none of them leaves a change behind.
-    let signals = signals::listen(&[SIGINT, SIGTERM, SIGHUP])?;
+    let ends = signals::that_end().into_iter().filter(|signal| *signal != SIGHUP);
+    let signals = signals::listen(&ends.chain([SIGHUP]).collect::<Vec<_>>())?;
     let mut actor = args.journal.open().map_err(unopened)?;
     if !actor.is_clean() {
         tracing::info!("an earlier run has left changes: taking them back");

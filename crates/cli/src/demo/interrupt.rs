@@ -1,7 +1,7 @@
 //! Ctrl-C, SIGTERM and SIGHUP are noted and looked at between steps, so that everything is taken down on the way out.
 
 use crate::failure::{Cannot, Result, fail};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use crate::signals;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
@@ -10,7 +10,7 @@ static ARRIVED: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
 /// From now on signals are only noted.
 pub(super) fn watch() -> Result<()> {
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in signals::that_end() {
         let number = usize::try_from(signal).expect("signal numbers are positive");
         signal_hook::flag::register_usize(signal, Arc::clone(&ARRIVED), number).cannot("listen for signals")?;
     }

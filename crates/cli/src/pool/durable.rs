@@ -8,6 +8,7 @@ use crate::directory::is_link;
 use crate::failure::{Cannot, Failure, Result, fail};
 use crate::mountinfo::shown;
 use crate::progress::Progress;
+use crate::signals;
 use crate::topology::human_bytes;
 use crate::waiting;
 use clap::Args;
@@ -16,7 +17,7 @@ use homenode_linux::memory::MemberFileError;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -234,7 +235,7 @@ struct Interrupt {
 impl Interrupt {
     fn new() -> Result<Self> {
         let (is_set, number) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        for signal in signals::that_end() {
             let value = usize::try_from(signal).expect("signals are positive");
             let registered = flag::register_usize(signal, Arc::clone(&number), value)
                 .and_then(|_| flag::register(signal, Arc::clone(&is_set)));

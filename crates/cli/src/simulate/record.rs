@@ -5,6 +5,7 @@ use crate::control::To;
 use crate::control::client::{Connection, RequestError, unexpected};
 use crate::control::protocol::{Outcome, Request};
 use crate::failure::{Cannot, Failure, Result, fail};
+use crate::signals;
 use clap::Args;
 use homenode::blk::Operation;
 use homenode::blk::trace::{ENTRY_BYTES, Entry, read_header};
@@ -12,7 +13,6 @@ use homenode_linux::topology::Source;
 use homenode_policy::{AccessKind, FileAccess};
 use homenode_sim::trace::{HEADER, Trace, check};
 use homenode_sim::{Constants, Contestant, Machine};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -92,7 +92,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
     }
     file.write_all(head.as_bytes()).map_err(|error| cannot(&error))?;
     let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in signals::that_end() {
         signal_hook::flag::register(signal, Arc::clone(&interrupted)).map_err(|error| cannot(&error))?;
     }
     let (begin, mut accesses, mut lost, mut written) = (Instant::now(), 0, 0, head.len() as u64);

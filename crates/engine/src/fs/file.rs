@@ -458,11 +458,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Bytes of the body on each node, ascending by node; nodes with none left out.
     pub fn map(&self, inode: &Inode) -> Vec<(NodeId, u64)> {
-        match inode.bytes_for(Operation::Map) {
-            Ok(Bytes::Blocks(file)) => self.map_blocks(inode, file),
-            Ok(Bytes::Kernel(file)) => file.map().unwrap_or_default(),
-            Err(_) => Vec::new(),
+        let (mut found, mut next) = (FoundMap::default(), Some(0));
+        while let Some(from) = next {
+            match self.map_step(inode, from, &mut found) {
+                Ok(then) => next = then,
+                Err(_) => return Vec::new(),
+            }
         }
+        found.by_node.into_iter().filter(|(_, bytes)| *bytes > 0).collect()
     }
 
     /// Moves the body's blocks to members of `node` while it is in use; gives the bytes moved. Writers wait for 2 MiB at

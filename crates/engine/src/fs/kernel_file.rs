@@ -6,6 +6,7 @@
 mod huge;
 mod promise;
 mod steering;
+mod survey;
 
 use super::block_file::FILE_BYTES_MAX;
 use super::inode::Body;
@@ -26,6 +27,7 @@ use std::os::fd::OwnedFd;
 use std::slice;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+pub use survey::Survey;
 
 /// Pieces of 2 MiB with blocks that one step of freeing takes: a few milliseconds of pages of 4 KiB.
 const STEP_PIECES: u64 = 16;
@@ -281,52 +283,6 @@ impl KernelFile {
         self.file.map_part(from, by_node)
     }
 
-    pub(super) fn map(&self) -> Result<Vec<(NodeId, u64)>> {
-        self.map_while(&|| true).map(|(all, _)| all)
-    }
-
-    /// Bytes on each node of as much as is looked at while `goes_on`, and whether that is all of the file.
-    fn map_while(&self, goes_on: &dyn Fn() -> bool) -> Result<(Vec<(NodeId, u64)>, bool)> {
-        let (mut by_node, mut next) = (BTreeMap::new(), Some(0));
-        // As large as it is now: it may grow as fast as it is looked at.
-        let end = self.status().size;
-        while let Some(from) = next.filter(|_| goes_on()) {
-            next = self.map_part(from, &mut by_node)?.filter(|from| *from < end);
-        }
-        let found = by_node.into_iter().filter(|(_, bytes)| *bytes > 0);
-        Ok((found.collect(), next.is_none()))
-    }
-
-    /// Bytes on each node, as they were found before if no process can have changed that since; else of as much as is looked at while
-    /// `goes_on`.
-    fn known_map(&self, goes_on: &dyn Fn() -> bool) -> Result<Lies> {
-        let before = {
-            let found = self.found.lock();
-            if let Some(lies) = &found.lies
-                && found.blocks.is_none_or(|blocks| blocks == self.status().blocks)
-            {
-                return Ok(lies.clone());
-            }
-            found.changes
-        };
-        let now = self.status();
-        let (lies, is_all) = self.map_while(goes_on)?;
-        let lies: Lies = lies.into();
-        let mut found = self.found.lock();
-        // A writer that comes now forgets it; one that came before has set the flag.
-        if is_all && found.changes == before && !self.may_be_written() {
-            found.lies = Some(lies.clone());
-            // The last huge page may reach behind the end.
-            let whole = now.size.next_multiple_of(if now.size < huge::HUGE_BYTES {
-                1
-            } else {
-                huge::HUGE_BYTES
-            });
-            found.blocks = (now.blocks * (BLOCK_BYTES as u64) < whole).then_some(now.blocks);
-        }
-        Ok(lies)
-    }
-
     /// Forgets where the bytes lie, after they have changed.
     fn forget_where(&self) {
         let mut found = self.found.lock();
@@ -557,29 +513,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 file.inspect(|file| file.give_up());
             });
         }
-    }
-
-    /// Bytes of all backing files on each node, ascending by node. Asks `goes_on` before each inode and stops when it says no, and takes
-    /// what was found before where nobody can have changed it; so the sum may be less than what the files take.
-    pub fn backing_by_node(&self, goes_on: impl Fn() -> bool) -> Vec<(NodeId, u64)> {
-        let mut nodes = BTreeMap::<NodeId, u64>::new();
-        // A look that ends early is no error: the answer is what was found before.
-        let _ = self.table.try_for_each(|inode| {
-            if !goes_on() {
-                return ControlFlow::Break(());
-            }
-            let Some(file) = inode.kernel_file() else {
-                return ControlFlow::Continue(());
-            };
-            if file.may_be_written() {
-                file.settle_writers(|| self.opens(inode).writers > 0);
-            }
-            for (node, bytes) in file.known_map(&goes_on).unwrap_or_default() {
-                *nodes.entry(node).or_default() += bytes;
-            }
-            ControlFlow::Continue(())
-        });
-        nodes.into_iter().collect()
     }
 
     /// [`Fs::fallocate_step`] of a kernel body: promises room, or frees it.

@@ -4,7 +4,6 @@ use super::inode::Inode;
 use super::{Error, Ino, Result};
 use parking_lot::RwLock;
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -119,21 +118,18 @@ impl Table {
         self.files_max
     }
 
-    pub(super) fn for_each(&self, mut visit: impl FnMut(&Arc<Inode>)) {
-        let _ = self.try_for_each(|inode| {
-            visit(inode);
-            ControlFlow::Continue(())
-        });
+    /// Those of a shard; `None` behind the last one.
+    pub(super) fn inodes_of(&self, shard: usize) -> Option<Vec<Ino>> {
+        let shard = self.shards.get(shard)?.read();
+        Some(shard.keys().copied().map(Ino).collect())
     }
 
-    /// Visits inodes until a visit breaks.
-    pub(super) fn try_for_each(&self, mut visit: impl FnMut(&Arc<Inode>) -> ControlFlow<()>) -> ControlFlow<()> {
+    pub(super) fn for_each(&self, mut visit: impl FnMut(&Arc<Inode>)) {
         for shard in &self.shards {
             // Not under the lock: visiting may take long, and may evict.
             let inodes: Vec<_> = shard.read().values().cloned().collect();
-            inodes.iter().try_for_each(&mut visit)?;
+            inodes.iter().for_each(&mut visit);
         }
-        ControlFlow::Continue(())
     }
 
     fn shard(&self, ino: Ino) -> &RwLock<HashMap<u64, Arc<Inode>>> {

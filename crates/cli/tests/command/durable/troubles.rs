@@ -150,6 +150,22 @@ fn an_interrupted_pool_create_leaves_files_unchanged() {
     }
 }
 
+/// The command is started as by nohup(1).
+#[test]
+fn an_ignored_hangup_does_not_interrupt_pool_create() {
+    let pools = Pools::new("hangup-create");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh", BINARY]);
+    shell.args(["pool", "create", "tank", "new", "--size", "1G"]);
+    shell
+        .env("HOMENODE_POOLS", pools.path("known"))
+        .current_dir(pools.0.path());
+    let create = start(&mut shell);
+    wait_until("it takes room", || sectors(&pools.path("new")) > 0);
+    let output = interrupt(create, Signal::HUP);
+    assert_eq!(output.status.code(), Some(0), "{}", describe(&output));
+}
+
 #[test]
 fn adding_a_file_continues_after_the_command_ends() {
     let (pools, mount) = need_pools!("interrupted-add");

@@ -16,14 +16,6 @@ const RUNS_AT_ONCE: usize = 512;
 
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// See [`Fs::map`].
-    pub(in crate::fs) fn map_blocks(&self, inode: &Inode, file: &BlockFile) -> Vec<(NodeId, u64)> {
-        let (mut by_node, mut next) = (BTreeMap::new(), Some(0));
-        while let Some(from) = next {
-            next = self.map_some_blocks(inode, file, from, &mut by_node);
-        }
-        by_node.into_iter().collect()
-    }
-
     /// Adds the bytes on each node of some runs from a file block on; gives the block where the next ones begin.
     pub(in crate::fs) fn map_some_blocks(
         &self,

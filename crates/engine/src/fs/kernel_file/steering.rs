@@ -42,17 +42,6 @@ const DRAIN_IDLE_NS: i64 = 5_000_000_000;
 /// Bytes that a drain moves until the monitor hears of them.
 const NOTE_BYTES: u64 = 256 << 20;
 
-impl KernelFile {
-    /// Bytes on a node; 0 for a file that is gone.
-    fn bytes_on(&self, node: NodeId) -> Result<u64> {
-        match self.known_map(&|| true) {
-            Ok(map) => Ok(map.iter().find(|(on, _)| *on == node).map_or(0, |(_, bytes)| *bytes)),
-            Err(Error::Stale) => Ok(0),
-            Err(error) => Err(error),
-        }
-    }
-}
-
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// Looks which nodes have room for pages of files, and tells the kernel when that has changed. Call this again and again: until it
     /// has looked, writers fill a node beyond its limit. Reads where the files lie when `is_due` and they could fill a node, and when
@@ -67,7 +56,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             _ => {
                 let (grown, shrunk) = (used.saturating_sub(*looked), looked.saturating_sub(used));
                 let is_wanted = is_due || self.pool.may_nodes_change(grown, shrunk);
-                is_wanted.then(|| self.backing_by_node(|| true))
+                is_wanted.then(|| self.backing_by_node())
             }
         };
         if let Some(by_node) = by_node {

@@ -2,7 +2,7 @@
 
 use super::{MEMBER_BLOCKS, fill, forgets};
 use crate::support::{BLOCK, TestStore, filesystem, kernel_filesystem, new_file, sized};
-use homenode_engine::fs::{Access, Inode, POLICY_XATTR, Placement, XattrMode};
+use homenode_engine::fs::{Access, Inode, POLICY_XATTR, Placement, Survey, XattrMode};
 use homenode_engine::pool::PoolError;
 use homenode_engine::{MemberId, NodeId};
 use std::cell::Cell;
@@ -140,10 +140,10 @@ fn blocks_that_readers_take_are_drained() {
     let (fs, _, store) = kernel_filesystem(2, MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
     fs.set_attr(&inode, &sized(100 * BLOCK)).unwrap();
-    assert_eq!(fs.backing_by_node(|| true), []);
+    assert_eq!(fs.backing_by_node(), []);
     fill(&store, 0, 0, 100);
     assert_eq!(fs.drain(MemberId(0), &mut |_, _| {}), Ok(100 * BLOCK));
-    assert_eq!(fs.backing_by_node(|| true), [(NodeId(1), 100 * BLOCK)]);
+    assert_eq!(fs.backing_by_node(), [(NodeId(1), 100 * BLOCK)]);
 }
 
 #[test]
@@ -161,10 +161,10 @@ fn attributes_of_an_opened_file_with_holes_do_not_last() {
 }
 
 #[test]
-fn bytes_by_node_are_counted_until_stopped() {
+fn bytes_by_node_follow_writers() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
-    let told = || fs.backing_by_node(|| true);
+    let told = || fs.backing_by_node();
     assert_eq!(told(), []);
     store.write_unasked(0, 0, &[1; 3 * BLOCK as usize], 0).unwrap();
     assert_eq!(told(), [], "no writer was noted");
@@ -181,13 +181,37 @@ fn bytes_by_node_are_counted_until_stopped() {
     assert_eq!(told(), [(NodeId(0), 5 * BLOCK)]);
     fs.set_attr(&inode, &sized(BLOCK)).unwrap();
     assert_eq!(told(), [(NodeId(0), BLOCK)]);
-    assert_eq!(fs.backing_by_node(|| false), []);
-    // No other inode is visited after a no.
-    (0..20).for_each(|other| drop(new_file(&fs, &format!("other{other}"))));
-    let asked = Cell::new(0);
-    fs.backing_by_node(|| {
-        asked.set(asked.get() + 1);
-        false
-    });
-    assert_eq!(asked.get(), 1);
+}
+
+/// Its files are open for writing, and a call looks at a part of one.
+#[test]
+fn a_survey_goes_on_where_it_stopped() {
+    const FILES: u64 = 70;
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    for file in 0..FILES as usize {
+        let inode = new_file(&fs, &format!("file{file}"));
+        assert!(forgets(&fs, &inode));
+        store.set_writers(file, true);
+        store.write_unasked(file, 0, &[1; 3 * BLOCK as usize], 0).unwrap();
+    }
+    let (mut survey, mut told) = (Survey::default(), Vec::new());
+    for call in 0_u64.. {
+        let asked = Cell::new(0);
+        fs.survey(&mut survey, || asked.replace(asked.get() + 1) < 3);
+        // Nothing is looked at after a no.
+        assert!(asked.get() <= 4);
+        told = survey.by_node();
+        let bytes = told.first().map_or(0, |(_, bytes)| *bytes);
+        assert!(bytes <= (call + 1) * 3 * 3 * BLOCK, "{bytes} bytes by call {call}");
+        if bytes == FILES * 3 * BLOCK {
+            break;
+        }
+        assert!(call < 3 * FILES, "it does not end");
+    }
+    // What it has found is told until the next one has come to its end.
+    fs.survey(&mut survey, || false);
+    assert_eq!(survey.by_node(), told);
+    store.write_unasked(0, 3 * BLOCK, &[1], 0).unwrap();
+    fs.survey(&mut survey, || true);
+    assert_eq!(survey.by_node(), [(NodeId(0), (FILES * 3 + 1) * BLOCK)]);
 }

@@ -211,6 +211,12 @@ impl Pool {
         cache
     }
 
+    /// Memory that names, attributes and block maps take.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> u64 {
+        self.inner.fs.metadata_bytes().0
+    }
+
     /// Members, space, access matrix and spills.
     #[must_use]
     pub fn status(&self) -> Status {

@@ -24,7 +24,6 @@ fn freed_memory_between_used_blocks_returns_to_the_kernel() {
     let _alone = ALONE.lock();
     let left_kib = std::thread::spawn(|| {
         let mut heap = Heap::new();
-        heap.give_back();
         let before = resident_kib();
         let both: Vec<(Vec<u8>, Box<u64>)> = (0..COUNT).map(|i| (vec![1; BYTES], Box::new(i as u64))).collect();
         let (large, small): (Vec<_>, Vec<_>) = both.into_iter().unzip();
@@ -33,8 +32,9 @@ fn freed_memory_between_used_blocks_returns_to_the_kernel() {
             full - before > COUNT * BYTES / 1024 * 9 / 10,
             "{before} then {full}: not measured"
         );
+        heap.give_back((full - before) as u64 * 1024);
         drop(large);
-        heap.give_back();
+        heap.give_back(0);
         let left = resident_kib().saturating_sub(before);
         drop(small);
         left
@@ -51,7 +51,6 @@ fn freed_memory_at_the_end_of_an_arena_returns_to_the_kernel() {
     let left_kib = std::thread::spawn(|| {
         let mut heap = Heap::new();
         drop(std::hint::black_box(vec![1_u8; 24 << 20]));
-        heap.give_back();
         let before = resident_kib();
         let large: Vec<Vec<u8>> = (0..COUNT / 2).map(|_| vec![1; BYTES]).collect();
         let full = resident_kib();
@@ -59,11 +58,26 @@ fn freed_memory_at_the_end_of_an_arena_returns_to_the_kernel() {
             full - before > COUNT / 2 * BYTES / 1024 * 9 / 10,
             "{before} then {full}: not measured"
         );
+        heap.give_back((full - before) as u64 * 1024);
         drop(large);
-        heap.give_back();
+        heap.give_back(0);
         resident_kib().saturating_sub(before)
     })
     .join()
     .expect("the thread does not panic");
     assert!(left_kib < COUNT / 2 * BYTES / 1024 / 4, "{left_kib} KiB stay");
+}
+
+/// A walk through the arenas would pass every freed block.
+#[test]
+fn nothing_is_walked_through_while_nothing_was_freed() {
+    let _alone = ALONE.lock();
+    let mut heap = Heap::new();
+    let all: Vec<_> = (0..2_000_000_u64).map(Box::new).collect();
+    let kept: Vec<_> = all.into_iter().filter(|number| **number % 2 == 0).collect();
+    let begin = std::time::Instant::now();
+    (0..100).for_each(|_| heap.give_back(1 << 30));
+    let taken = begin.elapsed();
+    drop(kept);
+    assert!(taken.as_millis() < 10, "{taken:?}");
 }

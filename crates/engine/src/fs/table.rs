@@ -118,7 +118,7 @@ impl Table {
         self.files_max
     }
 
-    /// Those of a shard; `None` behind the last one.
+    /// Numbers of the inodes of a shard; `None` behind the last one.
     pub(super) fn inodes_of(&self, shard: usize) -> Option<Vec<Ino>> {
         let shard = self.shards.get(shard)?.read();
         Some(shard.keys().copied().map(Ino).collect())

@@ -16,7 +16,7 @@ pub struct Survey {
     part: Option<Part>,
     /// Bytes on each node of what was looked at.
     by_node: BTreeMap<NodeId, u64>,
-    /// Those of the last look that came to its end.
+    /// Bytes on each node by the last look that came to its end.
     whole: Option<Vec<(NodeId, u64)>>,
 }
 

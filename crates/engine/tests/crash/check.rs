@@ -6,7 +6,7 @@
 
 use crate::repair;
 use crate::sim::{Disk, Event, Kind};
-use crate::tree::Tree;
+use crate::tree::{Tree, grow_all};
 use crate::workload::{Operation, Run, SimFs, open};
 use homenode_engine::BLOCK_BYTES;
 use std::collections::BTreeMap;
@@ -121,7 +121,9 @@ fn kill(runs: &[Run], kind: Kind, all: &[u8], progress: &Progress, looked: &mut 
             "the pool's history tells otherwise whether all that was stored is there",
         ));
     }
-    judge_all(runs, &fs, progress, is_kept && !progress.has_failed).map_err(|why| describe(&why))
+    judge_all(runs, &fs, progress, is_kept && !progress.has_failed).map_err(|why| describe(&why))?;
+    let slot = fs.slots().claim().expect("the first slot is free");
+    grow_all(&fs, &slot).map_err(|why| describe(&why))
 }
 
 /// The machine loses power: of what is not durable, any part is there.
@@ -146,6 +148,7 @@ fn cut(
         if let Some(bytes) = again {
             let slot = fs.slots().claim().expect("the first slot is free");
             again_the_same(kind, bytes, &Tree::of(&fs, &slot)).map_err(|why| describe(&why))?;
+            grow_all(&fs, &slot).map_err(|why| describe(&why))?;
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! The tree that a filesystem shows, as plain data.
 
 use crate::workload::{SimFs, asking};
-use homenode_engine::fs::{Inode, MAP_XATTR};
+use homenode_engine::fs::{Inode, MAP_XATTR, SetAttr};
 use homenode_shared::Slot;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -75,6 +75,43 @@ impl Tree {
     pub(crate) fn has_names_of(&self, other: &Self) -> bool {
         self.names == other.names && self.volumes == other.volumes
     }
+}
+
+/// Grows all files: what was behind an end must be zeros, whatever a write left there that the crash interrupted.
+pub(crate) fn grow_all(fs: &SimFs, slot: &Slot) -> Result<(), String> {
+    const MORE_BYTES: u64 = 16 * 4096;
+    let mut to_visit = vec![fs.root()];
+    while let Some(dir) = to_visit.pop() {
+        let mut found = Vec::new();
+        fs.readdir(&dir, 2, &mut |entry| {
+            found.push(Arc::clone(entry.inode));
+            true
+        })
+        .expect("the inode is a directory");
+        for inode in found {
+            let before = fs.attr(&inode).size;
+            let more = SetAttr {
+                size: Some(before + MORE_BYTES),
+                ..SetAttr::default()
+            };
+            if inode.is_directory() {
+                to_visit.push(inode);
+            } else if inode.is_file() && fs.set_attr(&inode, &more).is_ok() {
+                let bytes = bytes(fs, slot, &inode);
+                let mut behind = bytes
+                    .iter()
+                    .enumerate()
+                    .skip(usize::try_from(before).expect("files are small"));
+                if let Some((at, byte)) = behind.find(|(_, byte)| **byte != 0) {
+                    return Err(format!(
+                        "inode {} grew from {before} bytes, and has {byte} at {at}",
+                        inode.ino().0
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 fn entry(fs: &SimFs, inode: &Arc<Inode>) -> Entry {

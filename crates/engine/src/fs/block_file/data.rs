@@ -390,6 +390,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 let _inside = inode.enter_as(file, asking)?;
                 file.check_within(offset, from.len() as u64)?;
                 self.write_inside(asking, inode, file, offset, from)
+                    .map(|(written, _)| written)
             })
         })?;
         debug_assert!(written as u64 <= bytes);
@@ -442,11 +443,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             self.settled_if_full(asking, inode, file, || {
                 let _inside = inode.enter_as(file, asking)?;
                 self.zero_gap(inode.ino, file, offset, Some(&zeroed))?;
-                let written = self.write_inside(asking, inode, file, offset, from)?;
+                let (written, told) = self.write_inside(asking, inode, file, offset, from)?;
                 let end = offset + written as u64;
                 if file.size.load(Ordering::Relaxed) < end {
                     let ino = inode.ino;
-                    self.tell_data(ino, file, &[Change::Grown { ino, bytes: end }]);
+                    if told < end {
+                        self.tell_data(ino, file, &[Change::Grown { ino, bytes: end }]);
+                    }
                     // Release: whoever sees the size sees the bytes.
                     file.size.fetch_max(end, Ordering::Release);
                 }
@@ -541,7 +544,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .map(|written| (offset, written))
     }
 
-    /// Writes with the gate entered: fails only when nothing was written.
+    /// Writes with the gate entered: fails only when nothing was written. Gives the bytes, and the size that the log has been told, which blocks that were placed
+    /// have reached.
     fn write_inside(
         &self,
         asking: &Asking<'_>,
@@ -549,9 +553,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         offset: u64,
         from: &[u8],
-    ) -> Result<usize> {
+    ) -> Result<(usize, u64)> {
         self.check_writable()?;
-        let mut done = 0;
+        let (mut done, mut told) = (0, 0);
         while done < from.len() {
             let at = offset + done as u64;
             let rest = &from[done..];
@@ -565,13 +569,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     Err(error) => return Err(error),
                 },
                 Found::Empty { blocks } => match self.fill(asking, inode, file, at, rest, blocks) {
-                    Ok(filled) => done += filled,
+                    Ok(filled) => {
+                        done += filled;
+                        if filled > 0 {
+                            told = at + filled as u64;
+                        }
+                    }
                     Err(_) if done > 0 => break,
                     Err(error) => return Err(error),
                 },
             }
         }
-        Ok(done)
+        Ok((done, told))
     }
 
     /// Writes at byte `at` into the first of some placed blocks; gives the bytes written.
@@ -667,7 +676,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if tail > 0 {
             self.zero_located(block.plus(blocks - 1), tail, BLOCK_BYTES - tail)?;
         }
-        self.published(asking, inode, file, at / BLOCK, places, taken, bytes);
+        self.published(asking, inode, file, at, places, taken, bytes);
         Ok(bytes)
     }
 
@@ -704,7 +713,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             made => return Ok(Run::Begun(taken, made)),
         }
         self.store_located(file, at, taken.first(), from)?;
-        self.published(asking, inode, file, at / BLOCK, places, taken, from.len());
+        self.published(asking, inode, file, at, places, taken, from.len());
         Ok(Run::Filled)
     }
 
@@ -736,7 +745,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(zeroed?)
     }
 
-    /// Shows blocks that are filled in the file.
+    /// Shows blocks that are filled from byte `at` in the file. The log is told of its size with them: after a crash before the write has ended, no bytes of it
+    /// lie behind the end, where they would be shown when the file grows.
     #[expect(clippy::too_many_arguments, reason = "what was filled, where, and for whom")]
     fn published(
         &self,
@@ -756,9 +766,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         // Not taken as dirty by a sync that does not find them in the map yet.
         let _publishing = self.is_durable().then(|| file.publishing.read());
         if self.is_durable() {
-            let first = Some(block);
-            self.note_dirty(ino, file, at..at + blocks);
-            self.tell_data(ino, file, &[Change::Extent { ino, at, blocks, first }]);
+            let (first, end) = (at / BLOCK, at + bytes as u64);
+            self.note_dirty(ino, file, first..first + blocks);
+            let extent = Change::Extent {
+                ino,
+                at: first,
+                blocks,
+                first: Some(block),
+            };
+            let both = [extent, Change::Grown { ino, bytes: end }];
+            let is_grown = file.size.load(Ordering::Relaxed) < end;
+            self.tell_data(ino, file, &both[..1 + usize::from(is_grown)]);
         }
         places.publish(taken.record());
         let place = self.pool.memory().locate_one(block).unwrap_or(block);

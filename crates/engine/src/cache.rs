@@ -631,6 +631,11 @@ impl<M: Disks> Memory for Cached<M> {
         disk.is_some_and(|(_, disk)| disk.index.has_frame(at.index()))
     }
 
+    fn is_busy(&self, at: Block) -> bool {
+        let disk = self.disk(at.member());
+        disk.is_some_and(|(cache, disk)| disk.index.has_frame(at.index()) || !cache.has_turn(disk))
+    }
+
     fn end_fetch(&self, fetch: Fetch, is_read: bool) {
         self.end_fetch_of(fetch, is_read);
     }

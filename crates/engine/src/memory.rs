@@ -320,6 +320,12 @@ pub trait Memory: Send + Sync + 'static {
         false
     }
 
+    /// Whether a block that could not be located is being read, or its disk carries out as many reads as it may.
+    fn is_busy(&self, at: Block) -> bool {
+        let _ = at;
+        false
+    }
+
     /// Ends a fetch, when all of its bytes were read, or else when that has failed.
     fn end_fetch(&self, fetch: Fetch, is_read: bool) {
         let _ = (fetch, is_read);

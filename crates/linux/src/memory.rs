@@ -268,6 +268,13 @@ impl NodeMemory {
         self.disk(member).map_or(0, |disk| disk.errors())
     }
 
+    /// Counts a request to a disk that failed, made by others.
+    pub fn note_error(&self, member: MemberId) {
+        if let Ok(disk) = self.disk(member) {
+            disk.note_error();
+        }
+    }
+
     fn durable(&self, member: MemberId) -> Result<Arc<DurableMember>, MemoryError> {
         self.members.read().durable.get(&member).cloned().ok_or(MemoryError)
     }

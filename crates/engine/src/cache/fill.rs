@@ -31,6 +31,12 @@ impl Fetch {
         new.map(|(frame, _)| *frame)
     }
 
+    /// Returns the disk's member.
+    #[must_use]
+    pub fn member(&self) -> MemberId {
+        self.member
+    }
+
     /// Returns the read to carry out.
     #[must_use]
     pub fn transfer(&self) -> &Transfer {

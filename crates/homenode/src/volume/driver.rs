@@ -1,8 +1,10 @@
 //! A volume as a device of the block layer.
 //!
-//! Copies each request at once, except reads of blocks that are only on a disk. Such a read keeps its tag until its blocks are cached; other
-//! requests go on. If the blocks do not come that way (no frame is free for some milliseconds, blocks are taken away all the time, a disk fails), the
+//! Copies each request at once, except reads of blocks that are only on a disk. Such a read keeps its tag until its blocks are cached, whoever reads them;
+//! other requests go on. If the blocks do not come that way (no frame is free for some milliseconds, blocks are taken away all the time), the
 //! thread waits, as it does for partial writes of uncached blocks, writes without a free frame, discards, zeros and flushes.
+//!
+//! After a read that failed, the request is read block by block: with the block that fails alone it has failed.
 //!
 //! Invariant: the thread finishes its own reads before it waits, because another thread may wait for them.
 //!
@@ -12,7 +14,7 @@
 
 use super::Volume;
 use crate::blk::{Arena, Done, Driver, DriverQueue, Errno, Late, Limits, Operation, Outcome, Slots, Tag};
-use crate::{Error, NodeId};
+use crate::{Error, MemberId, NodeId};
 use homenode_engine::cache::Cached;
 use homenode_engine::fs::{Asking, Stretch};
 use homenode_linux::clock::CoarseClock;
@@ -27,8 +29,10 @@ use std::sync::Arc;
 const STAGE_BYTES: usize = 64 << 10;
 /// Bytes that are copied before others can take blocks of the volume away.
 const STEP_BYTES: usize = 1 << 20;
-/// Times that a read looks for its next bytes in the cache before it waits for them: some milliseconds.
+/// Times that a read looks in vain for its next bytes in the cache, with nobody reading them, before it waits for them: some milliseconds.
 const TRIES_MAX: u32 = 50;
+/// Looks in short pauses while others read.
+const LOOKS_MAX: u32 = 50;
 
 /// A volume that is attached: a device for [`crate::blk::Device`]. While this or one of its queues is there, the volume keeps its
 /// size and cannot be removed, or attached again.
@@ -140,8 +144,13 @@ struct Going {
     tag: Tag,
     /// Bytes from its start that it has.
     done: u64,
-    /// Times that it looked for the next ones.
+    /// Times that it looked for the next ones while nobody read them, and in all.
     tries: u32,
+    looks: u32,
+    /// Disk whose read for it has failed just now.
+    failed: Option<MemberId>,
+    /// It is read block by block, after a failure.
+    is_by_block: bool,
     /// Reads of disks under way for it.
     reads: usize,
     /// Whether it waits for a pause to be over.
@@ -151,14 +160,11 @@ struct Going {
 impl Going {
     fn note(all: &mut [Self], came: Came) {
         match came {
-            Came::Read(tag, is_read) => {
+            Came::Read(tag, failed) => {
                 let of_tag = all.iter_mut().find(|going| going.tag == tag);
                 let going = of_tag.expect("a request keeps its tag while reads are under way for it");
                 going.reads -= 1;
-                if !is_read {
-                    // The next one tells the error.
-                    going.tries = TRIES_MAX;
-                }
+                going.failed = going.failed.or(failed);
             }
             Came::Pause => all.iter_mut().for_each(|going| going.is_pausing = false),
         }
@@ -177,6 +183,9 @@ impl DriverQueue for VolumeQueue {
                     tag: *tag,
                     done: 0,
                     tries: 0,
+                    looks: 0,
+                    failed: None,
+                    is_by_block: false,
                     reads: 0,
                     is_pausing: false,
                 };
@@ -275,8 +284,16 @@ impl VolumeQueue {
                 let bytes = usize::try_from(end - buffer).map_or(STEP_BYTES, |left| left.min(STEP_BYTES));
                 let mut read = self.read(offset, buffer, bytes);
                 if read == 0 {
-                    if going.tries < TRIES_MAX && self.begin_reads(going, offset..offset + bytes as u64) {
-                        going.tries += 1;
+                    let failed = going.failed.take();
+                    if let (Some(member), true, Reads::Made(reads)) = (failed, going.is_by_block, &self.reads)
+                        && reads.bell().is_some()
+                    {
+                        self.volume.0.pool.fs.pool().memory().below().note_error(member);
+                        return Some(Err(Errno::IO));
+                    }
+                    going.is_by_block |= failed.is_some();
+                    let wanted = if going.is_by_block { 1 } else { bytes as u64 };
+                    if going.tries < TRIES_MAX && self.begin_reads(going, offset..offset + wanted) {
                         return None;
                     }
                     match self.read_waiting(offset, buffer, bytes) {
@@ -285,7 +302,7 @@ impl VolumeQueue {
                     }
                 }
                 going.done += read as u64;
-                going.tries = 0;
+                (going.tries, going.looks) = (0, 0);
             }
             first += u64::from(segment.bytes);
         }
@@ -311,11 +328,16 @@ impl VolumeQueue {
             return false;
         };
         let begin = |asking: &Asking<'_>| {
-            Ok::<_, Infallible>(reads.begin(asking, volume.volume.inode(), bytes.clone(), going.tag))
+            let inode = volume.volume.inode();
+            let begun = reads.begin(asking, inode, bytes.clone(), going.tag);
+            Ok::<_, Infallible>((begun, begun > 0 || fs.is_coming(asking, inode, bytes.clone())))
         };
-        let Ok(begun) = volume.pool.asking(begin);
+        let Ok((begun, is_coming)) = volume.pool.asking(begin);
         going.reads = begun;
-        going.is_pausing = begun == 0 && reads.pause();
+        going.looks += 1;
+        going.is_pausing = begun == 0 && reads.pause(going.looks > LOOKS_MAX);
+        // Without a pause it looks at once.
+        going.tries += u32::from(!is_coming || begun == 0 && !going.is_pausing);
         reads.bell().is_some()
     }
 
@@ -411,7 +433,10 @@ fn errno(error: Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blk::{Core, Device, Options, Request};
     use crate::{Placement, Pool, PoolOptions, Size};
+    use std::collections::BTreeMap;
+    use std::time::{Duration, Instant};
 
     const BLOCK: usize = 4096;
 
@@ -486,5 +511,100 @@ mod tests {
         assert_eq!(queue.read(end - 512, 0, BLOCK), 0);
         assert!(queue.read_waiting(end - 512, 0, BLOCK).is_err());
         assert!(queue.write(u64::MAX - 10, 0, BLOCK).is_err());
+    }
+
+    const BYTES: u64 = 16 << 20;
+
+    /// A volume of a pool on a disk, with an empty cache, and the disk's file. Beside the target: /tmp may be a tmpfs, which has no page cache to be passed.
+    fn on_disk() -> (Pool, Volume, tempfile::NamedTempFile) {
+        let member = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        member.as_file().set_len(96 << 20).unwrap();
+        let members = [member.path().to_owned()];
+        let mut options = PoolOptions::new().cache(8 << 20);
+        options.direct = true;
+        let pool = Pool::create_on(&members, &options).unwrap();
+        let volume = pool.create_volume("v", BYTES, Placement::Local).unwrap();
+        volume
+            .write_all_at(&vec![7; usize::try_from(BYTES).unwrap()], 0)
+            .unwrap();
+        drop(volume);
+        pool.put_away().unwrap();
+        drop(pool);
+        let pool = Pool::open_on(&members, &options).unwrap();
+        let volume = pool.volume("v").unwrap();
+        (pool, volume, member)
+    }
+
+    fn core(volume: &Volume, buffers: &Arc<Arena>) -> Core<VolumeQueue> {
+        let driver = volume.attach(Arc::clone(buffers), &[Some(NodeId(0))]).unwrap();
+        let device = Device::new(&driver, &[NodeId(0)], |_, _| 1, Options::default()).unwrap();
+        device.join(0).unwrap()
+    }
+
+    /// Runs until `count` requests have ended; their outcomes by user, and the longest turn.
+    fn run(core: &mut Core<VolumeQueue>, count: usize) -> (BTreeMap<u64, Outcome>, Duration) {
+        let (start, mut ended, mut longest) = (Instant::now(), BTreeMap::new(), Duration::ZERO);
+        while ended.len() < count {
+            assert!(start.elapsed() < Duration::from_secs(20), "it hangs with {ended:?}");
+            let turn = Instant::now();
+            core.run(0, |completion| {
+                ended.insert(completion.user, completion.outcome);
+            });
+            longest = longest.max(turn.elapsed());
+        }
+        (ended, longest)
+    }
+
+    #[test]
+    fn a_read_that_waits_for_anothers_read_holds_up_no_other_request() {
+        const HELD_MS: u64 = 300;
+        let (pool, volume, _member) = on_disk();
+        let buffers = Arena::new(1 << 20, None).unwrap();
+        let mut core = core(&volume, &buffers);
+        core.submit(Request::read(0, 4096, 0).user(0)).unwrap();
+        run(&mut core, 1);
+        let held = 8 << 20;
+        let inode = volume.volume.inode();
+        let begin =
+            |asking: &Asking<'_>| Ok::<_, Infallible>(volume.pool.fs.begin_fetches(asking, inode, held..held + 4096));
+        let Ok(fetches) = pool.inner.asking(begin);
+        assert_eq!(fetches.len(), 1, "it is away");
+        std::thread::scope(|scope| {
+            let fs = &volume.pool.fs;
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(HELD_MS));
+                // Nobody has read it: the one who waits does then.
+                fetches.into_iter().for_each(|fetch| fs.end_fetch(fetch, false));
+            });
+            core.submit(Request::read(held, 4096, 4096).user(1)).unwrap();
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(HELD_MS / 2) {
+                core.submit(Request::read(0, 4096, 0).user(2)).unwrap();
+                let (ended, longest) = run(&mut core, 1);
+                assert_eq!(ended.get(&2), Some(&Ok(4096)));
+                assert!(longest < Duration::from_millis(HELD_MS / 3), "a turn took {longest:?}");
+            }
+            assert_eq!(run(&mut core, 1).0.get(&1), Some(&Ok(4096)));
+        });
+    }
+
+    #[test]
+    fn a_block_that_cannot_be_read_fails_its_request_alone_and_is_counted() {
+        let (pool, volume, member) = on_disk();
+        let buffers = Arena::new(4 << 20, None).unwrap();
+        let mut core = core(&volume, &buffers);
+        // Of a file that was cut off nothing comes from there on: half of the volume and more.
+        member.as_file().set_len(24 << 20).unwrap();
+        let errors = || pool.status().members[0].errors;
+        assert_eq!(errors(), 0);
+        let mut outcomes = BTreeMap::new();
+        for at in (0..BYTES).step_by(512 << 10) {
+            core.submit(Request::read(at, 512 << 10, 0).user(at)).unwrap();
+            outcomes.extend(run(&mut core, 1).0);
+        }
+        let failed = outcomes.values().filter(|outcome| **outcome == Err(Errno::IO)).count();
+        let good = outcomes.values().filter(|outcome| **outcome == Ok(512 << 10)).count();
+        assert_eq!((failed + good, failed > 0, good > 0), (32, true, true), "{outcomes:?}");
+        assert_eq!(errors(), failed as u64);
     }
 }

@@ -7,7 +7,7 @@ use super::reads::Reads;
 use homenode_engine::blk::Tag;
 use homenode_engine::cache::Fetch;
 use homenode_engine::fs::{Asking, Fs, Inode};
-use homenode_engine::{Clock, Memory};
+use homenode_engine::{Clock, MemberId, Memory};
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -24,8 +24,8 @@ pub struct FrameReads<M: Memory, C: Clock> {
 /// Event that [`FrameReads::take`] tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Came {
-    /// A read for this request has ended, and whether all of its bytes came.
-    Read(Tag, bool),
+    /// A read for this request has ended; the disk's member where not all of its bytes came.
+    Read(Tag, Option<MemberId>),
     /// The pause is over.
     Pause,
 }
@@ -72,9 +72,9 @@ impl<M: Memory, C: Clock> FrameReads<M, C> {
         begun
     }
 
-    /// Makes the bell ring in 50 µs, if it is not to do so already. False when the kernel has no room for that.
-    pub fn pause(&mut self) -> bool {
-        self.reads.pause()
+    /// Makes the bell ring in 50 µs, or a millisecond for a long pause, if it is not to do so already. False when the kernel has no room for that.
+    pub fn pause(&mut self, is_long: bool) -> bool {
+        self.reads.pause(is_long)
     }
 
     /// Gives the kernel what was begun.
@@ -86,8 +86,9 @@ impl<M: Memory, C: Clock> FrameReads<M, C> {
     pub fn take(&mut self, mut came: impl FnMut(Came)) {
         let fs = &self.fs;
         let is_over = self.reads.take(|(fetch, tag), is_read| {
+            let failed = (!is_read).then(|| fetch.member());
             fs.end_fetch(fetch, is_read);
-            came(Came::Read(tag, is_read));
+            came(Came::Read(tag, failed));
         });
         if is_over {
             came(Came::Pause);

@@ -17,6 +17,8 @@ use std::os::fd::RawFd;
 const DEPTH: u16 = 128;
 /// How long a pause is.
 const PAUSE: Timespec = Timespec::new().nsec(50_000);
+/// Pause of who has looked often: a disk that takes milliseconds costs little then.
+const LONG_PAUSE: Timespec = Timespec::new().nsec(1_000_000);
 /// User data of a pause; no read has that number.
 const PAUSED: u64 = u64::MAX;
 
@@ -132,11 +134,13 @@ impl<T> Reads<T> {
         ring.enter().is_ok() && unsafe { ring.push(entry) }
     }
 
-    /// Makes the bell ring after [`PAUSE`], if no pause is under way. False when the kernel has no room for it.
-    pub(crate) fn pause(&mut self) -> bool {
+    /// Makes the bell ring after [`PAUSE`], or [`LONG_PAUSE`], if no pause is under way. False when the kernel has no room for it.
+    pub(crate) fn pause(&mut self, is_long: bool) -> bool {
         static LENGTH: Timespec = PAUSE;
+        static LONG: Timespec = LONG_PAUSE;
         if !self.is_pausing {
-            let entry = opcode::Timeout::new(&raw const LENGTH).build().user_data(PAUSED);
+            let length = if is_long { &raw const LONG } else { &raw const LENGTH };
+            let entry = opcode::Timeout::new(length).build().user_data(PAUSED);
             // SAFETY: its length is static.
             self.is_pausing = unsafe { self.push(&entry) };
         }

@@ -273,10 +273,13 @@ impl DiskMember {
     }
 
     fn counted(&self, done: io::Result<()>) -> io::Result<()> {
-        done.inspect_err(|_| {
-            // Relaxed: a figure.
-            self.errors.fetch_add(1, Ordering::Relaxed);
-        })
+        done.inspect_err(|_| self.note_error())
+    }
+
+    /// Counts a request that failed.
+    pub(super) fn note_error(&self) {
+        // Relaxed: a figure.
+        self.errors.fetch_add(1, Ordering::Relaxed);
     }
 
     fn transfer<const MOST: usize>(

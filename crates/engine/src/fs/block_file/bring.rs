@@ -148,6 +148,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.begin_all(self.missing_to_read(asking, inode, file, blocks))
     }
 
+    /// Whether [`Fs::begin_fetches`] has begun nothing because others read the bytes, or their disk carries out as many reads as it may: a later look finds
+    /// them, or begins.
+    pub fn is_coming(&self, asking: &Asking<'_>, inode: &Inode, bytes: Range<u64>) -> bool {
+        let Some(file) = inode.blocks() else { return false };
+        let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+        let asking = &Asking {
+            waits: false,
+            ..*asking
+        };
+        let missing = self
+            .missing(asking, inode, file, [blocks], u64::MAX)
+            .unwrap_or_default();
+        missing
+            .first()
+            .is_some_and(|(_, first, _)| self.pool.memory().is_busy(*first))
+    }
+
     /// [`Fs::begin_fetches`] of what [`Fs::write`] of `bytes` leaves of the blocks that it changes.
     pub fn begin_fetches_to_write(&self, asking: &Asking<'_>, inode: &Inode, bytes: Range<u64>) -> Vec<Fetch> {
         let Some(file) = inode.blocks() else { return Vec::new() };

@@ -105,8 +105,8 @@ fn reads_run_concurrently_and_complete_in_any_order() {
 #[test]
 fn a_pause_rings_the_bell_once() {
     let mut slow = Slow::new();
-    assert!(slow.reads.pause());
-    assert!(slow.reads.pause());
+    assert!(slow.reads.pause(false));
+    assert!(slow.reads.pause(false));
     slow.reads.enter();
     assert!(slow.rings(Duration::from_secs(10)));
     let mut none = |_, _| panic!("nothing was read");

@@ -320,7 +320,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         // Little is made durable by the thread itself where that waits for no device.
         let sync = |bytes: usize| match self.inode() {
             Ok(inode) if bytes > SHORT_BYTES || fs.begins_long(&inode) => Some(Way::Long),
-            _ => (fs.waits_to_sync() || fs.may_wait(false)).then_some(Way::Short),
+            inode => {
+                let waits = inode.is_ok_and(|inode| fs.waits_to_sync(&inode)) || fs.may_wait(false);
+                waits.then_some(Way::Short)
+            }
         };
         let way = match request {
             _ if !fs.is_durable() => return None,

@@ -47,6 +47,8 @@ pub(super) struct BlockFile {
     pub(super) inlined: AtomicU64,
     /// Somebody makes it durable by himself: what he writes is clean again soon.
     pub(super) is_synced: AtomicBool,
+    /// Held by the thread that makes it durable by itself, or takes its dirty ranges.
+    pub(super) syncing: Mutex<()>,
     /// Held by the thread that closes the gate.
     exclusive: Mutex<()>,
     /// Where those who read it in order are.

@@ -77,9 +77,22 @@ impl Journal {
         let mut list = self.dirty.lock();
         // Relaxed: a hint. Others wait for the next commit, which looks at all of it.
         if file.dirty.add(blocks, file.is_synced.load(Ordering::Relaxed)) {
-            list.push(ino);
+            self::list(&mut list, ino);
         }
     }
+}
+
+/// Puts a file on the list of those that may not be durable. Each sync takes a file's ranges, and leaves it on the list: where it is full, it is freed of doubles,
+/// so that it grows with the files, and not with the syncs between two commits.
+fn list(files: &mut Vec<Ino>, ino: Ino) {
+    const LENGTH_MIN: usize = 1024;
+    if files.len() == files.capacity() && files.len() >= LENGTH_MIN {
+        files.sort_unstable();
+        files.dedup();
+        // So much again before the next time.
+        files.reserve(files.len().max(LENGTH_MIN));
+    }
+    files.push(ino);
 }
 
 /// Whether a file is settled, and how.
@@ -119,7 +132,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(journal) = &self.journal else { return };
         let sequence = journal.append(&self.pool, self.now_ns(), changes);
         if file.changed.fetch_max(sequence, Ordering::Relaxed) == 0 {
-            journal.dirty.lock().push(ino);
+            list(&mut journal.dirty.lock(), ino);
         }
     }
 
@@ -558,15 +571,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         settling: Settling,
     ) -> Result<()> {
-        let syncing = journal.syncing(inode.ino);
+        let _is_seen = journal.goes_on(inode.ino);
         loop {
             let inside = inode.enter(file, slot);
-            if let Some(_one_at_a_time) = syncing.try_lock() {
+            if let Some(_one_at_a_time) = file.syncing.try_lock() {
                 return self.settle_inside(journal, inode, file, Some(inside), settling);
             }
             // Outside, as the thread that has the lock may wait for a disk.
             drop(inside);
-            drop(syncing.lock());
+            drop(file.syncing.lock());
         }
     }
 
@@ -574,7 +587,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub(super) fn settle_closed(&self, inode: &Inode, file: &BlockFile) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
         // A commit must not take the range in between.
-        let _one_at_a_time = journal.syncing(inode.ino).lock();
+        let _is_seen = journal.goes_on(inode.ino);
+        let _one_at_a_time = file.syncing.lock();
         self.note_dirty(inode.ino, file, 0..BlockMap::LIMIT);
         self.settle_inside(journal, inode, file, None, Settling::IfNeeded)
     }
@@ -776,21 +790,21 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub(super) fn settle_all(&self, journal: &Journal, slot: &Slot) -> Result<()> {
         let _in_hand = journal.in_hand();
         let through = journal.end();
-        let listed = std::mem::take(&mut *journal.dirty.lock());
+        let mut listed = std::mem::take(&mut *journal.dirty.lock());
+        listed.sort_unstable();
+        listed.dedup();
         let is_settled = through <= journal.settled_all.load(Ordering::Relaxed);
         if listed.is_empty() && is_settled && !journal.has_quarantined() {
             // An error is told to everybody, whatever there is to do.
             return Ok(journal.force(&self.pool, 0)?);
         }
-        let mut files: Vec<_> = listed.iter().filter_map(|ino| self.table.find(*ino)).collect();
-        files.sort_by_key(|inode| inode.ino);
-        files.dedup_by_key(|inode| inode.ino);
+        let files: Vec<_> = listed.iter().filter_map(|ino| self.table.find(*ino)).collect();
         let taken: Vec<_> = files
             .iter()
             .filter_map(|inode| {
                 let file = inode.blocks()?;
                 // A sync of the file that goes on ends first: its range is durable then, or dirty again.
-                let _one_at_a_time = journal.syncing(inode.ino).lock();
+                let _one_at_a_time = file.syncing.lock();
                 Some((inode, file, file.take_unsaved()))
             })
             .collect();
@@ -826,7 +840,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 again.push((*inode, *file));
             }
             // A sync that goes on has put its own range there. It does not wait here: it may want what this commit frees.
-            if let Some(_none_goes_on) = journal.syncing(inode.ino).try_lock() {
+            if let Some(_none_goes_on) = file.syncing.try_lock() {
                 file.saving.clear();
             }
             let settle = |changed: u64| (changed <= through).then_some(0);
@@ -835,7 +849,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         for (inode, file, _) in &taken {
             // It changed meanwhile, and was on the list, or seems unsaved: it stays there.
             if file.changed.load(Ordering::Relaxed) != 0 || !file.saving.is_empty() {
-                journal.dirty.lock().push(inode.ino);
+                list(&mut journal.dirty.lock(), inode.ino);
             }
         }
         for (inode, file) in again {
@@ -860,7 +874,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let is_settled = room.is_some() && self.settle_file(journal, slot, inode, file, Settling::InPlace).is_ok();
             // `saving` keeps a range that was not settled: the next commit takes it again.
             if !is_settled || file.changed.load(Ordering::Relaxed) != 0 || !file.saving.is_empty() {
-                journal.dirty.lock().push(inode.ino);
+                list(&mut journal.dirty.lock(), inode.ino);
             }
             is_settled
         };
@@ -891,7 +905,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let mut failures = 0;
         for (inode, file) in put_off {
             if failures == FAILURES_MAX {
-                journal.dirty.lock().push(inode.ino);
+                list(&mut journal.dirty.lock(), inode.ino);
             } else if settle(inode, file) {
                 failures = 0;
             } else {
@@ -985,6 +999,18 @@ pub(super) fn times(inode: &Inode) -> Change<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_list_of_files_grows_with_the_files() {
+        let mut files = Vec::new();
+        for _ in 0..100 {
+            (0..3000).for_each(|ino| list(&mut files, Ino(ino)));
+        }
+        assert!(files.len() < 9000, "{} entries for 3000 files", files.len());
+        files.sort_unstable();
+        files.dedup();
+        assert_eq!(files.len(), 3000);
+    }
 
     #[test]
     fn members_of_too_many_stretches_are_persisted_whole() {

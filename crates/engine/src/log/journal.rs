@@ -19,7 +19,7 @@ use crate::fs::Ino;
 use crate::memory::by_member;
 use crate::pool::{MemberKind, Pool};
 use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
@@ -87,7 +87,7 @@ pub(super) const SNAPSHOT_GROUP_BYTES: usize = 16 << 10;
 const BAD_SEGMENTS_MAX: u64 = 8;
 /// The witness of a pool that none was there for: nothing counts but what is durable.
 const NO_WITNESS: u128 = 0;
-/// Locks that files are spread over while they are made durable.
+/// Locks that syncs are spread over.
 const SYNCING: usize = 64;
 
 /// Options of a durable pool's log.
@@ -149,7 +149,7 @@ pub(crate) struct Journal {
     /// Entries that are in it, or being given back.
     quarantined: AtomicUsize,
     /// Held while a file is made durable, by its number.
-    syncing: [Mutex<()>; SYNCING],
+    syncing: [RwLock<()>; SYNCING],
     /// Held while a file's blocks move to other places of it.
     pub(crate) shifting: Mutex<()>,
     /// Held while everything is made durable, or a snapshot is made.
@@ -262,7 +262,7 @@ impl Journal {
             superblock: Mutex::new(superblock),
             quarantine: Mutex::default(),
             quarantined: AtomicUsize::new(0),
-            syncing: std::array::from_fn(|_| Mutex::default()),
+            syncing: std::array::from_fn(|_| RwLock::default()),
             shifting: Mutex::default(),
             settling: Mutex::default(),
             dirty: Mutex::default(),
@@ -387,14 +387,19 @@ impl Journal {
         })
     }
 
-    /// The lock of a file that is being made durable.
-    pub(crate) fn syncing(&self, ino: Ino) -> &Mutex<()> {
-        &self.syncing[usize::try_from(ino.0 % SYNCING as u64).expect("ino % SYNCING fits a usize")]
+    /// To be held by a sync of a file as long as it goes on, from before it looks at the file's blocks.
+    pub(crate) fn goes_on(&self, ino: Ino) -> RwLockReadGuard<'_, ()> {
+        self.syncing[usize::try_from(ino.0 % SYNCING as u64).expect("ino % SYNCING fits a usize")].read()
     }
 
     /// Waits for the syncs that go on now.
     pub(crate) fn await_syncs(&self) {
-        self.syncing.iter().for_each(|file| drop(file.lock()));
+        self.syncing.iter().for_each(|files| drop(files.write()));
+    }
+
+    /// Whether a group is to be forced with which a file must be settled first.
+    pub(crate) fn has_needs(&self) -> bool {
+        !self.needed.lock().is_empty()
     }
 
     /// Files that groups up to the log's end need settled, each with a mark for [`Journal::met`], and that end.

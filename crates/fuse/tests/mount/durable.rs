@@ -7,7 +7,7 @@ use homenode_engine::CpuId;
 use homenode_fuse::{Host, Server, Transport};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -181,10 +181,18 @@ fn a_synchronous_write_returns_when_durable_and_blocks_no_other_call() {
     });
 }
 
+/// A file of 4 KiB whose inode's number is that of another one by the last two digits of base 64, as the pools' locks are.
+fn alike(mounted: &Mounted, other: &File) -> File {
+    let number = |file: &File| file.metadata().unwrap().ino() % 64;
+    let mut files = (0..).map(|nth| file(mounted, &format!("alike-{nth}"), 4096));
+    files.find(|file| number(file) == number(other)).unwrap()
+}
+
 #[test]
 fn a_short_fsync_does_not_wait_for_a_long_one() {
     by_both(|mounted| {
-        let (long, short) = (file(mounted, "long", 1 << 20), file(mounted, "short", 4096));
+        let long = file(mounted, "long", 1 << 20);
+        let short = alike(mounted, &long);
         let disk = disk(mounted);
         // Forced writes of the log are smaller.
         disk.stick(64 << 10);
@@ -211,6 +219,7 @@ fn a_short_fsync_does_not_wait_for_a_long_one() {
 fn a_long_fsync_of_persistent_memory_does_not_block_others() {
     by_both_of(persistent_filesystem, |mounted| {
         let (long, read) = (file(mounted, "long", 8 << 20), file(mounted, "read", 4096));
+        let short = alike(mounted, &long);
         let disk = disk(mounted);
         disk.stick(1 << 20);
         thread::scope(|scope| {
@@ -219,6 +228,35 @@ fn a_long_fsync_of_persistent_memory_does_not_block_others() {
                 long.sync_all()
             });
             eventually("the long one waits", || disk.state().waiting == 1);
+            let served = scope.spawn(|| {
+                on_cpu_0();
+                short.sync_all().unwrap();
+                check_served(mounted, &read, "made");
+            });
+            served.join().unwrap();
+            assert!(!waits.is_finished());
+            disk.release();
+            waits.join().unwrap().unwrap();
+        });
+    });
+}
+
+/// A file that takes another's name must be durable before that name is.
+#[test]
+fn an_fsync_that_needs_another_file_durable_does_not_block_others() {
+    by_both_of(persistent_filesystem, |mounted| {
+        let (read, short) = (file(mounted, "read", 4096), file(mounted, "short", 4096));
+        file(mounted, "old", 4096).sync_all().unwrap();
+        file(mounted, "new", 8 << 20);
+        let disk = disk(mounted);
+        disk.stick(1 << 20);
+        fs::rename(mounted.path("new"), mounted.path("old")).unwrap();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                on_cpu_0();
+                short.sync_all()
+            });
+            eventually("it waits for the other file", || disk.state().waiting == 1);
             let served = scope.spawn(|| {
                 on_cpu_0();
                 check_served(mounted, &read, "made");

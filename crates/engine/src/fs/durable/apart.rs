@@ -61,10 +61,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.pool.memory().fetch_max() < u64::MAX
     }
 
-    /// Whether [`Fs::sync`] waits for a device.
-    pub fn waits_to_sync(&self) -> bool {
-        // Where bytes are copied to the log, a forced write costs more than the copy.
-        self.written_log().is_some() && self.pool.memory().inline_bytes_max() > 0
+    /// Whether [`Fs::sync`] waits for a device, or may wait for other syncs: that of the same file, or of one that was renamed.
+    pub fn waits_to_sync(&self, inode: &Inode) -> bool {
+        self.written_log().is_some_and(|journal| {
+            // Where bytes are copied to the log, a forced write costs more than the copy.
+            self.pool.memory().inline_bytes_max() > 0
+                || journal.has_needs()
+                || inode.blocks().is_some_and(|file| file.syncing.is_locked())
+        })
     }
 
     /// Whether [`Fs::begin_sync`] may wait long for a device by itself: for many bytes, or for a snapshot.

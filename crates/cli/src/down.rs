@@ -55,8 +55,11 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
         }
         None => {}
     }
-    // Of a server that was killed.
-    let waiting = waiting::of_directory(&args.directory);
+    // Of a server that was killed. With the pool up to be read only, they wait on for its next server that writes.
+    let mut waiting = waiting::of_directory(&args.directory);
+    if waiting::is_read_only(&args.directory) {
+        waiting.clear();
+    }
     waiting::end(&waiting, false)?;
     let mut cleared = false;
     let located = clear_dead(&args.directory, "`homenode status` lists the mounts", &mut |notice| {
@@ -142,6 +145,8 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, args: &Down
                     shown(&located.path)
                 ))));
             }
+            // A server that was stopped while it closes the pool.
+            Err(RequestError::Late(failure)) if is_gone(located) => return Ok(Some(failure)),
             Err(other) => return Err(other.into()),
         }
         attempts += 1;

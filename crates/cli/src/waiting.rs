@@ -1,6 +1,7 @@
 //! Block devices of durable pools whose server was killed: their users wait until it is back, or until somebody ends the device.
 
 use crate::control::client::Connection;
+use crate::control::protocol::{Access, StatusReport};
 use crate::device_use::{self, Usage};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{absolute, locate, shown};
@@ -37,13 +38,24 @@ pub(crate) fn of_directory(directory: &Path) -> Vec<LastingExport> {
     devices
 }
 
-/// Identity and members' files of the pool whose server answers for a directory. A pool of memory has no identity.
-fn pool_mounted_on(directory: &Path) -> Option<(Option<u128>, Vec<PathBuf>)> {
+/// Status of the pool whose server answers for a directory.
+fn report_of(directory: &Path) -> Option<StatusReport> {
     let located = locate(directory).ok()?;
     if !located.mount.is_homenode() || !located.is_mount_point() {
         return None;
     }
-    let report = Connection::open(located.mount.device).ok()?.status().ok()?;
+    Connection::open(located.mount.device).ok()?.status().ok()
+}
+
+/// Whether a server answers for a directory whose pool is mounted to be read only: it takes up no device.
+pub(crate) fn is_read_only(directory: &Path) -> bool {
+    let durable = report_of(directory).and_then(|report| report.durable);
+    durable.is_some_and(|durable| durable.access == Access::ReadOnly)
+}
+
+/// Identity and members' files of the pool whose server answers for a directory. A pool of memory has no identity.
+fn pool_mounted_on(directory: &Path) -> Option<(Option<u128>, Vec<PathBuf>)> {
+    let report = report_of(directory)?;
     let uuid = report
         .durable
         .and_then(|durable| u128::from_str_radix(&durable.uuid, 16).ok());

@@ -30,6 +30,8 @@ const _: () = assert!(USER_READERS_MAX < READERS_MAX);
 /// Shortest time between two answers to a reader's connection, and before the first one. An answer takes CPU time from the users of the pool, and a
 /// reader could ask in a loop, also with a new connection for each request.
 const READER_PERIOD: Duration = Duration::from_millis(250);
+/// Shortest time between two connections of readers.
+const CONNECT_PERIOD: Duration = Duration::from_millis(10);
 /// A reader rests for so many times as long as its last answer took: eight of them together take less than a CPU.
 const READER_REST: u32 = 10;
 /// No reader waits longer: an answer may also have taken long because this process had no CPU.
@@ -167,7 +169,13 @@ impl Socket {
         let accept = move || {
             for stream in listener.incoming() {
                 match stream {
-                    Ok(stream) => serve(stream, &handler, &activity, rights),
+                    Ok(stream) => {
+                        serve(stream, &handler, &activity, rights);
+                        if rights == Rights::Reading {
+                            // Each costs the server a thread, whatever it asks.
+                            thread::sleep(CONNECT_PERIOD);
+                        }
+                    }
                     Err(error) => {
                         tracing::warn!("a command could not connect: {error}");
                         // Out of descriptors or memory: do not spin until there are some.

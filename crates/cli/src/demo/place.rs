@@ -39,7 +39,10 @@ impl Directory {
         let made = match fs::DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && wanted.is_some() => false,
-            Err(error) => return Err(Failure::new(format!("cannot make {}: {error}", shown(&path)))),
+            Err(error) => {
+                let advice = wanted.map_or("; `homenode demo DIR` takes a directory of yours", |_| "");
+                return Err(Failure::new(format!("cannot make {}: {error}{advice}", shown(&path))));
+            }
         };
         let lock = directory::prepare(&path, &mut |notice| complain!("homenode: {notice}"))?;
         Ok(Self {

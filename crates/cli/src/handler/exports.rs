@@ -16,7 +16,9 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::Instant;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How it is detached under its users: by the command that was refused, and by another one.
 const BY_OPTION: &str = "`--force`";
@@ -36,10 +38,13 @@ struct Table {
     ends: Option<Instant>,
 }
 
-/// An export is being detached.
-struct Leaving<'a>(&'a Exports);
+/// How long the end of a server waits for the ends of its devices, which write to slow disks what was written to them. Less than systemd waits for the server.
+const DETACH_TIMEOUT: Duration = Duration::from_secs(240);
 
-impl Drop for Leaving<'_> {
+/// An export is being detached.
+struct Leaving(Arc<Exports>);
+
+impl Drop for Leaving {
     fn drop(&mut self) {
         self.0.0.lock().leaving -= 1;
         self.0.1.notify_all();
@@ -48,14 +53,14 @@ impl Drop for Leaving<'_> {
 
 impl Exports {
     /// The block device of each attached volume, by its name.
-    pub(super) fn devices(&self) -> BTreeMap<String, String> {
+    pub(super) fn devices(self: &Arc<Self>) -> BTreeMap<String, String> {
         let entry = |export: &Export| (export.name().to_owned(), export.device().display().to_string());
         self.living().exports.values().map(entry).collect()
     }
 
     /// Makes a volume a block device. `pool_device` is the pool's own mount, on `directory`.
     pub(super) fn attach(
-        &self,
+        self: &Arc<Self>,
         pool: &Pool,
         name: &str,
         trace: Option<&Path>,
@@ -151,7 +156,7 @@ impl Exports {
     }
 
     /// Notes the pool's members with each device, for the server that takes it up after a crash.
-    pub(super) fn note_members(&self, pool: &Pool, directory: &Path) {
+    pub(super) fn note_members(self: &Arc<Self>, pool: &Pool, directory: &Path) {
         for (name, export) in &self.living().exports {
             let noted = pool
                 .volume(name)
@@ -179,12 +184,12 @@ impl Exports {
     }
 
     /// Ends the devices whose threads have ended, so that nobody waits for them.
-    pub(crate) fn end_failed(&self) {
+    pub(crate) fn end_failed(self: &Arc<Self>) {
         drop(self.living());
     }
 
     /// Ends a volume's block device: by `force` also under its users.
-    pub(super) fn detach(&self, pool: &Pool, name: &str, force: bool) -> Result<Outcome, Refusal> {
+    pub(super) fn detach(self: &Arc<Self>, pool: &Pool, name: &str, force: bool) -> Result<Outcome, Refusal> {
         // Removed first: to see who uses it may take long, and nobody else waits for that.
         let mut table = self.living();
         let Some(export) = table.exports.remove(name) else {
@@ -197,7 +202,7 @@ impl Exports {
         };
         table.leaving += 1;
         drop(table);
-        let _leaving = Leaving(self);
+        let _leaving = Leaving(Arc::clone(self));
         // Until it has ended nobody else begins to use it.
         let claimed = (!force).then(|| claim(&export, BY_OPTION)).transpose();
         let claim = match claimed {
@@ -215,7 +220,7 @@ impl Exports {
     }
 
     /// Claims all devices, or says which is in use.
-    pub(super) fn claim_all(&self) -> Result<Vec<Claim>, Refusal> {
+    pub(super) fn claim_all(self: &Arc<Self>) -> Result<Vec<Claim>, Refusal> {
         let table = self.living();
         if table.leaving > 0 {
             return Err(Refusal {
@@ -227,19 +232,25 @@ impl Exports {
         Ok(claims.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 
-    /// Ends all of them, also under their users, and lets no more come. One that a command is detaching may never end, as when a disk hangs: it is
-    /// waited for a while.
-    pub(crate) fn detach_all(&self) -> bool {
+    /// Ends all of them, also under their users, and lets no more come. One may never end, as when a disk hangs: it is waited for a while. Whether all have
+    /// ended.
+    pub(crate) fn detach_all(self: &Arc<Self>) -> bool {
         let (exports, ends) = {
             let mut table = self.0.lock();
-            let ends = *table.ends.get_or_insert_with(|| Instant::now() + END_TIMEOUT);
-            (std::mem::take(&mut table.exports), ends)
+            let exports = std::mem::take(&mut table.exports);
+            let patience = if exports.is_empty() {
+                END_TIMEOUT
+            } else {
+                DETACH_TIMEOUT
+            };
+            let ends = *table.ends.get_or_insert_with(|| Instant::now() + patience);
+            (exports, ends)
         };
         for export in exports.into_values() {
             tracing::info!("detaching volume {} from {}", export.name(), export.device().display());
-            end(export);
+            self.aside(move || end(export));
         }
-        // Those that a command is detaching write to the pool still.
+        // They write to the pool still, as those do that a command is detaching.
         let mut table = self.0.lock();
         let is_leaving = |table: &mut Table| table.leaving > 0;
         self.1.wait_while_until(&mut table, is_leaving, ends);
@@ -249,8 +260,21 @@ impl Exports {
         table.leaving == 0
     }
 
+    /// Runs `detach`, which may wait for a disk that hangs, in a thread of its own.
+    fn aside(self: &Arc<Self>, detach: impl FnOnce() + Send + 'static) {
+        self.0.lock().leaving += 1;
+        let leaving = Leaving(Arc::clone(self));
+        let act = move || {
+            detach();
+            drop(leaving);
+        };
+        if let Err(error) = thread::Builder::new().name("detach".into()).spawn(act) {
+            tracing::warn!("a volume is not detached: cannot start a thread: {error}");
+        }
+    }
+
     /// The table without the devices that others have stopped, or that have failed.
-    fn living(&self) -> MutexGuard<'_, Table> {
+    fn living(self: &Arc<Self>) -> MutexGuard<'_, Table> {
         let mut table = self.0.lock();
         let (ended, living): (BTreeMap<_, _>, _) = std::mem::take(&mut table.exports)
             .into_iter()
@@ -266,7 +290,7 @@ impl Exports {
                 export.name(),
                 export.device().display()
             );
-            end(export);
+            self.aside(move || end(export));
         }
         self.0.lock()
     }
@@ -360,13 +384,14 @@ mod tests {
 
     #[test]
     fn the_end_of_all_devices_waits_for_those_that_are_being_detached() {
-        let exports = Exports::default();
-        exports.0.lock().leaving = 1;
+        let exports = Arc::new(Exports::default());
+        let (end, ended) = mpsc::channel::<()>();
+        exports.aside(move || ended.recv().unwrap_or(()));
         thread::scope(|scope| {
-            let ending = scope.spawn(|| exports.detach_all());
+            let ending = scope.spawn(|| assert!(exports.detach_all()));
             thread::sleep(Duration::from_millis(200));
             assert!(!ending.is_finished(), "a device writes still");
-            drop(Leaving(&exports));
+            end.send(()).unwrap();
         });
         assert!(exports.0.lock().ends.is_some());
     }
@@ -374,7 +399,12 @@ mod tests {
     #[test]
     fn a_device_that_is_never_detached_does_not_keep_the_server_from_ending() {
         let exports = Arc::new(Exports::default());
-        exports.0.lock().leaving = 1;
+        let (hangs, hung) = mpsc::channel::<()>();
+        exports.aside(move || hung.recv().unwrap_or(()));
+        // The one behind it ends.
+        let (other, is_over) = mpsc::channel();
+        exports.aside(move || other.send(()).unwrap());
+        is_over.recv_timeout(END_TIMEOUT).expect("it waits for no other");
         let (ended, end) = mpsc::channel();
         thread::spawn(move || {
             assert!(!exports.detach_all());
@@ -383,5 +413,6 @@ mod tests {
         });
         let ended = end.recv_timeout(END_TIMEOUT + END_TIMEOUT / 2);
         ended.expect("both calls together wait as long as one");
+        drop(hangs);
     }
 }

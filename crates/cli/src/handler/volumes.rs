@@ -4,6 +4,7 @@ use super::Exports;
 use crate::control::protocol::{NodeBytes, Outcome, Refusal, VolumeReport};
 use homenode::{Error, Placement, Pool, VolumeError, VolumeStatus};
 use std::path::Path;
+use std::sync::Arc;
 
 pub(super) fn policy(text: &str) -> Result<Placement, Refusal> {
     text.parse()
@@ -16,7 +17,7 @@ pub(super) fn create(pool: &Pool, name: &str, size_bytes: u64, policy: Placement
     Ok(sized(pool))
 }
 
-pub(super) fn list(pool: &Pool, exports: &Exports, directory: &Path) -> Outcome {
+pub(super) fn list(pool: &Pool, exports: &Arc<Exports>, directory: &Path) -> Outcome {
     let mut devices = exports.devices();
     let report = |status: VolumeStatus| {
         let device = devices.remove(&*status.name);

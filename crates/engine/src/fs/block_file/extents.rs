@@ -22,6 +22,8 @@ const STEP_RUNS: u64 = STEP_BLOCKS / RUN_BLOCKS;
 const EXTENT_BLOCKS: u64 = 16;
 /// Blocks that one step zeroes, about: 2 MiB, a millisecond or two.
 const STEP_BLOCKS_ZEROED: u64 = RUN_BLOCKS;
+/// Set in the progress of a fallocate that zeroes a range, when all of it is reserved, besides the bytes that are zero.
+const ZEROING: u64 = 1 << 63;
 /// Entries of a map that one step of reserving looks at, about, a few times each.
 const STEP_RESERVED: u64 = 1 << 16;
 /// Entries of a map that are shown with the gate closed, where others go on in between: less than a millisecond.
@@ -277,6 +279,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         done: u64,
     ) -> Result<Option<u64>> {
         let is_volume = inode.is_volume();
+        let (is_zeroing, done) = (done & ZEROING != 0, (done & !ZEROING).min(range.end - range.start));
         let check = || match is_volume {
             true => file.check_within(range.start, range.end - range.start),
             false => Ok(()),
@@ -291,23 +294,24 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 check()?;
                 self.punch_step(&closed, file, &range, done)?
             }
+            // All of it is reserved before any byte becomes zero: without room for that the bytes stay.
+            Operation::ZeroRange | Operation::ZeroRangeKeepSize if !is_volume && !is_zeroing => {
+                let part = |file: &BlockFile| self.step_to_reserve(file, &range, done);
+                let next = self.reserve(asking, inode, file, operation, &range, part)?;
+                Some(next.unwrap_or(ZEROING))
+            }
             Operation::ZeroRange | Operation::ZeroRangeKeepSize => {
-                let part = |file: &BlockFile| self.step(file, &range, done, STEP_BLOCKS_ZEROED);
-                let next = match is_volume {
-                    true => {
-                        let _inside = inode.enter(file, asking.slot);
-                        part(file).1
-                    }
-                    false => self.reserve(asking, inode, file, operation, &range, part)?,
+                let (part, next) = {
+                    let _inside = inode.enter(file, asking.slot);
+                    self.step(file, &range, done, STEP_BLOCKS_ZEROED)
                 };
-                let part = range.start + done..next.map_or(range.end, |next| range.start + next);
                 let so_far = Zeroed::default();
                 self.brought(asking, inode, file, &part, || {
                     let _inside = inode.enter(file, asking.slot);
                     check()?;
                     self.zero_part(asking, inode, file, part.clone(), &so_far)
                 })?;
-                next
+                next.map(|next| ZEROING | next)
             }
             Operation::CollapseRange | Operation::InsertRange => {
                 self.shift(asking, inode, file, operation, range)?;

@@ -354,7 +354,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     self.check_fits(file, &(offset..end))?;
                 }
                 self.with_freed((asking.slot, asking.waits), effect, 0, || {
-                    self.allocate_blocks(asking, inode, file, operation, offset..end, done.min(bytes))
+                    self.allocate_blocks(asking, inode, file, operation, offset..end, done)
                 })
             }
             Bytes::Kernel(file) => self.allocate_kernel(inode, file, operation, &(offset..end), done),

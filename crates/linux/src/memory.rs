@@ -311,8 +311,10 @@ impl NodeMemory {
         }
         let removed = members.present.remove(&member).ok_or(Error::Absent(member))?;
         self.table.clear(member);
+        // Memory of many small pages takes seconds, and others populate theirs meanwhile.
+        drop(members);
         let vacated = removed.mapping.vacate();
-        members.vacant.push(removed);
+        self.members.write().vacant.push(removed);
         vacated.map_err(|source| Error::Unmap { member, source })
     }
 

@@ -97,13 +97,14 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
         if server_within(END_TIMEOUT, &located) != Behind::Nobody {
             return Ok(located);
         }
+        // A look at all processes, which may have many files: other servers do not wait for it.
+        let held = held_memory(&located);
         let _alone = control::lock()?;
         let located = find(directory, when_missing)?;
         if !is_dead(&located) {
             return Ok(located);
         }
         let name = shown(&located.path);
-        let held = held_memory(&located);
         // Nobody can use it any more, and who still has files open there must not keep it.
         match located.unmount(UnmountFlags::DETACH) {
             Ok(()) => {}

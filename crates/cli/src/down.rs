@@ -57,7 +57,7 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
     }
     // Of a server that was killed. With the pool up to be read only, they wait on for its next server that writes.
     let mut waiting = waiting::of_directory(&args.directory);
-    if waiting::is_read_only(&args.directory) {
+    if !waiting.is_empty() && waiting::is_read_only(&args.directory) {
         waiting.clear();
     }
     waiting::end(&waiting, false)?;

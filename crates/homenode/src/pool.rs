@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time that a status takes to look where files of the kernel lie; what it finds is there for the next one.
 pub(crate) const LOOK_TIME_MAX: Duration = Duration::from_millis(200);
+/// Figures of bytes by node that nobody has asked for so long are found anew.
+const SURVEY_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// The engine on this machine's memory.
 pub(crate) type EngineFs = Fs<Cached<NodeMemory>, CoarseClock>;
@@ -55,8 +57,8 @@ pub(crate) struct Inner {
     pub(crate) populators: Mutex<BTreeMap<MemberId, Populator>>,
     /// Makes a durable pool durable again and again.
     committer: Option<Periodic>,
-    /// Where files of the kernel lie.
-    survey: Mutex<Survey>,
+    /// Where files of the kernel lie, and when somebody looked last.
+    survey: Mutex<(Survey, Option<Instant>)>,
     /// Keep frames of a cache free, and write back.
     pub(crate) keepers: Mutex<Vec<Periodic>>,
 }
@@ -211,10 +213,10 @@ impl Pool {
         cache
     }
 
-    /// Memory that names, attributes and block maps take.
+    /// Memory of the heap that names and attributes take.
     #[must_use]
-    pub fn metadata_bytes(&self) -> u64 {
-        self.inner.fs.metadata_bytes().0
+    pub fn names_bytes(&self) -> u64 {
+        self.inner.fs.names_bytes()
     }
 
     /// Members, space, access matrix and spills.
@@ -228,12 +230,17 @@ impl Pool {
     #[must_use]
     pub fn kernel_by_node(&self, time: Duration) -> Vec<(NodeId, u64)> {
         let inner = &*self.inner;
-        let Some(mut survey) = inner.survey.try_lock() else {
+        let Some(mut guard) = inner.survey.try_lock() else {
             // Another thread is looking.
-            return inner.survey.lock().by_node();
+            return inner.survey.lock().0.by_node();
         };
+        let (survey, looked) = &mut *guard;
         let start = Instant::now();
-        inner.fs.survey(&mut survey, || start.elapsed() < time);
+        if looked.is_none_or(|looked| start - looked > SURVEY_AGE_MAX) {
+            *survey = Survey::default();
+        }
+        *looked = Some(start);
+        inner.fs.survey(survey, || start.elapsed() < time);
         survey.by_node()
     }
 

@@ -30,7 +30,7 @@ const _: () = assert!(USER_READERS_MAX < READERS_MAX);
 /// Shortest time between two answers to a reader's connection, and before the first one. An answer takes CPU time from the users of the pool, and a
 /// reader could ask in a loop, also with a new connection for each request.
 const READER_PERIOD: Duration = Duration::from_millis(250);
-/// Shortest time between two connections of readers.
+/// Shortest time that a reader's connection counts.
 const CONNECT_PERIOD: Duration = Duration::from_millis(10);
 /// A reader rests for so many times as long as its last answer took: eight of them together take less than a CPU.
 const READER_REST: u32 = 10;
@@ -169,13 +169,7 @@ impl Socket {
         let accept = move || {
             for stream in listener.incoming() {
                 match stream {
-                    Ok(stream) => {
-                        serve(stream, &handler, &activity, rights);
-                        if rights == Rights::Reading {
-                            // Each costs the server a thread, whatever it asks.
-                            thread::sleep(CONNECT_PERIOD);
-                        }
-                    }
+                    Ok(stream) => serve(stream, &handler, &activity, rights),
                     Err(error) => {
                         tracing::warn!("a command could not connect: {error}");
                         // Out of descriptors or memory: do not spin until there are some.
@@ -281,6 +275,10 @@ fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity
         // Refusals, too, are told at this level alone: readers could fill the log with them.
         if let Err(error) = converse(&stream, &*handler, &connection.activity, (FIRST_TIMEOUT, rights)) {
             tracing::debug!("a command went away: {error}");
+        }
+        if rights == Rights::Reading {
+            // A connection costs the server this thread, whatever it asks: it counts as its user's for a while.
+            thread::sleep(CONNECT_PERIOD);
         }
     });
     if let Err(error) = spawned {

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const BY_OPTION: &str = "`--force`";
 const BY_COMMAND: &str = "`homenode volume detach --force`";
 
-/// All of a server's. The table is whole between any two lines that could panic. The second tells that one has been detached.
+/// All of a server's. The table is whole between any two lines that could panic. The second tells that one has been detached, or has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Exports(Mutex<Table>, Condvar);
 
@@ -185,7 +185,7 @@ impl Exports {
 
     /// Ends the devices whose threads have ended, so that nobody waits for them.
     pub(crate) fn end_failed(self: &Arc<Self>) {
-        drop(self.living());
+        self.end_ended();
     }
 
     /// Ends a volume's block device: by `force` also under its users.
@@ -273,17 +273,26 @@ impl Exports {
         }
     }
 
-    /// The table without the devices that others have stopped, or that have failed.
+    /// The table without the devices that others have stopped, or that have failed; these are detached by then, if that does not take long.
     fn living(self: &Arc<Self>) -> MutexGuard<'_, Table> {
+        let has_ended = self.end_ended();
+        let mut table = self.0.lock();
+        if has_ended {
+            let is_leaving = |table: &mut Table| table.leaving > 0;
+            self.1.wait_while_for(&mut table, is_leaving, END_TIMEOUT);
+        }
+        table
+    }
+
+    /// Begins to detach the devices that others have stopped, or that have failed. Whether there are any.
+    fn end_ended(self: &Arc<Self>) -> bool {
         let mut table = self.0.lock();
         let (ended, living): (BTreeMap<_, _>, _) = std::mem::take(&mut table.exports)
             .into_iter()
             .partition(|(_, export)| export.has_ended());
         table.exports = living;
-        if ended.is_empty() {
-            return table;
-        }
         drop(table);
+        let has_ended = !ended.is_empty();
         for export in ended.into_values() {
             tracing::warn!(
                 "volume {} is no longer attached: {} has ended",
@@ -292,7 +301,7 @@ impl Exports {
             );
             self.aside(move || end(export));
         }
-        self.0.lock()
+        has_ended
     }
 }
 

@@ -27,8 +27,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const CALL_BYTES_MIN: usize = 8 << 10;
 /// Bytes of a record of an extent, at most.
 pub(super) const EXTENT_RECORD_BYTES_MAX: u64 = 40;
-/// Bytes of a group of one extent, at most.
-const EXTENT_GROUP_BYTES_MAX: u64 = 80;
+/// Bytes of a group of one extent and the file's size, at most.
+const EXTENT_GROUP_BYTES_MAX: u64 = 96;
 /// Bytes of the groups of an operation besides values and extents, at most: four names of 255 bytes, some attributes.
 const RECORDS_BYTES_MAX: u64 = 2 << 10;
 /// Bytes of a record of bytes besides these, at most.
@@ -571,7 +571,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         settling: Settling,
     ) -> Result<()> {
-        let _is_seen = journal.goes_on(inode.ino);
         loop {
             let inside = inode.enter(file, slot);
             if let Some(_one_at_a_time) = file.syncing.try_lock() {
@@ -587,7 +586,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub(super) fn settle_closed(&self, inode: &Inode, file: &BlockFile) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
         // A commit must not take the range in between.
-        let _is_seen = journal.goes_on(inode.ino);
         let _one_at_a_time = file.syncing.lock();
         self.note_dirty(inode.ino, file, 0..BlockMap::LIMIT);
         self.settle_inside(journal, inode, file, None, Settling::IfNeeded)
@@ -615,6 +613,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         settling: Settling,
     ) -> Result<()> {
         let ino = inode.ino;
+        // With this nothing is waited for but disks: who waits for all syncs has their end.
+        let _is_seen = journal.goes_on(ino);
         let early = is_planted(Planted::EndBeforeTaking).then(|| {
             let end = journal.end();
             std::thread::sleep(std::time::Duration::from_micros(200));

@@ -87,7 +87,7 @@ pub(super) const SNAPSHOT_GROUP_BYTES: usize = 16 << 10;
 const BAD_SEGMENTS_MAX: u64 = 8;
 /// The witness of a pool that none was there for: nothing counts but what is durable.
 const NO_WITNESS: u128 = 0;
-/// Locks that syncs are spread over.
+/// Locks that syncs are spread over, each held shared while a sync goes on, and alone by [`Journal::await_syncs`].
 const SYNCING: usize = 64;
 
 /// Options of a durable pool's log.
@@ -148,7 +148,7 @@ pub(crate) struct Journal {
     quarantine: Mutex<Vec<(u64, Option<Block>, u64)>>,
     /// Entries that are in it, or being given back.
     quarantined: AtomicUsize,
-    /// Held while a file is made durable, by its number.
+    /// See [`Journal::goes_on`].
     syncing: [RwLock<()>; SYNCING],
     /// Held while a file's blocks move to other places of it.
     pub(crate) shifting: Mutex<()>,

@@ -302,7 +302,7 @@ impl VolumeQueue {
                     }
                 }
                 going.done += read as u64;
-                (going.tries, going.looks) = (0, 0);
+                (going.tries, going.looks, going.failed) = (0, 0, None);
             }
             first += u64::from(segment.bytes);
         }

@@ -15,7 +15,6 @@ use std::convert::Infallible;
 const RUNS_AT_ONCE: usize = 512;
 
 impl<M: Memory, C: Clock> Fs<M, C> {
-    /// See [`Fs::map`].
     /// Adds the bytes on each node of some runs from a file block on; gives the block where the next ones begin.
     pub(in crate::fs) fn map_some_blocks(
         &self,

@@ -28,8 +28,9 @@ pub(super) struct Part {
     /// Size and blocks at the beginning: it may grow as fast as it is looked at.
     size: u64,
     blocks: u64,
-    /// [`super::Found::changes`] at the beginning.
+    /// [`super::Found::changes`] at the beginning, and whether somebody could write then.
     changes: u64,
+    was_written: bool,
 }
 
 impl Survey {
@@ -95,6 +96,7 @@ impl KernelFile {
                     size: now.size,
                     blocks: now.blocks,
                     changes,
+                    was_written: self.may_be_written(),
                 }
             }
         };
@@ -111,8 +113,8 @@ impl KernelFile {
         }
         let lies: Lies = looked.by_node.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
         let mut found = self.found.lock();
-        // A writer that comes now forgets it; one that came before has set the flag.
-        if found.changes == looked.changes && !self.may_be_written() {
+        // A writer that comes now forgets it; one that came before has set the flag. One that has ended meanwhile had set it at the beginning.
+        if found.changes == looked.changes && !looked.was_written && !self.may_be_written() {
             found.lies = Some(lies.clone());
             // The last huge page may reach behind the end.
             let whole = looked.size.next_multiple_of(if looked.size < huge::HUGE_BYTES {

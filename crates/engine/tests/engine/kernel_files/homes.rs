@@ -183,6 +183,23 @@ fn bytes_by_node_follow_writers() {
     assert_eq!(told(), [(NodeId(0), BLOCK)]);
 }
 
+/// A look that stops in the midst of a file keeps nothing of what a writer does then.
+#[test]
+fn a_file_that_grows_between_two_parts_of_a_survey_is_looked_at_anew() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    assert!(forgets(&fs, &inode));
+    store.set_writers(0, true);
+    store.write_unasked(0, 0, &[1; 4 * BLOCK as usize], 0).unwrap();
+    let (mut survey, asked) = (Survey::default(), Cell::new(0));
+    fs.survey(&mut survey, || asked.replace(asked.get() + 1) < 3);
+    assert_eq!(survey.by_node(), [(NodeId(0), 2 * BLOCK)]);
+    store.write_unasked(0, 4 * BLOCK, &[1; 4 * BLOCK as usize], 0).unwrap();
+    store.set_writers(0, false);
+    fs.survey(&mut survey, || true);
+    assert_eq!(fs.backing_by_node(), [(NodeId(0), 8 * BLOCK)]);
+}
+
 /// Its files are open for writing, and a call looks at a part of one.
 #[test]
 fn a_survey_goes_on_where_it_stopped() {

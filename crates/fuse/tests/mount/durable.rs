@@ -109,6 +109,38 @@ fn check_served(mounted: &Mounted, read: &File, name: &str) {
     );
 }
 
+/// Runs `act`, which waits for a write of so many bytes or more to the disk, and `others` beside it, which must not wait, all on CPU 0.
+fn while_waiting(
+    mounted: &Mounted,
+    bytes: usize,
+    act: impl FnOnce() -> io::Result<()> + Send,
+    others: impl FnOnce() + Send,
+) {
+    let disk = disk(mounted);
+    disk.stick(bytes);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            on_cpu_0();
+            act()
+        });
+        eventually("it waits for the disk", || disk.state().waiting > 0);
+        let others = scope.spawn(|| {
+            on_cpu_0();
+            others();
+        });
+        let start = Instant::now();
+        while !others.is_finished() && start.elapsed() < 2 * SOON {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let is_served = others.is_finished() && !waits.is_finished();
+        // So that the test ends.
+        disk.release();
+        others.join().unwrap();
+        waits.join().unwrap().unwrap();
+        assert!(is_served, "the others waited, or nobody did");
+    });
+}
+
 #[test]
 fn waiting_fsyncs_share_one_forced_write_and_do_not_block_others() {
     by_both(|mounted| {
@@ -161,23 +193,8 @@ fn a_synchronous_write_returns_when_durable_and_blocks_no_other_call() {
             .custom_flags(flags)
             .open(mounted.path("file"))
             .unwrap();
-        let disk = disk(mounted);
-        disk.stick(0);
-        thread::scope(|scope| {
-            let write = scope.spawn(|| {
-                on_cpu_0();
-                file.write_all_at(&[1; 4096], 0)
-            });
-            eventually("it waits for the disk", || disk.state().waiting > 0);
-            let others = scope.spawn(|| {
-                on_cpu_0();
-                check_served(mounted, &read, "made");
-            });
-            others.join().unwrap();
-            assert!(!write.is_finished());
-            disk.release();
-            write.join().unwrap().unwrap();
-        });
+        let others = || check_served(mounted, &read, "made");
+        while_waiting(mounted, 0, || file.write_all_at(&[1; 4096], 0), others);
     });
 }
 
@@ -193,24 +210,9 @@ fn a_short_fsync_does_not_wait_for_a_long_one() {
     by_both(|mounted| {
         let long = file(mounted, "long", 1 << 20);
         let short = alike(mounted, &long);
-        let disk = disk(mounted);
         // Forced writes of the log are smaller.
-        disk.stick(64 << 10);
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| {
-                on_cpu_0();
-                long.sync_all()
-            });
-            eventually("the long one waits for the disk", || disk.state().waiting == 1);
-            let synced = scope.spawn(|| {
-                on_cpu_0();
-                short.sync_data()
-            });
-            synced.join().unwrap().unwrap();
-            assert!(!waits.is_finished());
-            disk.release();
-            waits.join().unwrap().unwrap();
-        });
+        let others = || short.sync_data().unwrap();
+        while_waiting(mounted, 64 << 10, || long.sync_all(), others);
     });
 }
 
@@ -220,24 +222,11 @@ fn a_long_fsync_of_persistent_memory_does_not_block_others() {
     by_both_of(persistent_filesystem, |mounted| {
         let (long, read) = (file(mounted, "long", 8 << 20), file(mounted, "read", 4096));
         let short = alike(mounted, &long);
-        let disk = disk(mounted);
-        disk.stick(1 << 20);
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| {
-                on_cpu_0();
-                long.sync_all()
-            });
-            eventually("the long one waits", || disk.state().waiting == 1);
-            let served = scope.spawn(|| {
-                on_cpu_0();
-                short.sync_all().unwrap();
-                check_served(mounted, &read, "made");
-            });
-            served.join().unwrap();
-            assert!(!waits.is_finished());
-            disk.release();
-            waits.join().unwrap().unwrap();
-        });
+        let others = || {
+            short.sync_all().unwrap();
+            check_served(mounted, &read, "made");
+        };
+        while_waiting(mounted, 1 << 20, || long.sync_all(), others);
     });
 }
 
@@ -248,24 +237,9 @@ fn an_fsync_that_needs_another_file_durable_does_not_block_others() {
         let (read, short) = (file(mounted, "read", 4096), file(mounted, "short", 4096));
         file(mounted, "old", 4096).sync_all().unwrap();
         file(mounted, "new", 8 << 20);
-        let disk = disk(mounted);
-        disk.stick(1 << 20);
         fs::rename(mounted.path("new"), mounted.path("old")).unwrap();
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| {
-                on_cpu_0();
-                short.sync_all()
-            });
-            eventually("it waits for the other file", || disk.state().waiting == 1);
-            let served = scope.spawn(|| {
-                on_cpu_0();
-                check_served(mounted, &read, "made");
-            });
-            served.join().unwrap();
-            assert!(!waits.is_finished());
-            disk.release();
-            waits.join().unwrap().unwrap();
-        });
+        let others = || check_served(mounted, &read, "made");
+        while_waiting(mounted, 1 << 20, || short.sync_all(), others);
     });
 }
 
@@ -314,23 +288,8 @@ fn a_file_that_reserves_what_it_grows_by_does_not_block_others() {
         let free = mounted.fs.statfs().free * 4096;
         drop(file(mounted, "goes", 8 << 20));
         fs::remove_file(mounted.path("goes")).unwrap();
-        let disk = disk(mounted);
-        disk.stick(0);
-        thread::scope(|scope| {
-            let waits = scope.spawn(|| {
-                on_cpu_0();
-                grows.set_len(free - (4 << 20))
-            });
-            eventually("it waits for the disk", || disk.state().waiting > 0);
-            let served = scope.spawn(|| {
-                on_cpu_0();
-                check_served(mounted, &read, "made");
-            });
-            served.join().unwrap();
-            assert!(!waits.is_finished());
-            disk.release();
-            waits.join().unwrap().unwrap();
-        });
+        let others = || check_served(mounted, &read, "made");
+        while_waiting(mounted, 0, || grows.set_len(free - (4 << 20)), others);
     });
 }
 

@@ -309,6 +309,18 @@ change! {
 /// syscall(2), by which some programs close and duplicate descriptors.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    // A child of vfork(2) that has the memory returns from here on this stack, and leaves its parent nothing to return to: it gets a copy.
+    const VM: usize = libc::CLONE_VM.cast_unsigned() as usize;
+    let (number, a, b) = match number {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_vfork => (
+            libc::SYS_clone,
+            (libc::CLONE_VFORK | libc::SIGCHLD).cast_unsigned() as usize,
+            0,
+        ),
+        libc::SYS_clone if b == 0 => (number, a & !VM, b),
+        _ => (number, a, b),
+    };
     let call = || {
         real!(syscall(
             number => c_long,
@@ -363,7 +375,7 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => forked(call()),
         // Of memory of its own, and on the caller's stack.
-        libc::SYS_clone if fd(a) & libc::CLONE_VM == 0 && b == 0 => forked(call()),
+        libc::SYS_clone if b == 0 => forked(call()),
         libc::SYS_pwrite64 | libc::SYS_pwritev | libc::SYS_pwritev2 => written(fd(a), call()),
         libc::SYS_dup3 => exchanged(fd(b), call),
         #[cfg(target_arch = "x86_64")]

@@ -8,8 +8,9 @@ use std::time::Instant;
 /// Gives freed memory of the heap back, when much of it was freed since the last time.
 #[derive(Debug)]
 pub struct Heap {
-    /// Most bytes that were held since the last time.
+    /// Most bytes that were held since the last time, and those that were held when it was asked last.
     most_bytes: u64,
+    last_bytes: u64,
     rests_until: Option<Instant>,
 }
 
@@ -40,6 +41,7 @@ impl Heap {
         };
         Self {
             most_bytes: 0,
+            last_bytes: 0,
             rests_until: None,
         }
     }
@@ -50,8 +52,11 @@ impl Heap {
     pub fn give_back(&mut self, held_bytes: u64) {
         self.most_bytes = self.most_bytes.max(held_bytes);
         let worth_bytes = WORTH_BYTES.max(self.most_bytes / WORTH_PART);
+        // What is still being freed goes back in one walk, and in large pieces.
+        let is_falling = std::mem::replace(&mut self.last_bytes, held_bytes).saturating_sub(held_bytes) >= worth_bytes;
         let begin = Instant::now();
-        if self.most_bytes - held_bytes < worth_bytes || self.rests_until.is_some_and(|until| begin < until) {
+        let rests = self.rests_until.is_some_and(|until| begin < until);
+        if is_falling || rests || self.most_bytes - held_bytes < worth_bytes {
             return;
         }
         // SAFETY: gives whole free pages of the heap back; no memory that is in use changes.
@@ -63,6 +68,6 @@ impl Heap {
     /// Nothing: this C library gives freed memory back itself.
     #[cfg(not(target_env = "gnu"))]
     pub fn give_back(&mut self, held_bytes: u64) {
-        (self.most_bytes, self.rests_until) = (held_bytes, None);
+        (self.most_bytes, self.last_bytes, self.rests_until) = (held_bytes, held_bytes, None);
     }
 }

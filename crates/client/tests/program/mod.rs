@@ -667,6 +667,16 @@ fn children(path: &Path) {
         c_int::from(action[0] == libc::SIG_DFL)
     }
     in_clone(0, reset_own, std::ptr::null_mut());
+    // By their numbers, on this stack.
+    for number in [
+        (libc::SYS_vfork, 0),
+        (libc::SYS_clone, libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD),
+    ] {
+        // SAFETY: the child has a copy of the memory, and ends at once.
+        let child = unsafe { libc::syscall(number.0, number.1, 0, 0, 0, 0) };
+        wait_for(libc::pid_t::try_from(child).unwrap(), || true);
+        use_as(fd, b'a');
+    }
     // In the child the number is another file's, and used often.
     extern "C" fn use_other(fds: *mut libc::c_void) -> c_int {
         let [fd, other] = unsafe { *fds.cast::<[c_int; 2]>() };

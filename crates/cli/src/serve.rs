@@ -344,8 +344,11 @@ fn open(members: &[PathBuf], uuid: Option<u128>, options: &PoolOptions) -> Resul
             _ => false,
         };
         let mut message = Failure::from(error).to_string();
-        if is_missing && !options.degraded && members.len() > 1 {
-            message.push_str("; `homenode pool import MEMBER…` finds members that have moved, and --degraded (`-o degraded`) reads the others, if the log is on them");
+        if is_missing && !options.degraded {
+            message.push_str("; mount the disk that it is on, if that is not mounted; `homenode pool import MEMBER…` finds members that have moved");
+            if members.len() > 1 {
+                message.push_str(", and --degraded (`-o degraded`) reads the others, if the log is on them");
+            }
         }
         for device in &waiting {
             message.push_str(&format!("; {}: {}", waiting::line(device), waiting::remedy(device)));

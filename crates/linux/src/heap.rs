@@ -47,8 +47,8 @@ impl Heap {
         }
     }
 
-    /// Gives back what was freed if that is worth it; `held_bytes` is what the process knows to hold of memory that is its own. The allocator tells what is free by
-    /// the same walk alone. Call this every few seconds.
+    /// Gives back what was freed if that is worth it; `held_bytes` is what the process knows to hold of its own memory. The allocator tells what is free
+    /// by the same walk alone. Call this every few seconds.
     #[cfg(target_env = "gnu")]
     pub fn give_back(&mut self, held_bytes: u64) {
         let all = own_bytes();

@@ -60,7 +60,8 @@ macro_rules! metrics {
 const METRICS: &[Metric] = metrics! {
     GAUGE BYTES "capacity" "Space of all members that take data" |report| report.pool.capacity_bytes;
     GAUGE BYTES "used" "Bytes that hold data, those in files of the kernel included" |report| report.pool.used_bytes;
-    GAUGE BYTES "located" "Bytes in files of the kernel by the last complete look at where they lie: node_used has them" |report| report.pool.kernel_located_bytes;
+    GAUGE BYTES "located" "Bytes in files of the kernel by the last complete look at where they lie: node_used has them"
+        |report| report.pool.kernel_located_bytes;
     GAUGE BYTES "free" "Bytes that can still be written or promised" |report| report.pool.free_bytes;
     GAUGE BYTES "reserved" "Bytes promised to files and not placed yet" |report| report.pool.reserved_bytes;
     GAUGE BYTES "metadata" "Memory of names, attributes and block maps" |report| report.pool.metadata_used_bytes;

@@ -82,8 +82,8 @@ impl Journal {
     }
 }
 
-/// Puts a file on the list of those that may not be durable. Each sync takes a file's ranges, and leaves it on the list: where it is full, it is freed of doubles,
-/// so that it grows with the files, and not with the syncs between two commits.
+/// Puts a file on the list of those that may not be durable. Each sync takes a file's ranges, and leaves it on the list: where that is full, it is
+/// freed of doubles, so that it grows with the files, and not with the syncs between two commits.
 fn list(files: &mut Vec<Ino>, ino: Ino) {
     const LENGTH_MIN: usize = 1024;
     if files.len() == files.capacity() && files.len() >= LENGTH_MIN {

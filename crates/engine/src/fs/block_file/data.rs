@@ -544,8 +544,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .map(|written| (offset, written))
     }
 
-    /// Writes with the gate entered: fails only when nothing was written. Gives the bytes, and the size that the log has been told, which blocks that were placed
-    /// have reached.
+    /// Writes with the gate entered: fails only when nothing was written. Gives the bytes, and the size that the log has been told with the last blocks
+    /// that were placed.
     fn write_inside(
         &self,
         asking: &Asking<'_>,

@@ -69,6 +69,8 @@ fn memory_of_files_goes_with_the_server_while_the_mount_is_held() {
             fs::write(dir.join("closed"), vec![1; 8 << 20]).unwrap();
             let open = fs::File::create_new(dir.join("open")).unwrap();
             open.write_all_at(b"content", 0).unwrap();
+            // A close(2) does not wait for the server.
+            wait_until("one file is open", || status(&dir)["fuse"]["open_files"] == 1);
             let mut holder = Command::new("sleep").arg("60").current_dir(&dir).spawn().unwrap();
             assert!(used_bytes(&store) > 8 << 20);
             match fault {

@@ -287,25 +287,25 @@ fn an_existing_file_keeps_its_size_and_create_says_so() {
 #[test]
 fn a_refused_pool_create_leaves_nothing() {
     let pools = Pools::new("refused-pools");
-    pools.refused("pool create tank a", &["a does not exist", "--size"]);
+    pools.refused("pool create tankard a", &["a does not exist", "--size"]);
     pools.refused("pool create none a --size 32M", &["none", "memory"]);
     pools.refused(
-        "pool create tank a b --size 2M",
+        "pool create tankard a b --size 2M",
         &["--size asks for 2097152 B", "needs at least 16777216 B"],
     );
     pools.refused(
-        "pool create tank none/a --size 32M",
+        "pool create tankard none/a --size 32M",
         &["the directory none does not exist: create it first"],
     );
     pools.refused(
-        "pool create tank a --size 8388607T",
+        "pool create tankard a --size 8388607T",
         &["a: its filesystem has no files of", "smaller --size"],
     );
-    pools.refused("pool create tank .", &["is no regular file"]);
+    pools.refused("pool create tankard .", &["is no regular file"]);
     fail(2, &mut pools.homenode("pool create ../x a"));
-    fail(2, &mut pools.homenode("up tank mount --size-per-node 1G"));
-    fail(2, &mut pools.homenode("up tank mount --commit 301"));
-    let apart = fail(2, &mut pools.homenode("up tank --noatime mount"));
+    fail(2, &mut pools.homenode("up tankard mount --size-per-node 1G"));
+    fail(2, &mut pools.homenode("up tankard mount --commit 301"));
+    let apart = fail(2, &mut pools.homenode("up tankard --noatime mount"));
     says(&apart, &["'mount' found: give NAME and DIR next to each other"]);
     pools.refused("up mount --commit 5", &["--commit is for durable pools"]);
     let left: Vec<_> = fs::read_dir(pools.0.path()).unwrap().collect();
@@ -318,16 +318,16 @@ fn a_refused_pool_create_leaves_nothing() {
         .unwrap()
         .set_len(32 << 20)
         .unwrap();
-    let holds = fail(1, &mut pools.homenode("pool create tank data"));
+    let holds = fail(1, &mut pools.homenode("pool create tankard data"));
     assert!(holds.contains("holds data") && holds.contains("chmod 600"), "{holds}");
-    pools.run("pool create tank data --force");
-    pools.refused("pool create tank other --size 32M", &["known here already"]);
+    pools.run("pool create tankard data --force");
+    pools.refused("pool create tankard other --size 32M", &["known here already"]);
     // By mkfs(8): made, and not known.
     let mut mkfs = pools.command("mkfs.homenode");
-    succeed(mkfs.args(["-L", "tank", "--size", "32M", "other"]));
+    succeed(mkfs.args(["-L", "tankard", "--size", "32M", "other"]));
     assert_eq!(pools.listed().len(), 1);
-    pools.refused("pool import .", &["several pools", "tank"]);
-    pools.refused("pool import other", &["another pool is known as tank"]);
+    pools.refused("pool import .", &["several pools", "tankard"]);
+    pools.refused("pool import other", &["another pool is known as tankard"]);
     pools.run("pool import other --name tunk");
     fs::copy(pools.path("other"), pools.path("copy")).unwrap();
     pools.refused("pool import other copy", &["are both member 0"]);
@@ -341,14 +341,14 @@ fn a_refused_pool_create_leaves_nothing() {
     fs::remove_file(pools.path("other")).unwrap();
     pools.refused("pool export tunk", &["No such file", "--force"]);
     fs::rename(pools.path("copy"), &data).unwrap();
-    pools.refused("pool export tank", &["no longer a member of pool tank"]);
+    pools.refused("pool export tankard", &["no longer a member of pool tankard"]);
     let listed = pools.listed();
     assert!(
         listed[1]["problem"].as_str().unwrap().contains("No such file"),
         "{listed:?}"
     );
     pools.run("pool export tunk --force");
-    pools.run("pool export -f tank");
+    pools.run("pool export -f tankard");
     assert!(pools.listed().is_empty());
 }
 

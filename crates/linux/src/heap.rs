@@ -3,7 +3,6 @@
 //! glibc keeps freed memory in its arenas, and gives back only what lies at an arena's end. A server that once held many
 //! names and attributes would keep their memory for ever.
 
-use std::fs;
 use std::time::Instant;
 
 /// Gives freed memory of the heap back, when the process has much more of it than it knows to hold.
@@ -79,7 +78,7 @@ impl Heap {
 #[cfg(target_env = "gnu")]
 fn own_bytes() -> u64 {
     const PAGE_BYTES: u64 = 4096;
-    let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let mut pages = text
         .split_ascii_whitespace()
         .skip(1)

@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 const BY_OPTION: &str = "`--force`";
 const BY_COMMAND: &str = "`homenode volume detach --force`";
 
+/// How long the end of a server waits for the ends of its devices, which write to slow disks what was written to them. systemd waits longer.
+const DETACH_TIMEOUT: Duration = Duration::from_secs(240);
+
 /// All of a server's. The table is whole between any two lines that could panic. The second tells that one has been detached, or has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Exports(Mutex<Table>, Condvar);
@@ -38,8 +41,12 @@ struct Table {
     ends: Option<Instant>,
 }
 
-/// How long the end of a server waits for the ends of its devices, which write to slow disks what was written to them. Less than systemd waits for the server.
-const DETACH_TIMEOUT: Duration = Duration::from_secs(240);
+impl Table {
+    /// Whether some export is being detached.
+    fn has_leaving(&mut self) -> bool {
+        self.leaving > 0
+    }
+}
 
 /// An export is being detached.
 struct Leaving(Arc<Exports>);
@@ -183,11 +190,6 @@ impl Exports {
         true
     }
 
-    /// Ends the devices whose threads have ended, so that nobody waits for them.
-    pub(crate) fn end_failed(self: &Arc<Self>) {
-        self.end_ended();
-    }
-
     /// Ends a volume's block device: by `force` also under its users.
     pub(super) fn detach(self: &Arc<Self>, pool: &Pool, name: &str, force: bool) -> Result<Outcome, Refusal> {
         // Removed first: to see who uses it may take long, and nobody else waits for that.
@@ -252,8 +254,7 @@ impl Exports {
         }
         // They write to the pool still, as those do that a command is detaching.
         let mut table = self.0.lock();
-        let is_leaving = |table: &mut Table| table.leaving > 0;
-        self.1.wait_while_until(&mut table, is_leaving, ends);
+        self.1.wait_while_until(&mut table, Table::has_leaving, ends);
         if table.leaving > 0 {
             tracing::warn!("volumes are still being detached: {}", table.leaving);
         }
@@ -275,17 +276,16 @@ impl Exports {
 
     /// The table without the devices that others have stopped, or that have failed; these are detached by then, if that does not take long.
     fn living(self: &Arc<Self>) -> MutexGuard<'_, Table> {
-        let has_ended = self.end_ended();
+        let has_ended = self.end_failed();
         let mut table = self.0.lock();
         if has_ended {
-            let is_leaving = |table: &mut Table| table.leaving > 0;
-            self.1.wait_while_for(&mut table, is_leaving, END_TIMEOUT);
+            self.1.wait_while_for(&mut table, Table::has_leaving, END_TIMEOUT);
         }
         table
     }
 
-    /// Begins to detach the devices that others have stopped, or that have failed. Whether there are any.
-    fn end_ended(self: &Arc<Self>) -> bool {
+    /// Begins to detach the devices that others have stopped, or that have failed, so that nobody waits for them. Whether there are any.
+    pub(crate) fn end_failed(self: &Arc<Self>) -> bool {
         let mut table = self.0.lock();
         let (ended, living): (BTreeMap<_, _>, _) = std::mem::take(&mut table.exports)
             .into_iter()

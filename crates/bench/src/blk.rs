@@ -105,6 +105,7 @@ fn measure(run: &mut Run<'_>, case: &Case, cpus: &[usize]) -> Result<(), Error> 
     let samples = run.take_turns(&case.name(), 1 + peers.len(), |_, contestant| {
         match contestant.checked_sub(1).map(|peer| peers[peer]) {
             None => case.run(&target, cpus, divisor),
+            Some(Peer::OneCore) => case.run(&target, &cpus[..1], divisor),
             Some(Peer::Clock) => clock::run(case, cpus, divisor),
             Some(Peer::SingleLock) => single_lock::run(case, &target, cpus, divisor),
             Some(Peer::Memcpy) => {

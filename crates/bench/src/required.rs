@@ -66,6 +66,17 @@ impl Finding {
         Some(Self { middle, ..found })
     }
 
+    /// Most of a peer's time that a case takes, if both ran.
+    pub(crate) fn share(what: String, report: &Report, (case, peer): (&str, &str), most: f64) -> Option<Self> {
+        let ratio = Self::ratio(report, case, peer, 1.0 / most)?;
+        Some(Self {
+            what,
+            found: 1.0 / ratio.found,
+            bound: Bound::AtMost(most),
+            middle: ratio.middle.map(|[low, high]| [1.0 / high, 1.0 / low]),
+        })
+    }
+
     /// Whether some of the middle half of the rounds found what was required, and some did not: this is to be measured again.
     fn is_unsure(&self) -> bool {
         self.middle
@@ -136,10 +147,12 @@ mod tests {
             let mut report = Report::new("test");
             let row = Row::new("case".to_owned(), "ns/op", &homenode, &[("peer", &peer)]);
             report.rows.push(row);
-            judge(
-                &[Finding::ratio(&report, "case", "peer", 0.95).expect("both ran")],
-                true,
-            )
+            let ratio = Finding::ratio(&report, "case", "peer", 0.95).expect("both ran");
+            let share = Finding::share("time".to_owned(), &report, ("case", "peer"), 1.0 / 0.95).expect("both ran");
+            let judged = [ratio, share].map(|finding| judge(&[finding], true));
+            let [ratio, share] = judged;
+            assert_eq!(format!("{ratio:?}"), format!("{share:?}"));
+            ratio
         };
         assert!(judged([90.0, 95.0, 96.0, 97.0, 98.0]).is_ok(), "one of five");
         let unsure = judged([90.0, 94.0, 96.0, 97.0, 98.0]);

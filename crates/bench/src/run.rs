@@ -115,9 +115,9 @@ impl<'a> Run<'a> {
 
     /// Requires at most this share of a peer's time, if the case was shown.
     pub(crate) fn require_time(&mut self, case: &str, peer: &'static str, what: &str, most: f64) {
-        let found = self.report.ratio(case, peer).map(|ratio| 1.0 / ratio);
+        let what = format!("{case} {what}");
         self.findings
-            .extend(Finding::of(format!("{case} {what}"), found, Bound::AtMost(most)));
+            .extend(Finding::share(what, &self.report, (case, peer), most));
     }
 
     /// Requires at most this value, if the case was shown.

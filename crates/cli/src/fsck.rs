@@ -4,6 +4,7 @@ use crate::failure::{Failure, fail, plain};
 use crate::mountinfo::shown;
 use crate::pool::{known, leaving};
 use crate::print_text;
+use crate::serve::remedy_for_missing;
 use homenode::{Checked, Error, PoolName};
 use std::fmt::Write as _;
 use std::fs;
@@ -58,7 +59,8 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
         Ok(checked) => checked,
         Err(error) => {
             let is_fault = matches!(error, Error::Open(_));
-            complain(&Failure::from(error));
+            let remedy = remedy_for_missing(&error).unwrap_or_default();
+            complain!("homenode: {}{remedy}", Failure::from(error));
             return ExitCode::from(if is_fault { FAULTS } else { FAILED });
         }
     };

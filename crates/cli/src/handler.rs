@@ -30,6 +30,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+/// Ends a refusal of what changes a pool.
+const READ_ONLY: &str =
+    "the pool is mounted read-only: take it down (`homenode down`), and up again without --read-only or --degraded";
+
 /// How often it is looked for viewers where files of the kernel lie, and for how long.
 const LOOK_PERIOD: Duration = Duration::from_secs(10);
 const LOOK_TIME: Duration = Duration::from_millis(50);
@@ -253,12 +257,15 @@ impl Handler for PoolHandler {
         if let Request::PoolDrain { member } | Request::PoolRemove { member } = request {
             self.refuse_unknown(member)?;
         }
-        let is_of_volume = matches!(
-            request,
-            Request::VolumeCreate { .. } | Request::VolumeResize { .. } | Request::VolumeRemove { .. }
-        );
-        if is_of_volume && self.pool.is_read_only() {
-            return Err(Refusal::new("cannot change a volume: the pool is mounted read-only"));
+        let changed = match request {
+            Request::VolumeCreate { .. } | Request::VolumeResize { .. } | Request::VolumeRemove { .. } => {
+                Some("a volume")
+            }
+            Request::PoolAddFile { .. } | Request::PoolDrain { .. } | Request::PoolRemove { .. } => Some("a member"),
+            _ => None,
+        };
+        if let Some(changed) = changed.filter(|_| self.pool.is_read_only()) {
+            return Err(Refusal::new(format!("cannot change {changed}: {READ_ONLY}")));
         }
         let done = match request {
             Request::Status => Ok(Outcome::Status(Box::new(self.status_for(user)))),

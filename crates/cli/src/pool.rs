@@ -122,6 +122,7 @@ fn add(args: &AddArgs) -> Result<()> {
     drop(progress);
     match outcome? {
         Outcome::Added { member, bytes } => {
+            args.path.as_deref().into_iter().for_each(durable::tell_of_others);
             crate::print_line(&format!("added member {member} of {} {what}", HumanBytes(bytes)))
         }
         other => Err(unexpected(&other)),

@@ -125,6 +125,10 @@ fn run_or_fail(args: &RunArgs) -> std::result::Result<Infallible, (ExitCode, Fai
             NOT_FOUND,
             "there is no such command, or the interpreter in its first line does not exist".to_owned(),
         ),
+        ErrorKind::PermissionDenied => (
+            NOT_RUN,
+            format!("{error}: a program must be executable (`chmod +x`), and not lie on a mount with noexec"),
+        ),
         _ => (NOT_RUN, error.to_string()),
     };
     Err((code.into(), Failure::new(format!("cannot run {name}: {why}"))))

@@ -338,14 +338,10 @@ fn open(members: &[PathBuf], uuid: Option<u128>, options: &PoolOptions) -> Resul
         homenode_linux::process::serve_writes();
     }
     leaving::wait(|| Pool::open_on(members, options)).map_err(|error| {
-        let is_missing = match &error {
-            Error::MissingMembers(_) => true,
-            Error::MemberFile(MemberFileError::Io { source, .. }) => source.kind() == ErrorKind::NotFound,
-            _ => false,
-        };
+        let remedy = remedy_for_missing(&error).filter(|_| !options.degraded);
         let mut message = Failure::from(error).to_string();
-        if is_missing && !options.degraded {
-            message.push_str("; mount the disk that it is on, if that is not mounted; `homenode pool import MEMBER…` finds members that have moved");
+        if let Some(remedy) = remedy {
+            message.push_str(remedy);
             if members.len() > 1 {
                 message.push_str(", and --degraded (`-o degraded`) reads the others, if the log is on them");
             }
@@ -355,6 +351,16 @@ fn open(members: &[PathBuf], uuid: Option<u128>, options: &PoolOptions) -> Resul
         }
         Failure::new(message)
     })
+}
+
+/// Advice for when members of a pool are not there, to be put behind the error.
+pub(crate) fn remedy_for_missing(error: &Error) -> Option<&'static str> {
+    let is_missing = match error {
+        Error::MissingMembers(_) => true,
+        Error::MemberFile(MemberFileError::Io { source, .. }) => source.kind() == ErrorKind::NotFound,
+        _ => false,
+    };
+    is_missing.then_some("; mount the disk that it is on, if that is not mounted; `homenode pool import MEMBER…` finds members that have moved")
 }
 
 /// Says that a cache that was asked for is of no use.
@@ -443,7 +449,7 @@ fn unmount(mount: &Mount, device: Device) -> Result<()> {
         Ok(()) => Ok(()),
         Err(error) => {
             if is_mounted(device) {
-                tracing::warn!("{error}: unmounting all the same; calls on files that are open there fail");
+                tracing::warn!("{error}; it is detached now, and calls on files that are open there fail");
             }
             match mount.stop() {
                 // Detached before, by `down --lazy`: what is still open gets errors once this process is gone.

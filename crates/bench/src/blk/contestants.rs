@@ -24,6 +24,8 @@ pub(super) enum Peer {
     SingleLock,
     /// A loop of copies over the same kind of memory, with nothing around it.
     Memcpy,
+    /// homenode itself on one of the cores.
+    OneCore,
     /// A loop that reads the clock twice, as for a stamped request, and does nothing else.
     Clock,
 }
@@ -33,6 +35,7 @@ impl Peer {
         match self {
             Self::SingleLock => "single-lock",
             Self::Memcpy => "memcpy",
+            Self::OneCore => "one-core",
             Self::Clock => "clock",
         }
     }
@@ -118,6 +121,9 @@ impl Case {
         }
         if self.is_stamped {
             peers.push(Peer::Clock);
+        }
+        if self.cores == 2 {
+            peers.push(Peer::OneCore);
         }
         peers
     }

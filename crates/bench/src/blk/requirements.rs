@@ -37,11 +37,9 @@ pub(super) fn findings(report: &Report) -> Vec<Finding> {
         "ram-512/plug32/qd128",
         "ram-4k/plug32/qd128",
     ];
-    let scaling = scaling.iter().map(|case| {
-        let of = |cores: u8| value(&format!("{case}/{cores}c"));
-        let found = of(1).zip(of(2)).map(|(one, two)| two / one);
-        Finding::of(format!("{case}, two cores to one"), found, Bound::AtLeast(SCALING_MIN))
-    });
+    let scaling = scaling
+        .iter()
+        .map(|case| Finding::ratio(report, &format!("{case}/2c"), "one-core", SCALING_MIN));
     let memcpy = MEMCPY_MIN
         .iter()
         .map(|(case, least)| Finding::ratio(report, case, "memcpy", *least));

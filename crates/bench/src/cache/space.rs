@@ -87,11 +87,14 @@ impl Full {
         for first in (0..frames).step_by(256) {
             memory.fetch(NODE, Block::new(DISK, first), 256).map_err(failed)?;
         }
-        Ok(Self {
+        let mut full = Self {
             memory,
             frames,
             random: Rng::with_seed(5),
-        })
+        };
+        // Until blocks go that came by chance, and not in their order: each block that came first has gone, or was used again.
+        full.evict(usize::try_from(frames / 4 * 5).expect("addresses have 64 bits"))?;
+        Ok(full)
     }
 
     fn next(&mut self) -> Block {

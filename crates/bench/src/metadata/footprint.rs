@@ -19,8 +19,9 @@ pub(super) const CASE: &str = "memory";
 
 /// Makes `files` files in one directory of the library, then in one of tmpfs if root runs this.
 pub(super) fn measure(files: usize) -> Result<Row, Error> {
-    // One list with the prefix of the library's paths: it is there before the first reading.
-    let [names, _] = names(files, "/");
+    // With the prefix of the library's paths. They are there before the first reading, and nothing is freed before the last one, which files would
+    // take without a growth.
+    let [names, _kept] = names(files, "/");
     let name_bytes = names[0].len() - 1;
     let per_file = |grown_bytes: u64| Samples::from(grown_bytes as f64 / files as f64 - name_bytes as f64);
     let homenode = per_file(grow_library(&names)?);

@@ -8,7 +8,6 @@ use super::contestant::Contestant;
 use super::served::Variant;
 use crate::cpus;
 use crate::error::{During, Error};
-use crate::interrupt;
 use crate::pass::{order, together};
 use crate::place::whole;
 use crate::private_tmpfs::Pages;
@@ -20,6 +19,7 @@ use memmap2::MmapMut;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, fstat, ftruncate, openat, unlinkat};
 use rustix::io::{pread, pwrite, write};
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Instant;
 
@@ -183,14 +183,22 @@ pub(super) fn run(run: &mut Run<'_>, bytes: usize, cpus: &[usize]) -> Result<(),
             let (ns, all_ns) = pass.run(subject, each).map_err(|error| error.of(&name, subject.name))?;
             Ok((ns as f64 / pass.order.len() as f64, all_ns))
         };
+        let mut all_ns = vec![Vec::new(); subjects.len()];
         let samples = run.take_turns(&name, subjects.len(), |round, turn| {
-            pass(&subjects[turn], false, round).map(|(ns, _)| ns)
+            let subject = &subjects[turn];
+            // The runner drops the first round.
+            if round > 0 && case.work != Work::OverTwo {
+                all_ns[turn].extend(pass(subject, true, round)?.1);
+            }
+            pass(subject, false, round).map(|(ns, _)| ns)
         })?;
-        let mut tails = std::collections::BTreeMap::new();
-        for subject in subjects.iter().filter(|_| case.work != Work::OverTwo) {
-            interrupt::check()?;
-            tails.insert(subject.name, Tail::of(&mut pass(subject, true, 0)?.1));
-        }
+        let timed = subjects
+            .iter()
+            .zip(&mut all_ns)
+            .filter(|(_, all_ns)| !all_ns.is_empty());
+        let tails: BTreeMap<_, _> = timed
+            .map(|(subject, all_ns)| (subject.name, Tail::of(all_ns)))
+            .collect();
         let peers: Vec<_> = subjects
             .iter()
             .zip(&samples)

@@ -3,7 +3,7 @@
 //! A volume that is just being attached or detached is in no table; the pool knows it as attached all the same, so nobody else
 //! attaches, resizes or removes it meanwhile.
 
-use super::refusal;
+use super::{READ_ONLY, refusal};
 use crate::control::protocol::{Outcome, Refusal};
 use crate::device_use::{self, Usage};
 use crate::failure::chain;
@@ -81,10 +81,8 @@ impl Exports {
             )));
         }
         if pool.is_read_only() {
-            return Err(Refusal::new(format!(
-                "cannot attach the volume {}: the pool is mounted read-only",
-                name.escape_debug()
-            )));
+            let name = name.escape_debug();
+            return Err(Refusal::new(format!("cannot attach the volume {name}: {READ_ONLY}")));
         }
         let waiting = waiting_of(pool, name);
         if let Some(waiting) = &waiting

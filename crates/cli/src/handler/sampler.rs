@@ -121,10 +121,12 @@ impl Kept {
     fn add(&mut self, report: StatusReport, span: Duration, is_for_viewers: bool) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        // Ascending, also after the clock was set back.
+        // As far apart as they were taken, also after the clock was set back.
+        let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1);
         let last_ms = self.samples.back().map_or(0, |sample| sample.at_ms);
         let last = self.samples.back().map(|sample| &**sample);
-        let sample = Sample::between(&self.latest, &report, (span, now_ms.max(last_ms + 1)), last);
+        let at_ms = now_ms.max(last_ms.saturating_add(span_ms));
+        let sample = Sample::between(&self.latest, &report, (span, at_ms), last);
         self.latest = Arc::new(report);
         self.sampled = Instant::now();
         self.shown = Arc::clone(&self.latest);
@@ -168,6 +170,9 @@ mod tests {
             605 * 605 - 604 * 604
         );
         assert!(all.samples.is_sorted_by(|one, next| one.at_ms < next.at_ms));
+        // The clock stood still meanwhile, as one that was set back.
+        let apart_ms = all.samples[KEPT - 1].at_ms - all.samples[0].at_ms;
+        assert!(u128::from(apart_ms) >= (KEPT as u128 - 1) * PERIOD.as_millis());
         let last_ms = all.samples[KEPT - 3].at_ms;
         assert_eq!(sampler.since(last_ms).samples.len(), 2);
         assert!(sampler.since(u64::MAX).samples.is_empty());

@@ -215,6 +215,7 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
     }
     // Closed, it is on the disk.
     drop(pool?);
+    members.iter().for_each(|path| tell_of_others(path));
     let on_memory = members.iter().filter(|path| is_on_memory(path));
     let on_memory: Vec<String> = on_memory.map(|path| shown(path)).collect();
     if !on_memory.is_empty() {
@@ -433,17 +434,16 @@ pub(crate) fn open_to_others(path: &Path) -> String {
     )
 }
 
-/// Whether there is a file; says what others can do with it.
-fn is_there(path: &Path) -> Result<bool> {
-    match fs::metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        Err(error) => fail!("cannot look at {}: {error}", shown(path)),
-        Ok(_) => {}
-    }
+/// Says of a file that has become a member what others can do with it.
+pub(crate) fn tell_of_others(path: &Path) {
     if is_open_to_others(path) {
         complain!("homenode: {}", open_to_others(path));
     }
-    Ok(true)
+}
+
+/// Whether there is a file.
+fn is_there(path: &Path) -> Result<bool> {
+    path.try_exists().cannot(format_args!("look at {}", shown(path)))
 }
 
 /// A name that stays: a link to a disk is not resolved, as the disk may be called otherwise when the machine starts the next time.

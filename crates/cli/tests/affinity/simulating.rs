@@ -106,6 +106,9 @@ fn loads_that_cannot_be_are_refused() {
     ]));
     assert!(text.starts_with("simulated, 2 draws"), "{text}");
     says(&text, &["100.0 % local"]);
+    // Nodes without CPUs.
+    let cxl = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/topologies/cxl.xml");
+    shown(&mut simulate(&["fio", "--machine", cxl, "--size", "1M"]));
     for (arguments, problem) in [
         (
             &["fio", "--machine", "node:2 core:2 pu:1", "--jobs", "5"][..],

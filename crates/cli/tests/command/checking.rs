@@ -25,7 +25,10 @@ fn fsck_exit_codes_tell_sound_used_damaged_and_missing_pools() {
     assert!(used.contains("is in use"), "{used}");
     drop((file, pool));
     let missing = fail(8, homenode(["fsck"]).arg(&members[1]));
-    assert!(missing.contains("member 0 is missing"), "{missing}");
+    assert!(
+        missing.contains("member 0 is missing") && missing.contains("pool import"),
+        "{missing}"
+    );
     let bytes = |path: &PathBuf| std::fs::read(path).unwrap();
     let before = members.each_ref().map(bytes);
     let sound = succeed(homenode(["fsck"]).args(&members));

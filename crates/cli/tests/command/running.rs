@@ -36,7 +36,7 @@ fn missing_commands_and_directories_without_a_pool_are_refused() {
     refused_with(
         126,
         &mut homenode(["run", "--", "/etc/passwd"]),
-        &["cannot run /etc/passwd", "Permission denied"],
+        &["cannot run /etc/passwd", "Permission denied", "chmod +x"],
     );
     refused(
         &mut homenode(["run", "--pool", "/", "--", "true"]),

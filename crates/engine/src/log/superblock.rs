@@ -163,7 +163,7 @@ pub struct Superblock {
 #[non_exhaustive]
 pub enum UnusableSuperblock {
     /// It does not begin as one.
-    #[error("it is no member of a pool")]
+    #[error("it is no member of a pool (`homenode pool create` makes files and disks members)")]
     NotOne,
     /// There are no bytes.
     #[error("it has no bytes, as a loop device without a file (`losetup DEVICE FILE` gives it one)")]

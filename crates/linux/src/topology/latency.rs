@@ -74,11 +74,15 @@ fn attributes(machine: &Topology, objects: &[&TopologyObject], nodes: &[Node]) -
             }
         }
     }
-    // Pairs that cannot occur (nobody asks from there, or nothing is stored there) still want a number: the way back, or
-    // the farthest.
-    let farthest = known.iter().flatten().flatten().copied().max()?;
+    // Pairs that cannot occur (nobody asks from there, or nothing is stored there) still want a number: the way back; else the farthest, and for
+    // a node's own a local access somewhere, as in SLIT: others are so many times as far.
+    let all = || known.iter().flatten().flatten().copied();
+    let (nearest, farthest) = (all().min()?, all().max()?);
     let index = 0..nodes.len();
-    let cell = |from: usize, to: usize| known[from][to].or(known[to][from]).unwrap_or(farthest);
+    let cell = |from: usize, to: usize| {
+        let other = if from == to { nearest } else { farthest };
+        known[from][to].or(known[to][from]).unwrap_or(other)
+    };
     Some(
         index
             .clone()

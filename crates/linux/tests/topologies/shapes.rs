@@ -49,6 +49,8 @@ fn cxl_expanders_are_memory_only_and_far() {
     assert_eq!(machine.latency().source, LatencySource::Hmat);
     assert_eq!(machine.latency().matrix[0], [85, 240, 140, 330]);
     assert_eq!(machine.latency().matrix[2], [150, 320, 85, 240], "not symmetric");
+    // Nobody asks from there: the way back, and as its own the local access that others are compared with.
+    assert_eq!(machine.latency().matrix[1], [240, 85, 320, 330]);
     let mut monitor = monitor(&machine);
     assert_eq!(filled_up(&mut monitor, NodeId(0)), [0, 2, 1, 3]);
     assert_eq!(filled_up(&mut monitor, NodeId(2)), [2, 0, 3, 1]);

@@ -17,8 +17,8 @@ const SECTOR_BYTES: u64 = 512;
 pub enum RoomError {
     /// A disk has less than files on it need.
     #[error(
-        "no room on the disk for all of {}: {needed_bytes} B more are needed there, and {free_bytes} B are free",
-        path.display()
+        "no room on the disk for all of {}: {} MiB more are needed there, and {} MiB are free: choose a smaller size, or another disk",
+        path.display(), needed_bytes.div_ceil(1 << 20), free_bytes >> 20
     )]
     Short {
         /// The file that does not fit, with those before it on that disk.

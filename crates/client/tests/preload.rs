@@ -170,6 +170,18 @@ fn threads_and_children_that_leave_something_get_system_calls() {
 }
 
 #[test]
+fn a_program_that_unshare_has_executed_can_make_children() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 100_000]).unwrap();
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--"]).arg(mounted.build("child")).arg(&path);
+    let mut client = Program::of(&mut unshare, true);
+    assert_eq!(client.answer(), "done");
+    assert_eq!(client.end().0, 0, "copies");
+}
+
+#[test]
 fn a_first_call_forgets_no_message_of_the_linker() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");

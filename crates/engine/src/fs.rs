@@ -183,7 +183,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             renaming: Mutex::new(()),
             volumes: Volumes::default(),
             unlinked: UnlinkedFiles::default(),
-            metadata: Arc::default(),
+            metadata: Arc::new(Metadata::new(machine.files_max)),
             promising: Mutex::default(),
             promises_counted_ns: AtomicI64::new(0),
             broken_promises: Mutex::default(),
@@ -335,7 +335,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Frees what an inode has that nothing keeps, and whose owner `uid` was charged with `charged` bytes.
     fn evict(&self, inode: &Inode, (uid, charged): (u32, u64)) {
         self.table.remove(inode.ino);
-        self.metadata.give_back(uid, charged);
+        self.metadata.give_back(uid, charged, 1);
         match &inode.body {
             Body::File(file) | Body::Volume(file) => self.discard(inode, file),
             Body::Kernel(file) => {

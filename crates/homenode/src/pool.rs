@@ -15,7 +15,7 @@ use homenode_engine::cache::{CacheStatus, Cached};
 use homenode_engine::fs::{Fs, NewInode, Survey};
 use homenode_engine::pool::PoolError;
 use homenode_linux::clock::CoarseClock;
-use homenode_linux::memory::NodeMemory;
+use homenode_linux::memory::{NodeMemory, free_bytes, group_free_bytes};
 use homenode_shared::Slot;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -456,13 +456,14 @@ fn member_sizes(machine: &Machine, options: &PoolOptions) -> Result<Vec<(NodeId,
     if nodes.is_empty() {
         return Err(Error::NoNodes);
     }
+    let of_group = group_free_bytes() / nodes.len() as u64;
     let size = |node: &Node| {
         let bytes = match options.size_per_node {
             Some(size) => size.bytes_of(node.memory_bytes),
             // What cannot be read is refused with its reason when the member is made.
-            None => {
-                (node.memory_bytes / 2).min(homenode_linux::memory::free_bytes(node.id).unwrap_or(node.memory_bytes))
-            }
+            None => (node.memory_bytes / 2)
+                .min(free_bytes(node.id).unwrap_or(node.memory_bytes))
+                .min(of_group),
         };
         Ok((node.id, whole_runs(node.id, bytes)?))
     };

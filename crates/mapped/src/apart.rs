@@ -6,13 +6,16 @@
 //! Cost: some tens of microseconds.
 
 use crate::faults::Quiet;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 
 /// Bytes of the function's stack.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Runs `act`, which allocates nothing, closes nothing, and calls only what a signal's handler may call. False if there can be no other process, or it was killed.
 pub(crate) fn apart<F: FnMut()>(mut act: F) -> bool {
+    if !is_in_own_namespace() {
+        return false;
+    }
     let (both, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK,
@@ -39,6 +42,20 @@ pub(crate) fn apart<F: FnMut()>(mut act: F) -> bool {
     // SAFETY: the mapping from above, which nobody uses any more.
     unsafe { libc::munmap(stack, STACK_BYTES) };
     status == 0
+}
+
+/// Whether a new process comes to this one's namespace of processes. Before unshare(1) executed a program it may have chosen another one: its first process would end there, and
+/// with it the namespace.
+fn is_in_own_namespace() -> bool {
+    let of = |link: &CStr| {
+        let mut target = [0_u8; 64];
+        let (to, length) = (target.as_mut_ptr(), target.len());
+        // SAFETY: a string that ends in NUL, and a buffer with its length.
+        let bytes = unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), to, length) };
+        (bytes > 0).then_some(target)
+    };
+    let own = of(c"/proc/self/ns/pid");
+    own.is_some() && own == of(c"/proc/self/ns/pid_for_children")
 }
 
 extern "C" fn begin<F: FnMut()>(act: *mut c_void) -> c_int {

@@ -279,9 +279,9 @@ fn map_apart(device: u64, told: &Told) -> Option<Words> {
     is_page.then(|| Words::map(file, LINES as usize, false).ok())?
 }
 
-/// Opens a file.
+/// Opens a file, and waits for nothing that another user may have put there: a FIFO, a file with a lease.
 fn open_to_read(path: &CStr) -> Option<BorrowedFd<'static>> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
     // SAFETY: a string that ends in NUL, and numbers.
     let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
     let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0)?;
@@ -327,4 +327,22 @@ fn directory_in(line: &[u8], device: u64, path: &mut [u8]) -> Option<usize> {
         length += 1;
     }
     Some(length)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_opening_of_a_fifo_waits_for_no_writer() {
+        let path = std::env::temp_dir().join(format!("homenode-mapped-fifo-{}", std::process::id()));
+        let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
+        // SAFETY: a string with its end.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(open_to_read(&name).is_some()));
+        let opened = told.recv_timeout(std::time::Duration::from_secs(10));
+        std::fs::remove_file(path).expect("it was made");
+        assert_eq!(opened, Ok(true));
+    }
 }

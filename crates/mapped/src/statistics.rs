@@ -52,7 +52,8 @@ static ERRORS: AtomicI32 = AtomicI32::new(-1);
 static ERRORS_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Least number of that descriptor, which few programs come to.
 const ERRORS_FROM: i32 = 500;
-/// Number of the process whose memory this is: its child of vfork(2) has another. 0 in a copy of the memory, until that is noticed. Null before the beginning.
+/// Number of the process whose memory this is: its child of vfork(2) has another. 0 in a copy of the memory, until that is noticed, and the number of the thread
+/// that has noticed it, negative, until it is ready. Null before the beginning.
 static PROCESS: AtomicPtr<AtomicI32> = AtomicPtr::new(std::ptr::null_mut());
 static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 /// Descriptors by the reason for which calls on them are left to the system.
@@ -149,15 +150,30 @@ pub fn tell() {
 /// Whether this is the process that the library was started in, or a child with a copy of its memory, and no child of vfork(2).
 pub fn is_own_process() -> bool {
     // SAFETY: null, or a word that is there for good.
-    let process = unsafe { PROCESS.load(Ordering::Acquire).as_ref() };
-    match process.map_or(-1, |process| process.load(Ordering::Relaxed)) {
-        // Made by clone(2), which tells nobody.
-        0 => {
-            crate::files::after_fork();
-            true
+    let Some(process) = (unsafe { PROCESS.load(Ordering::Acquire).as_ref() }) else {
+        return false;
+    };
+    loop {
+        let number = process.load(Ordering::Acquire);
+        if number > 0 {
+            // SAFETY: it has no conditions.
+            return number == unsafe { libc::getpid() };
         }
         // SAFETY: it has no conditions.
-        process => process == unsafe { libc::getpid() },
+        let own = -unsafe { libc::gettid() };
+        // Made by clone(2), which tells nobody: one thread gets it ready, and handlers on top of that go on.
+        if number == own {
+            return true;
+        }
+        if number < 0 {
+            std::thread::yield_now();
+        } else if process
+            .compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+        {
+            crate::files::after_fork();
+            return true;
+        }
     }
 }
 
@@ -187,7 +203,7 @@ pub(crate) fn begin() {
     // SAFETY: it has no conditions.
     let process = unsafe { libc::getpid() };
     // SAFETY: a word that is there for good.
-    unsafe { &*word }.store(process, Ordering::Relaxed);
+    unsafe { &*word }.store(process, Ordering::Release);
     PROCESS.store(word, Ordering::Release);
     COUNTS
         .iter()

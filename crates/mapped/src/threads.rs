@@ -259,13 +259,17 @@ pub(crate) fn start() -> bool {
     membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
 }
 
-/// In the child of a fork(2), which has this thread alone, and is a client as its parent is.
+/// In a new process with a copy of its parent's memory, and a client as that is. It began with one thread, which may have a slot since before.
 pub(crate) fn after_fork() {
     let own = OWN.get();
+    // SAFETY: it has no conditions.
+    let process = unsafe { libc::getpid() };
+    // SAFETY: it has no conditions.
+    let is_first = process == unsafe { libc::gettid() };
     for (number, slot) in ALL.iter().enumerate().take(TAKEN.load(Ordering::Relaxed)) {
-        if number + 1 == own {
-            // SAFETY: it has no conditions.
-            slot.owner.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+        if number + 1 == own || !is_first {
+            // Else the first thread may copy with it now, whichever it is.
+            slot.owner.store(process, Ordering::Relaxed);
         } else {
             slot.using
                 .iter()

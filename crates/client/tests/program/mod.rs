@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Does its part, if this process was started for one.
 #[test]
@@ -626,6 +627,9 @@ fn spawns(path: &Path) {
     say("done");
 }
 
+/// Long enough for a race to be lost.
+const TIME: Duration = Duration::from_millis(300);
+
 /// Each child changes only what is its own.
 fn children(path: &Path) {
     let file = open(path);
@@ -667,6 +671,7 @@ fn children(path: &Path) {
         c_int::from(action[0] == libc::SIG_DFL)
     }
     in_clone(0, reset_own, std::ptr::null_mut());
+    copy_in_threads(&path.with_extension("long"));
     // By their numbers, on this stack.
     for number in [
         (libc::SYS_vfork, 0),
@@ -718,6 +723,42 @@ fn children(path: &Path) {
         true
     });
     say("done");
+}
+
+/// Threads of a child with a copy of the memory: the first one copies all the time, as it did in the parent, and another one closes a file that a third one copies.
+fn copy_in_threads(path: &Path) {
+    const BYTES: usize = 1 << 20;
+    std::fs::write(path, vec![b'a'; BYTES]).unwrap();
+    extern "C" fn in_threads(files: *mut libc::c_void) -> c_int {
+        // SAFETY: the parent's, a copy of which is here.
+        let (path, own, shared) = unsafe { &*files.cast::<(PathBuf, c_int, c_int)>() };
+        let (own, shared, end) = (*own, *shared, Instant::now() + TIME);
+        let work = |fd: c_int, may_be_closed: bool| {
+            while Instant::now() < end {
+                let read = pread(fd, BYTES, 0);
+                assert!(read == Ok(vec![b'a'; BYTES]) || may_be_closed && read == Err(libc::EBADF));
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| work(shared, true));
+            std::thread::sleep(TIME / 10);
+            scope.spawn(|| {
+                while Instant::now() < end {
+                    use_as(shared, b'a');
+                    // SAFETY: it is this thread's to close.
+                    assert_eq!(unsafe { libc::close(shared) }, 0);
+                    assert_eq!(open(path).into_raw_fd(), shared, "the lowest number that is free");
+                }
+            });
+            work(own, false);
+        });
+        0
+    }
+    let copied = [open(path), open(path)];
+    copied.iter().for_each(|file| use_as(file.as_raw_fd(), b'a'));
+    let mut files = (path.to_owned(), copied[0].as_raw_fd(), copied[1].as_raw_fd());
+    in_clone(0, in_threads, (&raw mut files).cast());
+    drop(copied);
 }
 
 unsafe extern "C" {

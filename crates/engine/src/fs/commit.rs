@@ -139,15 +139,17 @@ impl<'a> Held<'a> {
 
     /// Counts the memory that `changes` are going to take. A group that takes no more than it frees always finds room.
     fn charge(&mut self, metadata: &Metadata, changes: &[Change<'_>], nodes: &Nodes) -> Result<()> {
-        let mut charged = [(ROOT, 0); CHANGES_MAX];
+        let mut charged = [(ROOT, 0, 0); CHANGES_MAX];
         let mut freed = 0;
         for (change, charged) in changes.iter().zip(&mut charged) {
+            let mut inodes = 0;
             let (ino, bytes) = match *change {
                 Change::Inode { ino, attributes } => {
                     let (inode, state) = self.named(ino);
                     let is_new = state.charged == 0;
                     if is_new {
                         inode.uid.store(attributes.uid, Ordering::Relaxed);
+                        inodes = 1;
                     }
                     (ino, if is_new { inode_bytes(&inode.body) } else { 0 })
                 }
@@ -171,25 +173,26 @@ impl<'a> Held<'a> {
             let (inode, state) = self.named(ino);
             if !state.evicted {
                 state.charged += bytes;
-                metadata.add(inode.uid(), bytes);
-                *charged = (inode.uid(), bytes);
+                metadata.add(inode.uid(), bytes, inodes);
+                *charged = (inode.uid(), bytes, inodes);
             }
         }
-        let taken: u64 = charged.iter().map(|(_, bytes)| bytes).sum();
+        let taken: u64 = charged.iter().map(|(_, bytes, _)| bytes).sum();
         let asker = self.asker;
-        let is_within = |(uid, bytes): &(u32, u64)| {
+        let is_within = |(uid, bytes, _): &(u32, u64, u64)| {
             *bytes == 0
                 || metadata.is_within(*uid, asker, node_bytes(nodes.used()), &|| {
                     node_bytes(nodes.used_by(*uid))
                 })
         };
-        if taken <= freed || charged.iter().all(is_within) {
+        let has_inode = |(uid, _, inodes): &(u32, u64, u64)| *inodes == 0 || metadata.has_inode(*uid, asker);
+        if charged.iter().all(has_inode) && (taken <= freed || charged.iter().all(is_within)) {
             return Ok(());
         }
-        for (change, (uid, bytes)) in changes.iter().zip(charged) {
+        for (change, (uid, bytes, inodes)) in changes.iter().zip(charged) {
             if let Change::Inode { ino, .. } | Change::Name { ino, .. } | Change::Xattr { ino, .. } = *change {
                 self.state(ino).charged -= bytes;
-                metadata.give_back(uid, bytes);
+                metadata.give_back(uid, bytes, inodes);
             }
         }
         Err(metadata.refuse())
@@ -349,7 +352,7 @@ impl State {
     fn give_back(&mut self, inode: &Inode, metadata: &Metadata, bytes: u64) {
         if !self.evicted {
             self.charged -= bytes;
-            metadata.give_back(inode.uid(), bytes);
+            metadata.give_back(inode.uid(), bytes, 0);
         }
     }
 }

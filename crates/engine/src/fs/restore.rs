@@ -520,7 +520,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Puts all that the tables have in place: `live` inodes.
     fn build(&mut self, mut tables: Tables, live: u64) -> Result<(), OpenError> {
         let volumes = std::mem::take(&mut tables.volumes);
-        let mut charged: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut charged: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         let mut directories: Vec<(Arc<Inode>, Names)> = Vec::new();
         let (places, nodes) = tables.into_inodes();
         // A reference for the first name of each: counting one later would cost a cache line.
@@ -537,7 +537,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             if let Some(file) = inode.blocks() {
                 self.build_map(&inode, file, &node.data)?;
             }
-            *charged.entry(inode.uid()).or_default() += bytes;
+            let (of_user, inodes) = charged.entry(inode.uid()).or_default();
+            *of_user += bytes;
+            *inodes += 1;
             if ino == Ino::ROOT {
                 self.root = Arc::clone(&inode);
             }
@@ -562,8 +564,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let volume = Arc::new(Volume::new(&name, find(ino)));
             self.volumes.lock().insert(name, volume);
         }
-        for (uid, bytes) in charged {
-            self.metadata.add(uid, bytes);
+        for (uid, (bytes, inodes)) in charged {
+            self.metadata.add(uid, bytes, inodes);
         }
         Ok(())
     }

@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Locks that inodes are spread over.
 const SHARDS: usize = 64;
 
+/// Inodes that are taken with a shard locked: some microseconds.
+const TAKEN_AT_ONCE: usize = 64;
+
 /// Room for so many inodes a shard stays when they are gone.
 const CAPACITY_KEPT: usize = 512;
 
@@ -124,11 +127,18 @@ impl Table {
         Some(shard.keys().copied().map(Ino).collect())
     }
 
+    /// Visits each inode that is there all the time; one that comes or goes meanwhile, or not.
     pub(super) fn for_each(&self, mut visit: impl FnMut(&Arc<Inode>)) {
         for shard in &self.shards {
-            // Not under the lock: visiting may take long, and may evict.
-            let inodes: Vec<_> = shard.read().values().cloned().collect();
-            inodes.iter().for_each(&mut visit);
+            // Not under the lock: visiting may take long, and may evict. Nor is it held for all: each inode's count is in no cache.
+            let numbers: Vec<u64> = shard.read().keys().copied().collect();
+            for numbers in numbers.chunks(TAKEN_AT_ONCE) {
+                let inodes: Vec<_> = {
+                    let shard = shard.read();
+                    numbers.iter().filter_map(|number| shard.get(number).cloned()).collect()
+                };
+                inodes.iter().for_each(&mut visit);
+            }
         }
     }
 
@@ -139,4 +149,28 @@ impl Table {
 
 fn shard_of(ino: Ino) -> usize {
     usize::try_from(ino.0 % SHARDS as u64).expect("ino % SHARDS fits a usize")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::inode::Body;
+
+    #[test]
+    fn a_visit_keeps_few_inodes_of_a_shard() {
+        const OF_SHARD: u64 = 1000;
+        let table = Table::new(u64::MAX, 0);
+        for number in 1..=OF_SHARD {
+            let ino = Ino(number * SHARDS as u64);
+            table.put(Arc::new(Inode::new(ino, crate::fs::attr::FIFO, 0, Body::Special, 0)));
+        }
+        let mut visited = 0;
+        table.for_each(|_| {
+            visited += 1;
+            let shard = table.shards[0].read();
+            let kept = shard.values().filter(|inode| Arc::strong_count(inode) > 1).count();
+            assert!(kept <= TAKEN_AT_ONCE, "{kept} are kept");
+        });
+        assert_eq!(visited, OF_SHARD);
+    }
 }

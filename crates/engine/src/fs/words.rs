@@ -118,7 +118,8 @@ impl FileLines {
         }
         let mut lines = self.lines.write();
         if !is_open() {
-            lines.clear();
+            // With its memory, which nobody counts.
+            *lines = Vec::new();
         }
     }
 
@@ -127,17 +128,20 @@ impl FileLines {
         self.clear_unless(|| false);
     }
 
-    /// Runs `tell` with the number of a user's line and what it counts, while no bytes go; gives the file a line if it has none.
-    fn with_line<R>(&self, user: u32, words: &Arc<UserWords>, tell: impl FnOnce(u32, u64) -> Result<R>) -> Result<R> {
+    /// The number of a user's line and the cuts that it counts, at a moment when no bytes go; gives the file a line if it has none. What is found in the
+    /// file afterwards may be told with that count: a cut meanwhile makes the line's another one.
+    fn line_of(&self, user: u32, words: &Arc<UserWords>) -> Result<(u32, u64)> {
         let _no_cut = self.cutting.lock();
         let mut lines = self.lines.write();
         if !lines.iter().any(|line| line.user == user) {
             lines.push(words.take_line(user).ok_or(Error::NoSpace)?);
         }
         let line = lines.iter().find(|line| line.user == user).expect("added above");
-        let (number, seen) = (line.number, line.line().look());
-        drop(lines);
-        tell(number, seen.expect("no bytes are cut while `cutting` is held").cuts)
+        let seen = line.line().look();
+        Ok((
+            line.number,
+            seen.expect("no bytes are cut while `cutting` is held").cuts,
+        ))
     }
 }
 
@@ -238,7 +242,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let file = inode.kernel_file().filter(|file| file.words_reader().is_none());
         let file = file.ok_or(Error::NoAttribute)?;
         let words = self.words_of(user)?;
-        let value = file.lines().with_line(user, &words, |number, cuts| {
+        let value = file.lines().line_of(user, &words).and_then(|(number, cuts)| {
             let size = file.status().size;
             let first = offset / WINDOW_BYTES * PIECES;
             let mut value = format!("{user} {} {number} {cuts} {size} {first}", words.ino.0);

@@ -74,7 +74,16 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             self.shrink(&inode, size)?;
         }
         let attr = self.fs().set_attr(&inode, &changes)?;
-        Ok(reply.put(self.attr_out(&attr))?)
+        Ok(reply.put(self.attr_out(&self.passing(&inode, attr)))?)
+    }
+
+    /// Attributes for an answer to SETATTR or LINK, which the kernel takes as a whole, whatever has changed since: those of a file that somebody
+    /// may store to by a mapping do not last.
+    fn passing(&self, inode: &Inode, attr: Attr) -> Attr {
+        Attr {
+            changes_unseen: attr.changes_unseen || self.fs().opens(inode).writers > 0,
+            ..attr
+        }
     }
 
     /// Reserves what makes a file longer, and sets its size, where that is to be reserved; false where there is nothing to do. Comes in steps, one
@@ -131,7 +140,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// The answer that gives the kernel an inode, which it pins.
     pub(super) fn entry(&self, inode: &Arc<Inode>) -> Result<EntryOut, Errno> {
         self.fs().pin(inode)?;
-        Ok(self.entry_with(&self.fs().attr(inode)))
+        Ok(self.entry_with(&self.passing(inode, self.fs().attr(inode))))
     }
 
     /// [`Self::entry`] for new files: those are empty, and the kernel asks again when one has grown.

@@ -5,7 +5,7 @@ use crate::{Error, MEMBER_BYTES_MIN, NodeId};
 use homenode_engine::cache::{SliceOptions, slice_frames_max};
 use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, MemberId, Memory};
-use homenode_linux::memory::{MemberFile, NodeMemory, free_bytes};
+use homenode_linux::memory::{MemberFile, NodeMemory, free_bytes, group_free_bytes};
 
 /// Number of the frames' first member; durable members have lower ones.
 pub(super) const FIRST: u16 = 2048;
@@ -42,7 +42,8 @@ pub(super) fn add<'a>(
     }
     let nodes: Vec<&Node> = machine.with_memory().collect();
     cache.map_or(Ok(()), |bytes| check(&nodes, bytes))?;
-    let sizes = sizes(&nodes, cache, |node| free_bytes(node).unwrap_or(u64::MAX));
+    let of_group = group_free_bytes() / nodes.len().max(1) as u64;
+    let sizes = sizes(&nodes, cache, |node| free_bytes(node).unwrap_or(u64::MAX).min(of_group));
     let homes = nodes.iter().map(|node| node.id);
     let frames = (FIRST..).zip(homes).zip(sizes).map(|((number, home), bytes)| Frames {
         member: MemberId(number),

@@ -6,7 +6,7 @@
 
 use crate::copy;
 use crate::memory::mapping::{HUGE_BYTES, Mapping};
-use crate::memory::{NodeMemory, free_bytes, total_bytes};
+use crate::memory::{NodeMemory, free_bytes, group_free_bytes, total_bytes};
 use homenode_engine::blk::conformance::Buffers;
 use homenode_engine::{Block, NodeId};
 use std::collections::BTreeSet;
@@ -98,6 +98,8 @@ impl Arena {
             let wanted = part_bytes * homes.iter().filter(|other| *other == home).count() as u64;
             require(wanted, *home)?;
         }
+        // Of their control group.
+        require(bytes, None)?;
         let arena = Self::map(length, length)?;
         for (index, home) in homes.iter().enumerate() {
             arena.prefer(index * part, part, *home)?;
@@ -248,7 +250,12 @@ fn free(home: Option<NodeId>) -> Result<u64, ArenaError> {
         None => {
             let with_memory = |node: &NodeId| total_bytes(*node).is_ok_and(|bytes| bytes > 0);
             // Linux has at most 1024 nodes.
-            (0..1024).map(NodeId).filter(with_memory).map(of).sum()
+            let all: u64 = (0..1024)
+                .map(NodeId)
+                .filter(with_memory)
+                .map(of)
+                .sum::<Result<_, _>>()?;
+            Ok(all.min(group_free_bytes()))
         }
     }
 }

@@ -54,6 +54,12 @@ pub fn free_bytes(node: NodeId) -> io::Result<u64> {
     room(node, &Limits::of_this_process())
 }
 
+/// Bytes that all nodes together may still give this process: [`u64::MAX`] without a memory control group's limit.
+#[must_use]
+pub fn group_free_bytes() -> u64 {
+    Limits::of_this_process().room()
+}
+
 fn room(node: NodeId, limits: &Limits) -> io::Result<u64> {
     Ok(meminfo(node)?.room().min(limits.room()))
 }

@@ -265,8 +265,37 @@ fn the_inode_limit_is_enforced() {
     assert_eq!(
         fs.create(&root, b"c", regular(0o644))
             .map(|inode: Arc<Inode>| inode.ino()),
-        Err(Error::NoSpace)
+        Err(Error::NoMetadata)
     );
+    assert_eq!(fs.metadata_refused(), 1);
     fs.unlink(&root, b"b").expect("the name exists");
     fs.create(&root, b"c", regular(0o644)).expect("there is room again");
+}
+
+#[test]
+fn a_user_leaves_inodes_to_others() {
+    let small = Machine {
+        files_max: 64,
+        ..machine(1)
+    };
+    let fs: TestFs = Fs::new(
+        &small,
+        Cached::without_cache(TestMemory::default()),
+        ManualClock::default(),
+        directory(0o777),
+    );
+    let of = |uid: u32| NewInode { uid, ..regular(0o644) };
+    let make = |uid: u32, nth: u32| {
+        fs.create(&fs.root(), format!("{uid}-{nth}").as_bytes(), of(uid))
+            .map(|inode| fs.unpin(&inode, 1))
+    };
+    let made = |uid: u32| (0..64).take_while(|nth| make(uid, *nth).is_ok()).count();
+    // Two are left to root, and one is the root directory: half of what is left, half of the rest, and so on. Then root's.
+    assert_eq!([7, 8, 9, 0].map(made), [30, 15, 8, 10]);
+    for nth in 0..30 {
+        fs.unlink(&fs.root(), format!("7-{nth}").as_bytes())
+            .expect("it was made");
+    }
+    assert!(made(8) > 0);
+    fs.check_invariants();
 }

@@ -5,6 +5,11 @@ use crate::support::{BLOCK, Caller, assert_empty, kernel_filesystem, new_file, s
 use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::{Access, Error, Whence, fallocate_mode as mode};
 use std::ops::ControlFlow;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longest wait for what waits for nobody.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 #[test]
 fn truncate_works_in_steps() {
@@ -248,4 +253,33 @@ fn a_grown_idle_file_moves_to_huge_pages_step_by_step() {
     forgets(&fs, &files[0]);
     assert!(fs.collapse_rested(), "from the start");
     assert_eq!((store.collapsed(1), store.collapsed(2)), (vec![], vec![]));
+}
+
+#[test]
+fn a_truncation_waits_for_no_answer_about_words() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    // Its line: the first answer makes the users' file.
+    fs.open(&inode, Access::Read).unwrap();
+    store.write_unasked(0, 0, &[1; 2 * BLOCK as usize], 0).unwrap();
+    let words = || fs.words_value(&inode, 7, 0).unwrap();
+    let first = words();
+    store.hold_asking(Some(1));
+    thread::scope(|scope| {
+        let asks = scope.spawn(words);
+        store.wait_for_held();
+        let cuts = scope.spawn(|| fs.truncate_step(&inode, 10, 0).unwrap());
+        let start = Instant::now();
+        while !cuts.is_finished() && start.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let has_waited = !cuts.is_finished();
+        store.hold_asking(None);
+        assert!(!has_waited);
+        assert_eq!(cuts.join().unwrap(), None);
+        // Told with the count of before, which the line has no more.
+        let number = |value: &[u8]| String::from_utf8_lossy(value).split(' ').nth(3).map(str::to_owned);
+        assert_eq!(number(&asks.join().unwrap()), number(&first));
+        assert_ne!(number(&words()), number(&first));
+    });
 }

@@ -10,9 +10,11 @@ use homenode_engine::fs::{Error, Placement, Result, Whence, fallocate_mode};
 use homenode_shared::Words;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
+use std::fs;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -432,8 +434,22 @@ impl BackingFile for TestFile {
         Ok(std::fs::File::open("/dev/null").expect("every machine has it").into())
     }
 
-    fn words(&self, _lines: u32) -> Result<Words> {
-        Err(Error::NotSupported)
+    fn words(&self, lines: u32) -> Result<Words> {
+        // The model has no file that can be mapped.
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("homenode-engine-words-{}-{number}", std::process::id()));
+        let mut options = fs::OpenOptions::new();
+        let file = options
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .expect("it is new");
+        fs::remove_file(path).expect("it was made");
+        file.set_len(u64::from(lines) * Words::LINE_BYTES as u64)
+            .expect("the disk has room");
+        Ok(Words::map(file.as_fd(), lines as usize, true).expect("it can be mapped"))
     }
 
     fn discard(&self) {

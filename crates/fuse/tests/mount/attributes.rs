@@ -1,13 +1,13 @@
 //! Attributes, and where bytes lie.
 
-use crate::support::{Mounted, eventually, options, set_xattr, tick, xattr, xattr_names};
+use crate::support::{Mounted, eventually, options, persistent_filesystem, set_xattr, tick, xattr, xattr_names};
 use homenode_fuse::wire::Opcode;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -210,6 +210,32 @@ fn attributes_of_a_new_file_are_fetched_after_it_grows_and_show_stores() {
         assert_ne!(file.metadata().unwrap().blocks(), 0);
     }
     drop((map, other, file));
+    mounted.finish();
+}
+
+/// An answer on its way may be older than a store that somebody makes by a mapping, and the kernel takes all of it.
+#[test]
+fn attributes_of_a_file_open_for_writing_are_fetched_after_a_change() {
+    let Some(mounted) = Mounted::of(persistent_filesystem, &options()) else {
+        return;
+    };
+    let path = mounted.path("file");
+    let file = File::create_new(&path).unwrap();
+    let fetched = |act: &dyn Fn()| {
+        act();
+        // The directory's, too.
+        fs::metadata(mounted.path("")).unwrap();
+        let before = mounted.asked(Opcode::GetAttr);
+        rustix::fs::stat(&path).unwrap();
+        mounted.asked(Opcode::GetAttr) - before
+    };
+    let change = || fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(fetched(&change), 1);
+    let link = || fs::hard_link(&path, mounted.path("other")).unwrap();
+    assert_eq!(fetched(&link), 1);
+    drop(file);
+    // The kernel tells of it later.
+    eventually("nobody can write", || fetched(&change) == 0);
     mounted.finish();
 }
 

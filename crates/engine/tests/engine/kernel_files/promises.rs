@@ -652,6 +652,21 @@ fn a_count_of_a_large_file_lets_calls_go_between_its_steps() {
     assert_empty(&fs);
 }
 
+#[test]
+fn blocks_of_a_file_with_promises_do_not_last() {
+    let (fs, caller, store) = pool(MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    assert!(!fs.lasting_attr(&inode).changes_unseen);
+    promise(&fs, &caller, &inode, 100);
+    take(&store, 0, 50);
+    assert!(
+        fs.lasting_attr(&inode).changes_unseen,
+        "those that were taken since are told twice"
+    );
+    remove(&fs, "file", &inode);
+    assert_empty(&fs);
+}
+
 /// Many small promises, of more files than are copied at once, put off none of the large ones.
 #[test]
 fn many_small_promises_put_off_no_large_one() {

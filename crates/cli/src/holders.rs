@@ -3,6 +3,7 @@
 
 use crate::failure::plain;
 use crate::mountinfo::{Device, Located, mounts_of};
+use rustix::fs::{AtFlags, CWD, FileType, OFlags, StatxFlags, statx};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -50,10 +51,30 @@ pub(crate) fn is_on(file: &Path, disk: &Path) -> bool {
 fn with_open(is_meant: impl Fn(&Path) -> bool) -> Vec<u32> {
     let has = |pid: &u32| {
         let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
-        let mut targets = files.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-        targets.any(|target| is_meant(&target))
+        let mut links = files.filter_map(|entry| Some(entry.ok()?.path()));
+        links.any(|link| fs::read_link(&link).is_ok_and(|target| is_meant(&target) && uses(&link, &target)))
     };
     processes().into_iter().filter(has).collect()
+}
+
+/// Whether a descriptor, a link in a process's list, uses the file that it names. It need not: O_PATH takes no right to the file, and in another namespace the name may be
+/// another file's.
+fn uses(link: &Path, target: &Path) -> bool {
+    let what = |path: &Path| {
+        // Asks no server of a filesystem.
+        let found = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE | StatxFlags::INO).ok()?;
+        let kind = FileType::from_raw_mode(found.stx_mode.into());
+        // A device is the same by any of its nodes.
+        Some(match kind {
+            FileType::BlockDevice => (kind, found.stx_rdev_major, found.stx_rdev_minor, 0),
+            _ => (kind, found.stx_dev_major, found.stx_dev_minor, found.stx_ino),
+        })
+    };
+    let info = fs::read_to_string(link.to_string_lossy().replacen("/fd/", "/fdinfo/", 1)).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let is_path = flags
+        .is_some_and(|flags| u32::from_str_radix(flags.trim(), 8).is_ok_and(|flags| flags & OFlags::PATH.bits() != 0));
+    !is_path && what(link).is_some_and(|used| what(target) == Some(used))
 }
 
 /// The processes that keep a file locked by flock(2), as `name (pid)`; those that have it open where the one that locked it has ended.
@@ -170,6 +191,26 @@ mod tests {
         ] {
             assert!(!is_on(other), "{other}");
         }
+    }
+
+    #[test]
+    fn who_has_a_file_open_by_its_path_alone_does_not_hold_it() {
+        let path = std::env::temp_dir().join(format!("homenode-holders-{}", std::process::id()));
+        fs::write(&path, "").expect("a temporary file");
+        let open = |flags| rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).expect("it is there");
+        let holders = [OFlags::PATH, OFlags::RDONLY].map(|flags| {
+            let input = std::process::Stdio::from(open(flags | OFlags::CLOEXEC));
+            let child = std::process::Command::new("sleep").arg("60").stdin(input).spawn();
+            let mut child = child.expect("every machine has it");
+            let holders = of_file(&path);
+            child.kill().expect("it is there");
+            child.wait().expect("it is there");
+            holders
+        });
+        fs::remove_file(&path).expect("it is there");
+        let [without, with] = holders;
+        assert!(without.is_empty(), "{without:?}");
+        assert_eq!(with.len(), 1, "{with:?}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use homenode_linux::{memory, steer};
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fgetxattr, fstat, fstatvfs, open, openat2, statat,
 };
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
@@ -75,6 +76,14 @@ fn open_below(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> rustix::io::R
     )
 }
 
+/// Opens so that what follows is no access to the file: many remove files that nobody has accessed for some days. Root alone may, and the owner.
+fn open_unnoticed(open: impl Fn(OFlags) -> rustix::io::Result<OwnedFd>) -> rustix::io::Result<OwnedFd> {
+    match open(OFlags::NOATIME) {
+        Err(Errno::PERM) => open(OFlags::empty()),
+        opened => opened,
+    }
+}
+
 impl Tree {
     /// The tree below `root`, an open directory that messages call `name`.
     pub(super) fn new(name: PathBuf, root: OwnedFd) -> io::Result<Self> {
@@ -131,7 +140,10 @@ impl Tree {
         let mut directories = vec![(PathBuf::from("."), None, 0)];
         while let Some((path, inherited, depth)) = directories.pop() {
             // One that is gone has no files.
-            let Ok(directory) = open_below(self.root.as_fd(), &path, OFlags::RDONLY | OFlags::DIRECTORY) else {
+            let opened = open_unnoticed(|flags| {
+                open_below(self.root.as_fd(), &path, OFlags::RDONLY | OFlags::DIRECTORY | flags)
+            });
+            let Ok(directory) = opened else {
                 continue;
             };
             let policy = policy_of(directory.as_fd()).or(inherited);
@@ -208,11 +220,13 @@ impl Tree {
         }
         // NONBLOCK: who has a lease on the file would be waited for.
         let itself = format!("/proc/self/fd/{}", found.as_raw_fd());
-        open(
-            itself,
-            OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
+        open_unnoticed(|flags| {
+            open(
+                &itself,
+                OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | flags,
+                Mode::empty(),
+            )
+        })
         .ok()
     }
 
@@ -317,6 +331,22 @@ mod tests {
         fs::rename(&other, &one).unwrap();
         assert_eq!(tree.map(number), None);
         assert!(tree.move_to(number, node).is_err());
+    }
+
+    /// Many remove files from a tmpfs that nobody has accessed for days.
+    #[test]
+    fn scan_is_no_access_to_a_file() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = directory.path().join("old");
+        fs::write(&path, "content").unwrap();
+        let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(9 * 86_400);
+        let times = fs::FileTimes::new().set_accessed(long_ago);
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.set_times(times).unwrap();
+        let mut tree = tree_of(directory.path());
+        tree.scan(&AtomicBool::new(false));
+        let _ = tree.map(file.metadata().unwrap().ino());
+        assert_eq!(file.metadata().unwrap().accessed().unwrap(), long_ago);
     }
 
     #[test]

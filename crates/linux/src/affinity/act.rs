@@ -43,6 +43,7 @@ mod store;
 
 use super::sense::cpusets::within;
 use super::sense::gaps::has_vanished;
+use book::Entry;
 use children::Families;
 pub use conflicts::Conflict;
 pub use error::Error;
@@ -437,10 +438,24 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         self.journal.retain(|target| {
             let entry = &entries[target];
             let renamed = kernel.renamed(target, &entry.identity);
-            let there = kernel.identity(renamed.as_ref().unwrap_or(target));
-            !entry.is_back() && there.map_or(true, |now| now.is_some_and(|now| is_same(&now, &entry.identity)))
+            let there = is_there(kernel, renamed.as_ref().unwrap_or(target), entry);
+            !entry.is_back() && there.unwrap_or(true)
                 || inheritors.found.iter().any(|inheritor| inheritor.ancestor == *target)
         })
+    }
+}
+
+/// Whether what an entry is of is there still. The interrupt of a card that is down has no handler, and so no name, and gets one again with this mask: it is
+/// there while it has CPUs that were set.
+fn is_there<K: Kernel>(kernel: &K, target: &Target, entry: &Entry) -> io::Result<bool> {
+    match (kernel.identity(target)?, target) {
+        (Some(now), _) => Ok(is_same(&now, &entry.identity)),
+        (None, Target::Interrupt(_)) => match kernel.read(target) {
+            Ok(now) => Ok(entry.has_set(now.cpus(), None)),
+            Err(error) if has_vanished(&error) => Ok(false),
+            Err(error) => Err(error),
+        },
+        (None, _) => Ok(false),
     }
 }
 

@@ -54,7 +54,12 @@ use threads::{Pass, TICKS_PER_SECOND, Threads};
 pub(super) const INTERRUPTS: &str = "proc/interrupts";
 const UPTIME: &str = "proc/uptime";
 pub(super) const ONLINE: &str = "sys/devices/system/cpu/online";
-const ISOLATED: [&str; 2] = ["sys/devices/system/cpu/isolated", "sys/devices/system/cpu/nohz_full"];
+/// CPUs that are isolated by the command line, and by partitions of cpusets.
+const ISOLATED: [&str; 3] = [
+    "sys/devices/system/cpu/isolated",
+    "sys/devices/system/cpu/nohz_full",
+    "sys/fs/cgroup/cpuset.cpus.isolated",
+];
 
 /// Settings are read anew after so many periods, in case somebody else has changed them.
 const SETTINGS_PERIODS: u32 = 8;

@@ -38,7 +38,7 @@ pub(super) struct Daemon {
     sensor: Sensor,
     topology: Topology,
     /// Hardware of the last period; a change has the topology read again.
-    hardware: Option<Hardware>,
+    hardware: Hardware,
     known: Known,
     metrics: Metrics,
     period: u64,
@@ -87,12 +87,15 @@ impl Told {
 
 impl Daemon {
     pub(super) fn new(settings: Settings, actor: Actor<Live>, metrics: Metrics) -> Result<Self> {
+        let sensor = Sensor::new(Path::new("/"), pools::ask()).map_err(look::failure)?;
+        // Before the topology: a device that comes between is new.
+        let seen = sensor.hardware();
         let mut daemon = Self {
             settings,
             actor,
-            sensor: Sensor::new(Path::new("/"), pools::ask()).map_err(look::failure)?,
+            sensor,
             topology: hardware()?,
-            hardware: None,
+            hardware: seen,
             known: Known::default(),
             metrics,
             period: 0,
@@ -177,11 +180,11 @@ impl Daemon {
         self.tell_unseen(&sensed);
         let snapshot = &sensed.snapshot;
         let hardware = self.sensor.hardware();
-        if self.hardware.as_ref().is_some_and(|before| *before != hardware) {
+        if self.hardware != hardware {
             // For the next period. What is new in this one is in no queue yet; what is gone is found to have vanished.
             self.read_hardware()?;
         }
-        self.hardware = Some(hardware);
+        self.hardware = hardware;
         if self.period.is_multiple_of(AROUND_PERIODS) {
             self.look_around();
         }

@@ -8,7 +8,7 @@ use super::kernel::Kernel;
 use super::mask::{Mask, is_within};
 use super::outcome::{Restore, Reverted};
 use super::store::Store;
-use super::{errno, is_same};
+use super::{errno, is_there};
 use crate::affinity::sense::gaps::has_vanished;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
@@ -95,11 +95,7 @@ impl<'a, K: Kernel> Machine<'a, K> {
     }
 
     fn restore_if_ours(&self, target: &Target, entry: &Entry, families: &Families<'_, K>) -> io::Result<Restore> {
-        if !self
-            .kernel
-            .identity(target)?
-            .is_some_and(|now| is_same(&now, &entry.identity))
-        {
+        if !is_there(self.kernel, target, entry)? {
             return Ok(Restore::Vanished);
         }
         let now = self.kernel.read(target)?;
@@ -196,6 +192,11 @@ impl<'a, K: Kernel> Machine<'a, K> {
     fn give_back(&self, target: &Target, entry: &Entry) -> io::Result<Restore> {
         if entry.whole {
             self.kernel.write(target, &Mask::of(&self.possible))?;
+        } else if matches!(target, Target::Interrupt(_))
+            && !entry.old.cpus().iter().any(|cpu| self.online.contains(cpu))
+        {
+            // It is refused, and without us the kernel would have given it these when its own went offline.
+            self.kernel.write(target, &Mask::of(&self.online))?;
         } else {
             self.kernel.write(target, &entry.old)?;
         }

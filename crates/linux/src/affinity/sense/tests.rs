@@ -83,7 +83,7 @@ fn cpus(numbers: &[u32]) -> Vec<CpuId> {
 }
 
 #[test]
-fn isolated_cpus_are_those_of_both_lists() {
+fn isolated_cpus_are_those_of_all_lists() {
     let machine = four_cpus();
     assert_eq!(machine.sensor().sense(&topology(&[])).unwrap().snapshot.isolated, []);
     machine
@@ -92,8 +92,9 @@ fn isolated_cpus_are_those_of_both_lists() {
     let isolated = machine.sensor().sense(&topology(&[])).unwrap().snapshot.isolated;
     assert_eq!(isolated, cpus(&[1, 2]));
     machine.file("sys/devices/system/cpu/nohz_full", "(null)\n");
+    machine.file("sys/fs/cgroup/cpuset.cpus.isolated", "3\n");
     let isolated = machine.sensor().sense(&topology(&[])).unwrap().snapshot.isolated;
-    assert_eq!(isolated, cpus(&[2]));
+    assert_eq!(isolated, cpus(&[2, 3]));
 }
 
 #[test]

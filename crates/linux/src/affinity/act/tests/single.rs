@@ -168,6 +168,40 @@ fn an_interrupt_that_another_driver_asks_for_as_well_goes_back() {
     }
 }
 
+/// Its driver asks for the interrupt again when the card comes up, with the mask that it has then.
+#[test]
+fn the_interrupt_of_a_card_that_is_down_goes_back() {
+    for (now, restored, then) in [(2, Restore::Restored, ALL), (OTHERS, Restore::Vanished, OTHERS)] {
+        let (handle, mut actor) = quiet();
+        assert!(apply(&handle, &mut actor, &interrupt(), ALL, 2).is_done());
+        {
+            let mut machine = handle.machine();
+            let interrupt = machine.interrupts.get_mut(&30).unwrap();
+            interrupt.name.clear();
+            interrupt.affinity.now = now;
+        }
+        assert_eq!(actor.revert().unwrap().targets, [(interrupt(), restored)]);
+        assert_eq!(handle.machine().has(&interrupt()), Some(then));
+    }
+}
+
+/// The kernel refuses a mask of CPUs that do not run.
+#[test]
+fn an_interrupt_whose_old_cpus_stopped_gets_those_that_run() {
+    let (handle, mut actor) = quiet();
+    {
+        let mut machine = handle.machine();
+        let interrupt = machine.interrupts.get_mut(&30).unwrap();
+        (interrupt.affinity.now, interrupt.affinity.wanted) = (0x80, 0x80);
+    }
+    assert!(apply(&handle, &mut actor, &interrupt(), 0x80, 2).is_done());
+    handle.machine().online = 0x7f;
+    let reverted = actor.revert().unwrap();
+    assert_eq!(reverted.targets, [(interrupt(), Restore::Partly(cpus(0x7f)))]);
+    assert!(reverted.is_complete());
+    assert_eq!(handle.machine().has(&interrupt()), Some(0x7f));
+}
+
 #[test]
 fn a_refused_change_is_not_tried_again() {
     let (handle, mut actor) = quiet();

@@ -74,7 +74,11 @@ impl Kernel for Handle {
                 let thread = machine.threads.get(&id.thread);
                 thread.filter(|thread| thread.id == *id).map(|_| String::new())
             }
-            Target::Interrupt(number) => machine.interrupts.get(number).map(|interrupt| interrupt.name.clone()),
+            // Without a name where no driver has asked for it.
+            Target::Interrupt(number) => {
+                let names = machine.interrupts.get(number).map(|interrupt| interrupt.name.clone());
+                names.filter(|names| !names.is_empty())
+            }
             Target::Transmit { device, .. } | Target::Receive { device, .. } => {
                 machine.cards.get(device).map(u32::to_string)
             }

@@ -31,6 +31,8 @@ pub(crate) struct MountEntry {
     pub(crate) filesystem_type: String,
     /// Source, as the filesystem says.
     pub(crate) source: OsString,
+    /// Placement of a tmpfs by `mpol=`, as the kernel tells it: none where the CPU decides.
+    pub(crate) policy: Option<String>,
     /// Whether root or this user has mounted it, if it is a FUSE filesystem: what anybody else has mounted may tell anything.
     is_trusted: bool,
 }
@@ -175,6 +177,12 @@ fn entry(line: MountLine<'_>) -> Option<MountEntry> {
         mount_point: OsString::from_vec(unescaped(line.mount_point).collect()).into(),
         filesystem_type: std::str::from_utf8(line.filesystem_type).ok()?.to_owned(),
         source: OsString::from_vec(unescaped(line.source).collect()),
+        policy: line
+            .options
+            .split(|byte| *byte == b',')
+            .find_map(|option| option.strip_prefix(b"mpol="))
+            .filter(|policy| ![&b"local"[..], b"default"].contains(policy))
+            .map(|policy| String::from_utf8_lossy(policy).into_owned()),
         is_trusted: line.has_option("user_id=0") || line.has_option(&format!("user_id={}", geteuid().as_raw())),
     })
 }

@@ -4,7 +4,7 @@ mod tree;
 
 use crate::argument;
 use crate::failure::{Cannot, Failure, Result, fail};
-use crate::mountinfo::shown;
+use crate::mountinfo::{locate, shown};
 use crate::signals;
 use crate::status::mover_lines;
 use clap::Args;
@@ -62,6 +62,15 @@ pub(crate) fn run(args: &SteerArgs) -> Result<()> {
     let root = root.cannot(format_args!("open the directory {name}"))?;
     if !crate::file::is_tmpfs(fstatfs(&root).as_ref().ok()) {
         fail!("{name} is not on a tmpfs: name one, such as /dev/shm; on a homenode mount the server steers");
+    }
+    let mount = locate(&args.directory)
+        .cannot(format_args!("find the mount of {name}"))?
+        .mount;
+    if let Some(policy) = mount.policy.filter(|_| args.mover == MoverMode::On) {
+        fail!(
+            "{name} is on a tmpfs with a placement of its own, mpol={policy}, against which --mover on would move its files: leave --mover out, or remount \
+             it with mpol=local"
+        );
     }
     let nodes = steer::nodes().cannot("read the nodes of this machine")?;
     if nodes.len() < 2 {

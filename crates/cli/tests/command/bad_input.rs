@@ -315,3 +315,18 @@ fn a_block_device_that_is_not_there_cannot_be_detached() {
         &["no waiting device /dev/ublkb4711", "POOL/NAME"],
     );
 }
+
+#[test]
+fn steer_moves_nothing_against_a_placement_of_the_tmpfs() {
+    let (_scratch, dir) = need_mounts!("placed");
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "mpol=bind:0", "none"])
+        .arg(&dir)
+        .status();
+    assert!(mounted.unwrap().success());
+    refused(
+        homenode(["steer", "--mover", "on"]).arg(&dir),
+        &["mpol=bind:0", "--mover on", "mpol=local"],
+    );
+    rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::empty()).unwrap();
+}

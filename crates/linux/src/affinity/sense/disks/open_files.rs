@@ -40,7 +40,7 @@ impl OpenFiles {
     /// `disk` tells the disk of a device in sysfs.
     pub(super) fn read(tree: &Tree, process: u32, disk: impl Fn(&str) -> Option<String>) -> Self {
         let mut numbers = Vec::new();
-        let listed = tree.numbers(format!("proc/{process}/fdinfo"), &mut numbers);
+        let listed = tree.some_numbers(format!("proc/{process}/fdinfo"), &mut numbers, FILES_MAX + 1);
         let mounts = tree.bytes(format!("proc/{process}/mountinfo"));
         let (Ok(()), Some(mounts)) = (listed, mounts) else {
             return Self::default();

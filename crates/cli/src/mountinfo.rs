@@ -177,9 +177,10 @@ fn entry(line: MountLine<'_>) -> Option<MountEntry> {
         mount_point: OsString::from_vec(unescaped(line.mount_point).collect()).into(),
         filesystem_type: std::str::from_utf8(line.filesystem_type).ok()?.to_owned(),
         source: OsString::from_vec(unescaped(line.source).collect()),
+        // Numbers of nodes behind it may have commas as well.
         policy: line
             .options
-            .split(|byte| *byte == b',')
+            .split(|byte| [b',', b':'].contains(byte))
             .find_map(|option| option.strip_prefix(b"mpol="))
             .filter(|policy| ![&b"local"[..], b"default"].contains(policy))
             .map(|policy| String::from_utf8_lossy(policy).into_owned()),

@@ -63,10 +63,9 @@ pub(crate) fn run(args: &SteerArgs) -> Result<()> {
     if !crate::file::is_tmpfs(fstatfs(&root).as_ref().ok()) {
         fail!("{name} is not on a tmpfs: name one, such as /dev/shm; on a homenode mount the server steers");
     }
-    let mount = locate(&args.directory)
-        .cannot(format_args!("find the mount of {name}"))?
-        .mount;
-    if let Some(policy) = mount.policy.filter(|_| args.mover == MoverMode::On) {
+    if args.mover == MoverMode::On
+        && let Some(policy) = locate(&args.directory).ok().and_then(|located| located.mount.policy)
+    {
         fail!(
             "{name} is on a tmpfs with a placement of its own, mpol={policy}, against which --mover on would move its files: leave --mover out, or remount \
              it with mpol=local"

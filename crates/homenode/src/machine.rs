@@ -55,7 +55,8 @@ impl Machine {
             cpu_nodes: topology.cpu_nodes().to_vec(),
             nodes: topology.node_ids(),
             latency: topology.latency().matrix.clone(),
-            files_max: files_max.unwrap_or_else(|| (memory_bytes / BLOCK_BYTES as u64).min(open_files_max() / 2)),
+            // What one user may have is half of it.
+            files_max: files_max.unwrap_or_else(|| (memory_bytes / 2048).min(open_files_max() / 4 * 3)),
         };
         Ok(Self { engine, nodes })
     }

@@ -456,7 +456,8 @@ fn member_sizes(machine: &Machine, options: &PoolOptions) -> Result<Vec<(NodeId,
     if nodes.is_empty() {
         return Err(Error::NoNodes);
     }
-    let of_group = group_free_bytes() / nodes.len() as u64;
+    // A part stays for what the members themselves take of it, beginning with the first.
+    let of_group = group_free_bytes() / 16 * 15 / nodes.len() as u64;
     let size = |node: &Node| {
         let bytes = match options.size_per_node {
             Some(size) => size.bytes_of(node.memory_bytes),

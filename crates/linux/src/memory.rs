@@ -743,15 +743,13 @@ impl Members {
         if total == 0 {
             return Err(Error::Memoryless(home));
         }
-        let owed = |is_meant: &dyn Fn(&Member) -> bool| -> u64 {
-            let members = self.present.values().filter(|member| is_meant(member));
-            members.map(|member| member.owed_bytes()).sum()
-        };
-        let of_home = free_bytes(home)
-            .map_err(read)?
-            .saturating_sub(owed(&|member| member.home == home));
-        // What members on all nodes are still to get counts for the control group.
-        let free = of_home.min(group_free_bytes().saturating_sub(owed(&|_| true)));
+        let owed: u64 = self
+            .present
+            .values()
+            .filter(|member| member.home == home)
+            .map(|member| member.owed_bytes())
+            .sum();
+        let free = free_bytes(home).map_err(read)?.saturating_sub(owed);
         if bytes > free {
             Err(Error::Room {
                 node: home,

@@ -54,8 +54,8 @@ fn is_in_own_namespace() -> bool {
         let bytes = unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, link.as_ptr(), to, length) };
         (bytes > 0).then_some(target)
     };
-    let own = of(c"/proc/self/ns/pid");
-    own.is_some() && own == of(c"/proc/self/ns/pid_for_children")
+    let own = of(c"/proc/thread-self/ns/pid");
+    own.is_some() && own == of(c"/proc/thread-self/ns/pid_for_children")
 }
 
 extern "C" fn begin<F: FnMut()>(act: *mut c_void) -> c_int {

@@ -1,6 +1,7 @@
 //! Counts for `homenode run --stats`.
 
 use crate::attributes;
+use crate::faults::Quiet;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
@@ -52,9 +53,9 @@ static ERRORS: AtomicI32 = AtomicI32::new(-1);
 static ERRORS_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Least number of that descriptor, which few programs come to.
 const ERRORS_FROM: i32 = 500;
-/// Number of the process whose memory this is: its child of vfork(2) has another. 0 in a copy of the memory, until that is noticed, and the number of the thread
-/// that has noticed it, negative, until it is ready. Null before the beginning.
+/// Number of the process whose memory this is: its child of vfork(2) has another. 0 in a copy of the memory, until that is noticed, and [`BEING_NOTICED`] until it is ready. Null before the beginning.
 static PROCESS: AtomicPtr<AtomicI32> = AtomicPtr::new(std::ptr::null_mut());
+const BEING_NOTICED: i32 = -1;
 static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 /// Descriptors by the reason for which calls on them are left to the system.
 static LEFT: [AtomicU64; REASONS.len()] = [const { AtomicU64::new(0) }; REASONS.len()];
@@ -159,21 +160,16 @@ pub fn is_own_process() -> bool {
             // SAFETY: it has no conditions.
             return number == unsafe { libc::getpid() };
         }
-        // SAFETY: it has no conditions.
-        let own = -unsafe { libc::gettid() };
-        // Made by clone(2), which tells nobody: one thread gets it ready, and handlers on top of that go on.
-        if number == own {
-            return true;
-        }
-        if number < 0 {
-            std::thread::yield_now();
-        } else if process
-            .compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed)
+        // Made by clone(2), which tells nobody: one thread gets it ready, and others wait. No handler may wait for what it has interrupted.
+        let _quiet = Quiet::new();
+        if process
+            .compare_exchange(0, BEING_NOTICED, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
         {
             crate::files::after_fork();
             return true;
         }
+        std::thread::yield_now();
     }
 }
 

@@ -137,7 +137,7 @@ impl<'a> Held<'a> {
         (inode, state)
     }
 
-    /// Counts the memory that `changes` are going to take. A group that takes no more than it frees always finds room.
+    /// Counts the memory that `changes` are going to take. A group that takes no more than it frees, and makes no inode, always finds room.
     fn charge(&mut self, metadata: &Metadata, changes: &[Change<'_>], nodes: &Nodes) -> Result<()> {
         let mut charged = [(ROOT, 0, 0); CHANGES_MAX];
         let mut freed = 0;
@@ -186,7 +186,8 @@ impl<'a> Held<'a> {
                 })
         };
         let has_inode = |(uid, _, inodes): &(u32, u64, u64)| *inodes == 0 || metadata.has_inode(*uid, asker);
-        if charged.iter().all(has_inode) && (taken <= freed || charged.iter().all(is_within)) {
+        let has_inodes = charged.iter().all(has_inode);
+        if has_inodes && (taken <= freed || charged.iter().all(is_within)) {
             return Ok(());
         }
         for (change, (uid, bytes, inodes)) in changes.iter().zip(charged) {
@@ -195,7 +196,10 @@ impl<'a> Held<'a> {
                 metadata.give_back(uid, bytes, inodes);
             }
         }
-        Err(metadata.refuse())
+        Err(match has_inodes {
+            true => metadata.refuse(),
+            false => metadata.refuse_inode(),
+        })
     }
 
     /// Puts one change in place. Returns whether a file that something keeps has lost its last name.

@@ -33,6 +33,9 @@ pub enum Error {
     /// ENOSPC: names, attributes and block maps may take no more memory
     #[error("no memory left for names, attributes and block maps: `homenode up --metadata` sets how much there is")]
     NoMetadata,
+    /// ENOSPC: the pool has as many inodes as it can, or as this user may have
+    #[error("no more files: the pool has as many as it can (`df -i`), or this user has half of what the others leave")]
+    NoInodes,
     /// ENAMETOOLONG
     #[error("name longer than 255 bytes")]
     NameTooLong,
@@ -116,7 +119,7 @@ impl Error {
             Self::Invalid => (22, "EINVAL"),
             Self::NoDescriptor => (23, "ENFILE"),
             Self::TooBig => (27, "EFBIG"),
-            Self::NoSpace | Self::NoMetadata => (28, "ENOSPC"),
+            Self::NoSpace | Self::NoMetadata | Self::NoInodes => (28, "ENOSPC"),
             Self::ReadOnly => (30, "EROFS"),
             Self::TooManyLinks => (31, "EMLINK"),
             Self::NameTooLong => (36, "ENAMETOOLONG"),

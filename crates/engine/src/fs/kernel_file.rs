@@ -493,11 +493,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             if file.changes_unseen() {
                 file.settle_writers(|| self.opens(inode).writers > 0);
             }
+            // Looked at first: of what is promised then, blocks that were taken since the last count are told twice.
+            let is_promised = !file.is_promised_nothing();
             let attr = self.attr(inode);
             // A mapping may outlive its open.
             let may_fill = attr.blocks * 512 < attr.size && file.was_opened.load(Ordering::Relaxed);
-            // What is promised and was taken since the last count is told twice.
-            let is_promised = !file.is_promised_nothing();
             return Attr {
                 changes_unseen: file.changes_unseen() || may_fill || is_promised,
                 ..attr

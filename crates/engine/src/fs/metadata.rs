@@ -91,6 +91,12 @@ impl Metadata {
         Error::NoMetadata
     }
 
+    /// [`Metadata::refuse`] for an inode that there is no room for.
+    pub(super) fn refuse_inode(&self) -> Error {
+        self.refuse();
+        Error::NoInodes
+    }
+
     /// Number of refused changes and writes.
     pub(super) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)

@@ -254,7 +254,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let access = default
             .as_ref()
             .map(|default| default.inherit(new.mode & PERMISSIONS).0);
-        let ino = self.table.reserve().map_err(|_| self.metadata.refuse())?;
+        let ino = self.table.reserve().ok_or_else(|| self.metadata.refuse_inode())?;
         let now_ns = self.now_ns();
         let inode = Arc::new(Inode::new(ino, kind, new.rdev, body, now_ns));
         let mut held = match name.map_or(Ok(Held::default()), |name| self.hold_new_name(dir, name)) {

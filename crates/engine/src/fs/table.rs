@@ -1,7 +1,7 @@
 //! All live inodes by number.
 
+use super::Ino;
 use super::inode::Inode;
-use super::{Error, Ino, Result};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,13 +57,13 @@ impl Table {
         }
     }
 
-    /// The number of a new inode, and room for it; [`Error::NoSpace`] when there are too many.
-    pub(super) fn reserve(&self) -> Result<Ino> {
+    /// The number of a new inode, and room for it; `None` when there are too many.
+    pub(super) fn reserve(&self) -> Option<Ino> {
         if self.live.fetch_add(1, Ordering::Relaxed) >= self.files_max {
             self.give_up();
-            return Err(Error::NoSpace);
+            return None;
         }
-        Ok(Ino(self.last.fetch_add(1, Ordering::Relaxed) + 1))
+        Some(Ino(self.last.fetch_add(1, Ordering::Relaxed) + 1))
     }
 
     /// Gives the room of an inode back that was not put.

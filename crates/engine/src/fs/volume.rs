@@ -125,7 +125,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Entry::Vacant(entry) = volumes.entry(name.into()) else {
             return Err(VolumeError::Exists);
         };
-        let ino = self.table.reserve()?;
+        let ino = self.table.reserve().ok_or_else(|| self.metadata.refuse_inode())?;
         let now_ns = self.clock.now_ns();
         let body = Body::Volume(BlockFile::of_size(size_bytes));
         let inode = Arc::new(Inode::new(ino, attr::BLOCK_DEVICE, 0, body, now_ns));

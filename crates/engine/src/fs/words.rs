@@ -57,7 +57,7 @@ struct FileLine {
 /// The lines of a file, one for each user who has asked.
 #[derive(Debug, Default)]
 pub(super) struct FileLines {
-    /// Held while bytes go, and while it is told what is there.
+    /// Held while bytes go, and while a line and its count are looked up.
     cutting: Mutex<()>,
     lines: RwLock<Vec<FileLine>>,
 }

@@ -98,8 +98,14 @@ impl Arena {
             let wanted = part_bytes * homes.iter().filter(|other| *other == home).count() as u64;
             require(wanted, *home)?;
         }
-        // Of their control group.
-        require(bytes, None)?;
+        let free = group_free_bytes();
+        if bytes > free {
+            return Err(ArenaError::Room {
+                home: None,
+                bytes,
+                free,
+            });
+        }
         let arena = Self::map(length, length)?;
         for (index, home) in homes.iter().enumerate() {
             arena.prefer(index * part, part, *home)?;

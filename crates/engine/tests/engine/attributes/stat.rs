@@ -265,7 +265,7 @@ fn the_inode_limit_is_enforced() {
     assert_eq!(
         fs.create(&root, b"c", regular(0o644))
             .map(|inode: Arc<Inode>| inode.ino()),
-        Err(Error::NoMetadata)
+        Err(Error::NoInodes)
     );
     assert_eq!(fs.metadata_refused(), 1);
     fs.unlink(&root, b"b").expect("the name exists");

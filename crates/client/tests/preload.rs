@@ -182,6 +182,16 @@ fn a_program_that_unshare_has_executed_can_make_children() {
 }
 
 #[test]
+fn threads_copy_after_the_first_one_has_ended() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 100_000]).unwrap();
+    let mut client = Program::of(Command::new(mounted.build("leader")).arg(&path), true);
+    assert_eq!(client.answer(), "done");
+    assert!(client.end().0 > 0, "some calls are copies");
+}
+
+#[test]
 fn a_first_call_forgets_no_message_of_the_linker() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");

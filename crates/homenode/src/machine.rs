@@ -56,7 +56,7 @@ impl Machine {
             nodes: topology.node_ids(),
             latency: topology.latency().matrix.clone(),
             // What one user may have is half of it.
-            files_max: files_max.unwrap_or_else(|| (memory_bytes / 2048).min(open_files_max() / 4 * 3)),
+            files_max: files_max.unwrap_or_else(|| (memory_bytes / 2048).min(open_files_max() / 2)),
         };
         Ok(Self { engine, nodes })
     }

@@ -31,7 +31,7 @@ pub struct PoolOptions {
     /// and what a nearly empty pool costs. A share is one of the member.
     pub populate_ahead: Option<Size>,
     /// Files, directories and links the pool can have at a time. `None`: one for every 2 KiB of the machine's memory, at most
-    /// three quarters of fs.file-max, as a file of the kernel is open to the machine. A user other than root gets at most half of what the others leave. An empty one takes less than 512 bytes besides its name, outside of
+    /// half of fs.file-max, as a file of the kernel is open to the machine. A user other than root gets at most half of what the others leave. An empty one takes less than 512 bytes besides its name, outside of
     /// the members; a file of the kernel 2.9 KB.
     pub files_max: Option<u64>,
     /// Memory that names, attributes and block maps may take besides the members; a share is one of the members' size.

@@ -3,7 +3,7 @@
 //! A thread for each server, so that one that is stopped holds up no other.
 
 use crate::affinity::changes_in_force;
-use crate::control::client::{ConnectError, Connection, pool_of, unexpected};
+use crate::control::client::{ConnectError, Connection, mounted_on, pool_of, unexpected};
 use crate::control::kept::{Kept, Unanswered};
 use crate::control::protocol::{Outcome, Request, StatusReport};
 use crate::control::{self, To, hint, readers_path, socket_path};
@@ -207,7 +207,12 @@ impl Known {
             Answer::Gone => drop(self.pools.remove(&key)),
             Answer::Live(live) => self.pools.entry(key).or_insert_with(|| Pool::new(device)).add(*live),
             Answer::Silent(why) => {
-                self.pools.entry(key).or_insert_with(|| Pool::new(device)).silent = Some(why);
+                let pool = self.pools.entry(key).or_insert_with(|| Pool::new(device));
+                // The device may be another server's by now, of which nothing is known yet.
+                if mounted_on(device).is_some_and(|name| name != pool.name) {
+                    *pool = Pool::new(device);
+                }
+                pool.silent = Some(why);
             }
         }
     }

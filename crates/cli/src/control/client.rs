@@ -306,14 +306,15 @@ fn broken_off(device: Device, error: &io::Error) -> Failure {
 
 /// Names the pool of a server for messages: by its directory, or by the socket where no mount is seen.
 pub(crate) fn pool_of(device: Device) -> String {
+    mounted_on(device).unwrap_or_else(|| format!("the pool behind {}", socket_path(device).display()))
+}
+
+/// The directory on which a pool is mounted.
+pub(crate) fn mounted_on(device: Device) -> Option<String> {
     let mounts = mounts().unwrap_or_default();
-    let mount = mounts
-        .iter()
-        .find(|mount| mount.device == device && mount.is_homenode());
-    mount.map_or_else(
-        || format!("the pool behind {}", socket_path(device).display()),
-        |mount| shown(&mount.mount_point),
-    )
+    let mut mounts = mounts.iter();
+    let mount = mounts.find(|mount| mount.device == device && mount.is_homenode())?;
+    Some(shown(&mount.mount_point))
 }
 
 /// Whether a process of this network namespace may listen on a socket. Used where connecting is not permitted.

@@ -177,7 +177,9 @@ fn a_pool_of_a_server_in_another_pid_namespace_is_taken_down() {
         .env("HOMENODE_POOLS", pools.path("known"))
         .current_dir(pools.0.path());
     let mut server = command.stderr(Stdio::null()).spawn().unwrap();
-    wait_until("it is mounted", || mounts_below(&mount).len() == 1);
+    // Its server listens a moment after the mount is there.
+    let answers = || homenode(["status"]).arg(&mount).output().unwrap().status.success();
+    wait_until("it answers", answers);
     let member = status(&mount)["members"][0].clone();
     assert_eq!(member["backing"].as_str(), pools.path("a").to_str());
     pools.run("down mount");

@@ -3,12 +3,12 @@
 //! A thread for each server, so that one that is stopped holds up no other.
 
 use crate::affinity::changes_in_force;
-use crate::control::client::{ConnectError, Connection, mounted_on, pool_of, unexpected};
+use crate::control::client::{ConnectError, Connection, pool_of, unexpected};
 use crate::control::kept::{Kept, Unanswered};
 use crate::control::protocol::{Outcome, Request, StatusReport};
 use crate::control::{self, To, hint, readers_path, socket_path};
 use crate::failure::{Cannot, Result, fail};
-use crate::mountinfo::{Device, shown};
+use crate::mountinfo::{Device, mount_point, shown};
 use crate::report::{KEPT, LiveReport, Sample};
 use crate::status;
 use parking_lot::{Condvar, Mutex};
@@ -209,7 +209,7 @@ impl Known {
             Answer::Silent(why) => {
                 let pool = self.pools.entry(key).or_insert_with(|| Pool::new(device));
                 // The device may be another server's by now, of which nothing is known yet.
-                if mounted_on(device).is_some_and(|name| name != pool.name) {
+                if mount_point(device).is_some_and(|name| name != pool.name) {
                     *pool = Pool::new(device);
                 }
                 pool.silent = Some(why);

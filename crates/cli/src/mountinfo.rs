@@ -157,6 +157,14 @@ pub(crate) fn first_homenode_mount(path: &Path) -> Option<MountEntry> {
     None
 }
 
+/// The directory on which a pool is mounted, whatever lies on top of it.
+pub(crate) fn mount_point(device: Device) -> Option<String> {
+    let mounts = mounts().unwrap_or_default();
+    let mut mounts = mounts.iter();
+    let mount = mounts.find(|mount| mount.device == device && mount.is_homenode())?;
+    Some(shown(&mount.mount_point))
+}
+
 /// Every mount of this process's mount namespace.
 pub(crate) fn mounts() -> io::Result<Vec<MountEntry>> {
     mounts_of("self")

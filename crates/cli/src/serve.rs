@@ -10,7 +10,7 @@ use crate::end_disk;
 use crate::failure::{Cannot, Failure, Result, fail};
 use crate::handler::{Exports, Note, PoolHandler};
 use crate::mount_helper;
-use crate::mountinfo::{Device, mounts, shown};
+use crate::mountinfo::{Device, mount_point, shown};
 use crate::pool::{known, leaving};
 use crate::signals;
 use crate::status::size;
@@ -448,21 +448,16 @@ fn unmount(mount: &Mount, device: Device) -> Result<()> {
     match unmounted {
         Ok(()) => Ok(()),
         Err(error) => {
-            if is_mounted(device) {
+            if mount_point(device).is_some() {
                 tracing::warn!("{error}; it is detached now, and calls on files that are open there fail");
             }
             match mount.stop() {
                 // Detached before, by `down --lazy`: what is still open gets errors once this process is gone.
-                Err(_) if !is_mounted(device) => Ok(()),
+                Err(_) if mount_point(device).is_none() => Ok(()),
                 stopped => Ok(stopped?),
             }
         }
     }
-}
-
-/// Whether the mount is in the mount table, wherever, and whatever lies on top of it.
-fn is_mounted(device: Device) -> bool {
-    mounts().is_ok_and(|mounts| mounts.iter().any(|mount| mount.device == device && mount.is_homenode()))
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {

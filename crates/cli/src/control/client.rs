@@ -4,7 +4,7 @@ use super::protocol::{Outcome, Refusal, Reply, Request, StatusReport};
 use super::{To, hint, log_path, readers_path, socket_path};
 use crate::directory::{Behind, fate, is_dead, server_behind};
 use crate::failure::{Failure, Result, fail};
-use crate::mountinfo::{Device, Located, MountEntry, first_homenode_mount, locate, mounts, shown};
+use crate::mountinfo::{Device, Located, MountEntry, first_homenode_mount, locate, mount_point, shown};
 use homenode_linux::process::{Stat, peer_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -306,15 +306,7 @@ fn broken_off(device: Device, error: &io::Error) -> Failure {
 
 /// Names the pool of a server for messages: by its directory, or by the socket where no mount is seen.
 pub(crate) fn pool_of(device: Device) -> String {
-    mounted_on(device).unwrap_or_else(|| format!("the pool behind {}", socket_path(device).display()))
-}
-
-/// The directory on which a pool is mounted.
-pub(crate) fn mounted_on(device: Device) -> Option<String> {
-    let mounts = mounts().unwrap_or_default();
-    let mut mounts = mounts.iter();
-    let mount = mounts.find(|mount| mount.device == device && mount.is_homenode())?;
-    Some(shown(&mount.mount_point))
+    mount_point(device).unwrap_or_else(|| format!("the pool behind {}", socket_path(device).display()))
 }
 
 /// Whether a process of this network namespace may listen on a socket. Used where connecting is not permitted.

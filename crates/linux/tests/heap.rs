@@ -4,7 +4,7 @@
 
 use homenode_linux::heap::Heap;
 
-/// Both look at the memory of the whole process, which is this file's alone.
+/// Each looks at the memory of the whole process, which is this file's alone.
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 const COUNT: usize = 1000;
@@ -83,6 +83,7 @@ fn blocks_that_cannot_be_given_back_are_walked_through_once() {
     let begin = std::time::Instant::now();
     (0..100).for_each(|_| heap.give_back(1 << 20));
     let taken = begin.elapsed();
-    drop(kept);
+    // Never freed: another test's thread takes this arena over, and the allocator would give its end back while that test measures.
+    std::mem::forget(kept);
     assert!(taken.as_millis() < 50, "{taken:?}");
 }

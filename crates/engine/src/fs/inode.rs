@@ -33,6 +33,11 @@ pub struct Inode {
     pub(super) body: Body,
 }
 
+const _: () = assert!(
+    size_of::<Inode>() <= 352,
+    "an empty file takes at most 512 bytes with its place in the table and the directory"
+);
+
 /// More than one thread, or one that is not known.
 const MANY: u32 = u32::MAX;
 
@@ -88,7 +93,8 @@ impl State {
 #[derive(Debug)]
 pub(super) enum Body {
     File(BlockFile),
-    Kernel(KernelFile),
+    /// Boxed: it is larger than all others, which would take as much.
+    Kernel(Box<KernelFile>),
     /// A block device whose bytes are the pool's: its size is set by `super::volume` alone.
     Volume(BlockFile),
     Directory(Box<Directory>),

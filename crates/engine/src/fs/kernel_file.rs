@@ -445,7 +445,7 @@ impl Inode {
 
 /// A body that no inode has yet, which the kernel knows already.
 #[derive(Debug)]
-pub struct PreparedFile(KernelFile);
+pub struct PreparedFile(Box<KernelFile>);
 
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// Makes a body for [`Fs::create_with`] and has `register` make it known on `connection`: so a file is made faster when it is
@@ -459,7 +459,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         register: impl FnOnce(OwnedFd) -> Result<Box<dyn Registration>>,
     ) -> Result<PreparedFile> {
         let store = self.pool.store().ok_or(Error::NotSupported)?;
-        let file = KernelFile::new(store.create()?);
+        let file = Box::new(KernelFile::new(store.create()?));
         file.set_times(Some(UNBORN_NS), Some(UNBORN_NS))?;
         file.id(connection, register)?;
         Ok(PreparedFile(file))
@@ -472,7 +472,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         match self.pool.store() {
             None => Ok(Body::File(BlockFile::default())),
-            Some(store) => Ok(Body::Kernel(KernelFile::new(store.create()?))),
+            Some(store) => Ok(Body::Kernel(Box::new(KernelFile::new(store.create()?)))),
         }
     }
 

@@ -12,6 +12,7 @@
 use super::Error;
 use super::directory::Directory;
 use super::inode::{Body, Inode};
+use super::kernel_file::KernelFile;
 use homenode_shared::{Allowance, Asker, Nodes, Taker};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -32,8 +33,8 @@ const FIRST_ENTRIES_BYTES: usize = 368;
 pub(super) const DIRECTORY_BYTES: usize = size_of::<Directory>() + FIRST_ENTRIES_BYTES;
 /// Bytes that the heap adds to an attribute's name and value: a tree node for the first attribute.
 const XATTR_BYTES: u64 = 384;
-/// Kernel memory of an empty backing file with its open file, and of the kernel's own inode and name of ours.
-const KERNEL_FILE_BYTES: usize = 2400;
+/// Kernel memory of an empty backing file with its open file, and of the kernel's own inode and name of ours; and what is held of it here.
+const KERNEL_FILE_BYTES: usize = 2400 + size_of::<KernelFile>();
 pub(super) const ROOT: u32 = 0;
 
 /// The account of a filesystem.

@@ -146,6 +146,9 @@ test_package_at_work() {
     chroot "$root" sh -eu -s <<'END'
         export DEBIAN_FRONTEND=noninteractive
         cd /
+        # What this machine has of it, in the copy: pools that are known, and above all the journal of changes that are in force outside.
+        rm -rf /var/lib/homenode
+        find /usr /etc -xdev -name '*homenode*' -prune -exec rm -rf {} +
         fail() { echo "test-package: $*" >&2; exit 1; }
         mounted() { findmnt -n -o SOURCE,FSTYPE /srv/pool || true; }
         trap 'umount -l /srv/pool 2>/dev/null || true' EXIT

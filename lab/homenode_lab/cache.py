@@ -32,10 +32,9 @@ HINT = "run `make lab`"
 
 def root() -> Path:
     """The directory of the cache; it need not exist yet."""
-    named = os.environ.get("HOMENODE_LAB_CACHE")
-    if named:
-        return Path(named).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "homenode-lab"
+    named = os.environ.get("HOMENODE_LAB_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    # One of its own, wherever that is: what is not whole in it is removed.
+    return Path(named).absolute() / "homenode-lab"
 
 
 def tools() -> Path:

@@ -39,14 +39,15 @@ class Ends(LabTest):
 
     def test_a_kernel_that_does_not_come_up(self):
         kernel = cache.kernel("6.1")
-        broken = self.directory / "kernels/6.1"
+        place = self.directory / "homenode-lab"
+        broken = place / "kernels/6.1"
         (broken / "lib/modules").mkdir(parents=True)
         (broken / "lib/modules" / kernel.version).symlink_to(kernel.modules)
         (broken / "boot").mkdir()
         (broken / "boot" / f"vmlinuz-{kernel.version}").write_bytes(bytes(1 << 20))
-        (self.directory / "programs").symlink_to(cache.root() / "programs")
+        (place / "programs").symlink_to(cache.root() / "programs")
         if cache.tools().exists():
-            (self.directory / "tools").symlink_to(cache.tools())
+            (place / "tools").symlink_to(cache.tools())
         told = self.refused("--", "true", environment={"HOMENODE_LAB_CACHE": str(self.directory)})
         self.assertIn("the guest ended while it booted; once more", told)
         self.assertIn("the guest ended while it booted, the second time", told)

@@ -20,10 +20,11 @@ class Unavailable(LabTest):
 
     def setUp(self):
         super().setUp()
-        self.cache = self.directory / "cache"
+        self.place = self.directory / "cache"
+        self.cache = self.place / "homenode-lab"
         configuration = self.directory / "apt.conf"
         configuration.write_text(NO_NETWORK)
-        self.environment = {**os.environ, "HOMENODE_LAB_CACHE": str(self.cache), "APT_CONFIG": str(configuration)}
+        self.environment = {**os.environ, "HOMENODE_LAB_CACHE": str(self.place), "APT_CONFIG": str(configuration)}
 
     def run_program(self, program: Path) -> subprocess.CompletedProcess:
         """Runs a program of the project to its end."""
@@ -57,10 +58,22 @@ class Unavailable(LabTest):
         self.assertRegex(said.getvalue(), r"has 50 MiB of space, and the lab needs \d+: free some, or set HOMENODE_LAB_CACHE")
 
     def test_a_cache_that_cannot_be(self):
-        self.cache.write_text("a file")
+        self.place.write_text("a file")
         done = self.run_program(LAB / "prepare")
         self.assertEqual((done.returncode, done.stdout), (3, ""))
-        self.assertIn(f"File exists: '{self.cache}'", done.stderr)
+        self.assertIn(f"Not a directory: '{self.cache}'", done.stderr)
+
+    def test_what_others_have_beside_the_cache_stays(self):
+        theirs = [self.place / name for name in (".netrc", "project/.env", "apt/lists", "kernels/.keep")]
+        for path in theirs:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("theirs")
+        left = self.cache / "kernels/.6.1.left"
+        left.mkdir(parents=True)
+        done = self.run_program(LAB / "prepare")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertEqual([path.read_text() for path in theirs], ["theirs"] * len(theirs))
+        self.assertFalse(left.exists(), "what was not whole is still there")
 
     def test_without_qemu(self):
         """On a machine that has all but QEMU, and a cache that has all but it."""
@@ -70,9 +83,9 @@ class Unavailable(LabTest):
             for path in Path(place).glob("*"):
                 if not path.name.startswith("qemu-system") and not (programs / path.name).exists():
                     (programs / path.name).symlink_to(path)
-        self.cache.mkdir()
+        self.cache.mkdir(parents=True)
         for path in cache.root().glob("*"):
             if path.name != "tools":
                 (self.cache / path.name).symlink_to(path)
-        told = self.refused("--", "true", environment={"PATH": str(programs), "HOMENODE_LAB_CACHE": str(self.cache)})
+        told = self.refused("--", "true", environment={"PATH": str(programs), "HOMENODE_LAB_CACHE": str(self.place)})
         self.assertRegex(told, "there is no (qemu-system-x86_64|busybox) on this machine or in .*: run `make lab`")

@@ -9,9 +9,9 @@ use crate::pool::durable::RESERVED;
 use crate::pool::known;
 use homenode::PoolName;
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{OpenTreeFlags, UnmountFlags};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -33,10 +33,13 @@ pub(crate) struct MountDirectory {
     /// Device and inode.
     pub(crate) identity: (u64, u64),
     /// Keeps device and inode from being reused.
-    _held: OwnedFd,
+    held: OwnedFd,
     /// Refuses a second `homenode up` on this directory.
     _lock: DirectoryLock,
 }
+
+const WHEN_MISSING: &str = "make it first (mkdir -p)";
+const TO_LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// In this time a server that runs has told that it does.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -45,48 +48,83 @@ const END_TIMEOUT: Duration = Duration::from_secs(6);
 /// Dead mounts that may lie upon one another.
 const DEAD_MOUNTS_MAX: usize = 16;
 
-/// Makes sure that `directory` can be mounted on; clears a dead mount of ours there.
-pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<MountDirectory> {
+/// Makes sure that `directory` can be mounted on. A dead mount of ours there is cleared; one that `guards` stays until [`MountDirectory::clear`]: who uses it
+/// has errors meanwhile, and does not write to the directory below.
+pub(crate) fn prepare(directory: &Path, guards: bool, notice: &mut dyn FnMut(&str)) -> Result<MountDirectory> {
     let name = shown(&absolute(directory));
-    let located = clear_dead(directory, "make it first (mkdir -p)", notice)?;
+    if guards {
+        let located = find(directory, WHEN_MISSING)?;
+        if server_within(END_TIMEOUT, &located) == Behind::Nobody
+            && let Some(held) = open_below(&located.path)
+        {
+            return held_alone(located.path, held, &name);
+        }
+    }
+    let located = clear_dead(directory, WHEN_MISSING, notice)?;
     // Before anything is asked of a mount: its server may be stopped.
     refuse_mounted(&located, &name)?;
     let path = located.path;
-    let held = match rustix::fs::open(
-        &path,
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    ) {
+    let held = match rustix::fs::open(&path, TO_LIST, Mode::empty()) {
         Ok(fd) => fd,
         Err(Errno::NOTDIR) => fail!("{name} is not a directory: give an empty directory to mount on"),
         Err(error) => fail!("cannot open {name}: {error}"),
     };
+    let prepared = held_alone(path.clone(), held, &name)?;
+    // Again: a mount made before the lock was ours is seen.
+    refuse_mounted(&find(&path, "create it")?, &name)?;
+    Ok(prepared)
+}
+
+/// Opens the directory below what is mounted on it; `None` where the kernel cannot show it.
+fn open_below(path: &Path) -> Option<OwnedFd> {
+    let (above, name) = (path.parent()?, path.file_name()?);
+    let alone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let above = rustix::mount::open_tree(CWD, above, alone).ok()?;
+    rustix::fs::openat(&above, name, TO_LIST | OFlags::NOFOLLOW, Mode::empty()).ok()
+}
+
+/// Takes the lock of an empty directory.
+fn held_alone(path: PathBuf, held: OwnedFd, name: &str) -> Result<MountDirectory> {
     // Not by its path, in which its owner may change a part.
-    let by_descriptor = format!("/proc/self/fd/{}", held.as_raw_fd());
-    let found = fs::metadata(&by_descriptor).cannot(format_args!("look at {name}"))?;
+    let found = fs::metadata(by_descriptor(&held)).cannot(format_args!("look at {name}"))?;
     let Some(lock) = control::lock_directory((found.dev(), found.ino()))? else {
         fail!("another `homenode up` is working on {name}: wait for it, or choose another directory")
     };
-    // Again: a mount made before the lock was ours is seen.
-    refuse_mounted(&find(&path, "create it")?, &name)?;
-    let entries = fs::read_dir(&by_descriptor).and_then(|mut entries| entries.next().transpose());
-    match entries {
-        Ok(None) => {}
-        Ok(Some(entry)) => fail!(
-            "{name} is not empty (it holds {}): give an empty directory, because the mount hides its contents",
-            shown(Path::new(&entry.file_name()))
-        ),
-        Err(error) => fail!("cannot list {name}: {error}"),
-    }
+    require_empty(&held, name)?;
     Ok(MountDirectory {
         uid: found.uid(),
         gid: found.gid(),
         mode: found.mode() & 0o7777,
         identity: (found.dev(), found.ino()),
         path,
-        _held: held,
+        held,
         _lock: lock,
     })
+}
+
+fn by_descriptor(held: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", held.as_raw_fd())
+}
+
+fn require_empty(held: &OwnedFd, name: &str) -> Result<()> {
+    let entries = fs::read_dir(by_descriptor(held)).and_then(|mut entries| entries.next().transpose());
+    match entries {
+        Ok(None) => Ok(()),
+        Ok(Some(entry)) => fail!(
+            "{name} is not empty (it holds {}): give an empty directory, because the mount hides its contents",
+            shown(Path::new(&entry.file_name()))
+        ),
+        Err(error) => fail!("cannot list {name}: {error}"),
+    }
+}
+
+impl MountDirectory {
+    /// Makes sure, just before it is mounted on, that it can be still; clears a dead mount of ours there.
+    pub(crate) fn clear(&self, notice: &mut dyn FnMut(&str)) -> Result<()> {
+        let name = shown(&self.path);
+        refuse_mounted(&clear_dead(&self.path, WHEN_MISSING, notice)?, &name)?;
+        require_empty(&self.held, &name)
+    }
 }
 
 /// Takes dead homenode mounts off `directory`, with a word about it. Gives what is there then. `when_missing` is what to

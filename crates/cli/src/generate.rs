@@ -26,7 +26,8 @@ pub(crate) struct GenerateArgs {
 const ADMINISTRATION: &str = "8";
 
 const FSTAB: &str = "homenode  /srv/pool  homenode  size_per_node=25%,nosuid,nodev,nofail  0 0";
-const FSTAB_DURABLE: &str = "data  /srv/data  homenode  nofail,x-systemd.requires-mounts-for=/var/pool  0 0";
+const FSTAB_DURABLE: &str =
+    "data  /srv/data  homenode  nofail,x-systemd.mount-timeout=5min,x-systemd.requires-mounts-for=/var/pool  0 0";
 const BY_HAND: &str = "mount -t homenode -o size_per_node=2G,node=0,node=1 homenode /srv/pool";
 
 pub(crate) fn run(args: &GenerateArgs, command: Command) -> Result<()> {

@@ -96,7 +96,8 @@ impl Serving {
         let mut signals = Signals::new(signals::that_end()).cannot("listen for signals")?;
         // A limit on the size of files (ulimit -f) makes writes to members fail, and does not end the server.
         signal_hook::flag::register(SIGXFSZ, Arc::default()).cannot("set an action for SIGXFSZ")?;
-        let directory = directory::prepare(&args.directory, notice)?;
+        // What a dead mount of a pool of memory keeps the new one is to have.
+        let directory = directory::prepare(&args.directory, args.pool().is_some(), notice)?;
         open_as_many_as_may_be();
         // So that the server keeps no other filesystem busy.
         std::env::set_current_dir("/").cannot("go to /")?;
@@ -147,6 +148,8 @@ impl Serving {
             mounting.source = name.to_string();
         }
         mounting.directory = Some(directory.identity);
+        // To open a pool may take long, and others may have written there since.
+        directory.clear(notice)?;
         let mount = Mounted(Arc::new(pool.mount_with(&directory.path, &mounting)?));
         if mount.0.data().data == Data::Pool {
             pool.set_populate_ahead(None);

@@ -286,6 +286,13 @@ fn has_capability(number: u32) -> bool {
         .is_none_or(|mask| mask >> number & 1 == 1)
 }
 
+/// Tells systemd that the service is ready, when that started it as one.
+pub(crate) fn tell_systemd() {
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+        tracing::warn!("cannot tell systemd that the service is ready ($NOTIFY_SOCKET): {error}");
+    }
+}
+
 fn serve_in_foreground(args: &UpArgs) -> Result<()> {
     let mut notice = |notice: &str| complain!("homenode: {notice}");
     let serving = Serving::start(args, &mut notice)?;
@@ -294,10 +301,7 @@ fn serve_in_foreground(args: &UpArgs) -> Result<()> {
     for choice in serving.choices() {
         complain!("homenode: {choice}");
     }
-    // To systemd, when that started it as a service.
-    if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
-        tracing::warn!("cannot tell systemd that the mount is ready ($NOTIFY_SOCKET): {error}");
-    }
+    tell_systemd();
     complain!(
         "homenode: {} is up; {} takes it down",
         shown(serving.directory()),

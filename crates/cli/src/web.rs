@@ -8,6 +8,7 @@ use crate::failure::{Cannot, Failure, Result, fail};
 use crate::http::{Address, Asked, Page, Pages, Server};
 use crate::live::Watch;
 use crate::signals;
+use crate::up::tell_systemd;
 use clap::Args;
 use hyper::StatusCode;
 use hyper::body::Bytes;
@@ -89,6 +90,7 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
         (Some(file), _) => format!("{address} with the token in {} (ends by Ctrl-C)", file.display()),
         (None, None) => format!("{address} (ends by Ctrl-C)"),
     })?;
+    tell_systemd();
     signals.forever().next();
     Ok(())
 }

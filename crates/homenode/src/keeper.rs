@@ -3,8 +3,8 @@
 //! `promises` and `beyond` look whether there is room for what fallocate has promised, inside and beyond the ends of files:
 //! every 20 ms, every 5 ms while something is promised. `beyond` waits for writers of these files, maybe for ever. `promises`
 //! also looks whether room that was given ahead can be taken back. `room` keeps free memory on each node for pages to come.
-//! `steering` looks which nodes have room for such pages, and puts files that grew and rest in huge pages; its steps may take
-//! longer.
+//! `steering` looks which nodes have room for such pages, puts files that grew and rest in huge pages, and lends what volumes gave up;
+//! its steps may take longer.
 //!
 //! Cost: a look at three counters each period while something is promised, and at a list that is empty otherwise; a meminfo of each node
 //! on machines of several nodes; and, once files could fill a node, a look where they lie: 1 % of a CPU, 20 % while a node
@@ -49,17 +49,13 @@ pub(crate) const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 /// Starts the threads.
 pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 4], Error> {
     let promising = Arc::clone(fs);
-    let (mut keep, mut lent) = (keep(fs, Promised::Inside), Instant::now());
+    let mut keep_inside = keep(fs, Promised::Inside);
     let promises = Periodic::start("promises", move || {
-        let rest = keep();
+        let rest = keep_inside();
         promising.settle_ahead();
-        if lent.elapsed() >= LEND_PERIOD {
-            promising.lend_discarded();
-            lent = Instant::now();
-        }
         rest
     })?;
-    let beyond = Periodic::start("beyond", self::keep(fs, Promised::Beyond))?.left_after(BEYOND_PATIENCE);
+    let beyond = Periodic::start("beyond", keep(fs, Promised::Beyond))?.left_after(BEYOND_PATIENCE);
     let roomy = Arc::clone(fs);
     let nodes: Vec<_> = machine.with_memory().map(|node| node.id).collect();
     let mut rooms = RoomKeeper::new(&nodes);
@@ -72,7 +68,7 @@ pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 
     })?;
     let fs = Arc::clone(fs);
     let now = Instant::now();
-    let (mut next_steering, mut next_due, mut next_collapse) = (now, now, now);
+    let (mut next_steering, mut next_due, mut next_collapse, mut lent) = (now, now, now, now);
     let steering = Periodic::start("steering", move || {
         let start = Instant::now();
         if start >= next_steering {
@@ -85,6 +81,10 @@ pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 
         if start >= next_collapse {
             fs.collapse_rested();
             next_collapse = start + start.elapsed() * COLLAPSE_REST;
+        }
+        if lent.elapsed() >= LEND_PERIOD {
+            fs.lend_discarded();
+            lent = Instant::now();
         }
         PERIOD
     })?;

@@ -18,7 +18,7 @@ pub use frame_reads::{Came, FrameReads};
 pub use ram::{Ram, RamQueue, Storage};
 pub use uring_file::{OpenError, RingError, UringFile, UringOptions, UringQueue};
 
-pub(crate) use reads::Reads;
+pub(crate) use reads::{ReadEnd, Reads};
 pub(crate) use ring::single_issuer;
 pub(crate) use writes::Writes;
 

@@ -53,7 +53,7 @@ pub fn place(file: BorrowedFd<'_>, placement: Placement, among: Option<&[NodeId]
 /// huge pages.
 ///
 /// # Errors
-/// When the file cannot be mapped, or /proc/self/numa_maps not be read.
+/// When the file cannot be mapped.
 pub fn map(file: BorrowedFd<'_>) -> io::Result<Vec<(NodeId, u64)>> {
     let (mut by_node, mut next) = (BTreeMap::new(), Some(0));
     // As large as it is now: it may grow as fast as it is looked at.
@@ -68,7 +68,7 @@ pub fn map(file: BorrowedFd<'_>) -> io::Result<Vec<(NodeId, u64)>> {
 /// begins, `None` at the end.
 ///
 /// # Errors
-/// When the file cannot be mapped, or /proc/self/numa_maps not be read.
+/// When the file cannot be mapped.
 pub fn map_part(file: BorrowedFd<'_>, from: u64, by_node: &mut BTreeMap<NodeId, u64>) -> io::Result<Option<u64>> {
     let mut add = |node, pages| *by_node.entry(node).or_default() += pages * PAGE_BYTES as u64;
     let parts = RefCell::new(Vec::new());
@@ -80,31 +80,13 @@ pub fn map_part(file: BorrowedFd<'_>, from: u64, by_node: &mut BTreeMap<NodeId, 
             Ok(())
         },
         &mut |mapping| {
-            let parts = parts.take();
-            // Few pages one by one: numa_maps walks all that the process has mapped.
-            if parts.iter().map(|part| part.bytes).sum::<usize>() <= HUGE_BYTES {
-                for part in parts {
-                    let nodes = nodes_of_part(mapping, part)?;
-                    nodes.for_each(|node| add(NodeId(node), 1));
-                }
-            } else {
-                let maps = std::fs::read("/proc/self/numa_maps")?;
-                // Names of files are in it, of any bytes.
-                let maps = String::from_utf8_lossy(&maps);
-                let start = format!("{:x} ", mapping.base().addr());
-                let line = maps.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
-                let on = line.split(' ').filter_map(pages_of_word);
-                on.for_each(|(node, pages)| add(node, pages));
+            // Page by page: /proc/self/numa_maps, which counts a mapping's, walks all that the process has mapped.
+            for part in parts.take() {
+                nodes_of_part(mapping, part)?.for_each(|node| add(NodeId(node), 1));
             }
             Ok(())
         },
     )
-}
-
-/// Reads `N2=17` as 17 pages on node 2.
-fn pages_of_word(word: &str) -> Option<(NodeId, u64)> {
-    let (node, count) = word.strip_prefix('N')?.split_once('=')?;
-    Some((NodeId(node.parse().ok()?), count.parse().ok()?))
 }
 
 /// Nodes of a part's pages. A page that the kernel is just moving is in no page table, and is asked for again; one that was cut off
@@ -156,7 +138,7 @@ pub fn move_pages(
 pub fn collapse(file: BorrowedFd<'_>, bytes: Range<u64>) -> io::Result<()> {
     let end = size_of_file(file)?.min(bytes.end) / HUGE_BYTES as u64 * HUGE_BYTES as u64;
     let start = bytes.start.next_multiple_of(HUGE_BYTES as u64);
-    if huge_denied() || Limits::of_this_process().room() < end.saturating_sub(start) {
+    if huge_denied() || Limits::lately().room() < end.saturating_sub(start) {
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
     if start >= end {

@@ -2,6 +2,7 @@
 
 use crate::control::protocol::StatusReport;
 use crate::live::{Pool, Pools};
+use crate::status;
 use homenode::{Flow, MemberState, NodeStatus, RequestTimes, SliceStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -67,6 +68,10 @@ const METRICS: &[Metric] = metrics! {
     GAUGE BYTES "metadata" "Memory of names, attributes and block maps" |report| report.pool.metadata_used_bytes;
     GAUGE BYTES "metadata_limit" "Limit of that memory" |report| report.pool.metadata_limit_bytes;
     GAUGE NONE "problems" "Faults of the pool that homenode status names" |report| report.problems.len() as u64;
+    GAUGE NONE "failed" "1 where a durable pool can only be read because a member could not be written"
+        |report| u64::from(report.has_failed());
+    GAUGE NONE "member_problems" "Members that are missing, or whose files have changed"
+        |report| status::problems(report).count() as u64;
     GAUGE NONE "open_files" "Opens of files that are not closed yet" |report| report.fuse.open_files;
     GAUGE BYTES "node_capacity" "Size of the members of a node" |report, tell| nodes(report, tell, |node| node.capacity_bytes);
     GAUGE BYTES "node_used" "Bytes that hold data on a node" |report, tell| nodes(report, tell, |node| node.used_bytes);

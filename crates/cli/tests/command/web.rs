@@ -347,6 +347,10 @@ fn the_page_and_metrics_need_the_token() {
     let metrics = text_of(&["-H", &bearer, &format!("{port}/metrics")]);
     let of_pool = format!("homenode_up{{pool=\"{}\"}} 1", dir.display());
     assert!(metrics.lines().any(|line| line == of_pool), "{metrics}");
+    for alert in ["failed", "member_problems"] {
+        let line = format!("homenode_{alert}{{pool=\"{}\"}} 0", dir.display());
+        assert!(metrics.lines().any(|told| told == line), "{line} in {metrics}");
+    }
     // The judge of what others load.
     let check = Command::new("promtool")
         .args(["check", "metrics"])

@@ -157,14 +157,16 @@ impl Slots {
         &mut self.all[tag.index()]
     }
 
-    /// How many requests were merged into it, itself among them, and all their bytes, however they are given to the driver.
+    /// How many requests were merged into it, itself among them, and all bytes that they move, however they are given to the driver: a discard moves none.
     pub(super) fn chain(&self, head: Tag) -> (u64, u64) {
         let (mut requests, mut bytes) = (0, 0);
         let mut next = head;
         while next != Tag::NONE {
             let slot = self.at(next);
             requests += 1;
-            bytes += u64::from(slot.request.bytes);
+            if slot.request.operation.has_data() {
+                bytes += u64::from(slot.request.bytes);
+            }
             next = slot.next;
         }
         (requests, bytes)

@@ -90,11 +90,16 @@ impl<M: Disks> Cached<M> {
         let before = disk.unread.lock().count();
         let is_filling = || disk.index.is_filling(at);
         let mut looks = 0;
+        // One of those who wait has the turn until its block is there: it wakes the others by what it finds, and not each time that it finds nothing.
+        let mut turn = None;
         while is_filling() && !cache.show_kept(disk, at) {
             looks += 1;
-            if self.take_ends((cache, disk), true).is_some() {
+            turn = turn.or_else(|| self.turn_to_take(disk));
+            if turn.is_some() && self.below.has_reads(disk.member) {
+                self.take((cache, disk), true);
                 continue;
             }
+            turn = None;
             if looks < LOOKS {
                 std::thread::yield_now();
             } else {
@@ -136,18 +141,24 @@ impl<M: Disks> Cached<M> {
     }
 
     /// Takes ends, and waits for one if it `waits`; `None` when somebody else does, or no read is under way.
-    pub(super) fn take_ends(&self, (cache, disk): (&Cache, &Disk), waits: bool) -> Option<()> {
-        if !self.below.has_reads(disk.member) {
-            return None;
-        }
-        if std::mem::replace(&mut disk.ending.state.lock().is_taking, true) {
-            return None;
-        }
-        let _taking = Taking(&disk.ending);
+    fn take_ends(&self, (cache, disk): (&Cache, &Disk), waits: bool) -> Option<()> {
+        let _turn = self.turn_to_take(disk)?;
+        self.take((cache, disk), waits);
+        Some(())
+    }
+
+    /// The turn to take ends; `None` when somebody else has it, or no read is under way.
+    pub(super) fn turn_to_take<'a>(&self, disk: &'a Disk) -> Option<Taking<'a>> {
+        let is_free =
+            self.below.has_reads(disk.member) && !std::mem::replace(&mut disk.ending.state.lock().is_taking, true);
+        is_free.then(|| Taking(&disk.ending))
+    }
+
+    /// Takes ends, in the caller's turn, and waits for one if it `waits`.
+    pub(super) fn take(&self, (cache, disk): (&Cache, &Disk), waits: bool) {
         self.below.take_reads(disk.member, waits, &mut |fetch, is_read| {
             self.end_begun((cache, disk), &fetch, is_read);
         });
-        Some(())
     }
 
     /// Sleeps until something has changed, or there is something else to do for a thread that waits while `is_waiting`.
@@ -165,7 +176,7 @@ impl<M: Disks> Cached<M> {
 }
 
 /// The turn to take ends.
-struct Taking<'a>(&'a Ending);
+pub(super) struct Taking<'a>(&'a Ending);
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {

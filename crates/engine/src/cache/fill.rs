@@ -180,11 +180,16 @@ impl<M: Disks> Cached<M> {
 
     /// Waits until some of `wanted` frames of a disk may be read, and takes part in telling the ends of reads.
     fn wait_for_turn<'a>(&self, (cache, disk): (&Cache, &'a Disk), wanted: usize) -> Turn<'a> {
+        let mut taking = None;
         loop {
             if let Some(turn) = cache.take_turn(disk, wanted) {
                 return turn;
             }
-            if self.take_ends((cache, disk), true).is_none() {
+            taking = taking.or_else(|| self.turn_to_take(disk));
+            if taking.is_some() && self.below.has_reads(disk.member) {
+                self.take((cache, disk), true);
+            } else {
+                taking = None;
                 self.sleep(disk, || !cache.has_turn(disk));
             }
         }

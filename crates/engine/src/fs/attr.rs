@@ -68,6 +68,8 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     /// Size in bytes (regular files).
     pub size: Option<u64>,
+    /// [`Fs::truncate_step`](super::Fs::truncate_step) or an extension has set the size: to set it again would free what was reserved beyond it.
+    pub is_sized: bool,
     /// Last access.
     pub atime: Option<SetTime>,
     /// Last change of the data.

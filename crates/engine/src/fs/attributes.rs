@@ -43,11 +43,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .mode
             .map_or(0, |_| inode.state.lock().xattr(ACCESS).map_or(0, <[u8]>::len));
         let _room = match set.size {
+            Some(_) if set.is_sized => self.admit_bytes(Effect::Frees, list as u64)?,
             Some(size) => self.admit_size(inode, size, list as u64)?,
             None => self.admit_bytes(Effect::Keeps, list as u64)?,
         };
         let now_ns = inode.stamp(self.now_ns());
-        if let Some(size) = set.size {
+        if let Some(size) = set.size
+            && !set.is_sized
+        {
             self.truncate(inode, size)?;
         }
         let held = Held::state_of(inode);

@@ -213,6 +213,12 @@ impl Count {
         }
     }
 
+    /// Adds blocks that cost nobody a write: where there are no stripes it makes none, which no account counts.
+    pub(super) fn add_reserved(&self, blocks: u64) {
+        let blocks = i64::try_from(blocks).expect("a file has less than 2^51 blocks");
+        self.base.fetch_add(blocks, Ordering::Relaxed);
+    }
+
     pub(super) fn subtract(&self, blocks: u64) {
         self.base
             .fetch_sub(i64::try_from(blocks).expect("blocks < 2^51"), Ordering::Relaxed);

@@ -33,6 +33,8 @@ pub use survey::Survey;
 const STEP_PIECES: u64 = 16;
 /// Blocks that are freed at once.
 const STEP_BLOCKS: u64 = STEP_PIECES * huge::HUGE_BYTES / BLOCK_BYTES as u64;
+/// Most blocks of a file that are counted at once: 1 GiB, 2 ms of pages of 4 KiB.
+const COUNTED_BLOCKS: u64 = (1 << 30) / BLOCK_BYTES as u64;
 /// Factor on the number of steps of a cut. A file with one block in each piece has a 65th of its blocks left for the last step.
 const STEPS_SPARE: u64 = 64;
 /// Blocks in which one step of a seek finds that there is no hole: 1 GiB, 2 ms of pages of 4 KiB.
@@ -325,8 +327,8 @@ impl KernelFile {
         let (steps, place) = (done >> PLACE_BITS, done & ((1 << PLACE_BITS) - 1));
         // The steps must end: writers go on, and may put new bytes ahead of each step.
         let most = STEPS_MAX.min(STEPS_SPARE * now.blocks.div_ceil(STEP_PIECES));
-        if now.blocks > STEP_BLOCKS && steps < most {
-            let from = size.max(place * huge::HUGE_BYTES);
+        let from = size.max(place * huge::HUGE_BYTES);
+        if now.blocks > STEP_BLOCKS && steps < most && !self.has_few_from(now, from) {
             let end = self.punch_some(pool, &(from..FILE_BYTES_MAX))?;
             if end < FILE_BYTES_MAX {
                 return Ok(Some(((steps + 1) << PLACE_BITS) | (end / huge::HUGE_BYTES)));
@@ -337,6 +339,17 @@ impl KernelFile {
             self.forget_where();
             Ok(None)
         })
+    }
+
+    /// Whether it is known that at most [`STEP_BLOCKS`] lie from the byte `from` on: the steps' search looks at all that a file could have there.
+    fn has_few_from(&self, now: &BackingStatus, from: u64) -> bool {
+        let behind = from.div_ceil(BLOCK_BYTES as u64)..FILE_BYTES_MAX / BLOCK_BYTES as u64;
+        let all = behind.end.saturating_sub(behind.start);
+        now.blocks <= COUNTED_BLOCKS
+            && self
+                .file
+                .holes(slice::from_ref(&behind))
+                .is_ok_and(|holes| all - holes[0] <= STEP_BLOCKS)
     }
 
     /// Frees a range of bytes, or the start of one that takes long; gives the byte up to which it came.
@@ -414,6 +427,14 @@ impl KernelFile {
     fn give_up(&self) {
         self.file.discard();
         drop(self.registration.lock().take());
+    }
+
+    /// Takes room back that was given ahead of the file, which has a name again.
+    pub(super) fn take_back_ahead<M: Memory>(&self, pool: &Pool<M>, ino: Ino) {
+        let blocks = self.ahead.lock().as_mut().map_or(0, std::mem::take);
+        if blocks > 0 {
+            pool.take_back_ahead(ino, blocks);
+        }
     }
 
     /// Gives writers room ahead of the file, which has no name: once for all its blocks when it is not open.

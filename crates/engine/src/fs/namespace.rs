@@ -136,7 +136,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Err(Error::TooManyLinks);
         }
         let (dir, ino) = (dir.ino, inode.ino);
-        self.commit(held, self.now_ns(), &[Change::Name { dir, name, ino }])
+        self.commit(held, self.now_ns(), &[Change::Name { dir, name, ino }])?;
+        if let Some(file) = inode.kernel_file() {
+            file.take_back_ahead(&self.pool, ino);
+        }
+        Ok(())
     }
 
     /// Removes a name that is not a directory's.

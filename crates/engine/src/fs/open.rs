@@ -94,6 +94,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             file.lines().clear_unless(|| self.opens(inode).all > 0);
             if is_unlinked {
                 file.give_ahead(&self.pool, inode.ino, false);
+                if !inode.state.lock().is_unlinked() {
+                    // It has a name since, or is gone.
+                    file.take_back_ahead(&self.pool, inode.ino);
+                }
             }
         }
     }

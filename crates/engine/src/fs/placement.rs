@@ -10,7 +10,6 @@ use homenode_shared::RUN_BLOCKS;
 use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -192,15 +191,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         unread: &mut Option<(u64, u64)>,
     ) -> std::result::Result<u64, PoolError> {
         let node = self.pool.home(member);
-        let mut files = Vec::new();
-        self.table.for_each(|inode| files.push(Arc::clone(inode)));
-        for inode in files {
-            let Some(file) = inode.blocks() else { continue };
+        self.table.try_for_each(|inode| {
+            let Some(file) = inode.blocks() else { return Ok(()) };
             let unread_here = Cell::new(0);
             let relocate = || {
                 let mut unread = 0;
                 let moved = self.relocate(
-                    &inode,
+                    inode,
                     file,
                     &mut |_, _| {},
                     &mut |block| block.member() == member,
@@ -227,7 +224,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 unread.get_or_insert((0, inode.ino.0)).0 += unread_here.get();
             }
             progress(moved, moved.max(left * BLOCK_BYTES as u64));
-        }
+            Ok(())
+        })?;
         Ok(moved)
     }
 }

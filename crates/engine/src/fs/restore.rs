@@ -586,7 +586,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 file.map
                     .reserve(&self.nodes, taker, at..at + blocks, &mut got)
                     .map_err(|_| OpenError::Io)?;
-                file.blocks.add(0, got);
+                file.blocks.add_reserved(got);
                 continue;
             };
             let mut done = 0;

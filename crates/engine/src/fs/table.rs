@@ -4,6 +4,7 @@ use super::Ino;
 use super::inode::Inode;
 use parking_lot::RwLock;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -129,6 +130,14 @@ impl Table {
 
     /// Visits each inode that is there all the time; one that comes or goes meanwhile, or not.
     pub(super) fn for_each(&self, mut visit: impl FnMut(&Arc<Inode>)) {
+        let Ok(()) = self.try_for_each(|inode| {
+            visit(inode);
+            Ok::<_, Infallible>(())
+        });
+    }
+
+    /// [`Table::for_each`] until a visit fails.
+    pub(super) fn try_for_each<E>(&self, mut visit: impl FnMut(&Arc<Inode>) -> Result<(), E>) -> Result<(), E> {
         for shard in &self.shards {
             // Not under the lock: visiting may take long, and may evict. Nor is it held for all: each inode's count is in no cache.
             let numbers: Vec<u64> = shard.read().keys().copied().collect();
@@ -137,9 +146,10 @@ impl Table {
                     let shard = shard.read();
                     numbers.iter().filter_map(|number| shard.get(number).cloned()).collect()
                 };
-                inodes.iter().for_each(&mut visit);
+                inodes.iter().try_for_each(&mut visit)?;
             }
         }
+        Ok(())
     }
 
     fn shard(&self, ino: Ino) -> &RwLock<HashMap<u64, Arc<Inode>>> {

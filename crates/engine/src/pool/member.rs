@@ -144,15 +144,25 @@ impl Member {
 
     /// Gives all memory back when no block is in use; else returns the free blocks that have memory.
     pub(super) fn shed<M: Memory>(&self, memory: &M) -> u64 {
+        // Who finds nothing free waits for this, and populates then.
         let _not_populating = self.populating.lock();
-        let mut space = self.space.lock();
-        let free = space.buddy.free_blocks();
-        if free != space.populated || !memory.depopulate(self.id) {
-            return free;
+        let all = {
+            let mut space = self.space.lock();
+            let free = space.buddy.free_blocks();
+            if free != space.populated {
+                return free;
+            }
+            space.buddy = Buddy::new(self.blocks);
+            std::mem::take(&mut space.populated)
+        };
+        // Others look at the space meanwhile: small pages take seconds to give back.
+        if all == 0 || memory.depopulate(self.id) {
+            return 0;
         }
-        space.buddy = Buddy::new(self.blocks);
-        space.populated = 0;
-        0
+        let mut space = self.space.lock();
+        space.populated = all;
+        space.buddy.free(0, all);
+        all
     }
 
     /// Populates the next run unless `enough` says that it needs not. False: everything is populated.

@@ -13,6 +13,7 @@ use homenode_engine::fs::{Access, Error, Inode, Placement, SetAttr, SetTime, Vol
 use homenode_engine::pool::PoolError;
 use homenode_engine::{Clock, NodeId};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const MEMBER_BLOCKS: u64 = 64 * RUN;
 
@@ -229,6 +230,34 @@ fn files_and_volumes_share_one_total() {
     remove(&fs, "file", &inode);
     assert_empty(&fs);
     assert_eq!(store.limit(), all);
+}
+
+/// That takes seconds where its pages are small.
+#[test]
+fn nobody_waits_for_memory_that_is_given_back() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let volume = fs.create_volume("v", MEMBER_BLOCKS * BLOCK, Placement::Local).unwrap();
+    fs.write_volume(&caller.asking(), &volume, 0, &[1; BLOCK as usize])
+        .unwrap();
+    fs.discard_volume(&caller.asking(), &volume, 0, MEMBER_BLOCKS * BLOCK)
+        .unwrap();
+    let (has_begun, go_on) = fs.pool().memory().below().hold_depopulating();
+    std::thread::scope(|scope| {
+        scope.spawn(|| fs.lend_discarded());
+        has_begun.recv().unwrap();
+        let told = scope.spawn(|| fs.statfs().free);
+        let begin = Instant::now();
+        while !told.is_finished() && begin.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let is_told = told.is_finished();
+        go_on.send(()).unwrap();
+        assert!(is_told, "statfs waits");
+        assert_eq!(told.join().unwrap(), MEMBER_BLOCKS);
+    });
+    assert_eq!(store.limit(), MEMBER_BLOCKS);
+    fs.check_invariants();
 }
 
 #[test]

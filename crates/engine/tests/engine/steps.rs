@@ -242,3 +242,31 @@ fn a_map_of_many_runs_counts_each_block_once() {
     }
     assert_eq!(fs.map(&inode), [(NodeId(0), WRITTEN * BLOCK)]);
 }
+
+/// Behind the end of the file, a node of the map for each block.
+#[test]
+fn what_is_reserved_beyond_the_end_is_freed_in_bounded_steps() {
+    const NODES: u64 = 1000;
+    for (bytes, size) in [(Bytes::Memory, 0), (Bytes::Memory, BLOCK + 1), (DISKS, 1)] {
+        let (fs, _) = filesystem_on(bytes, 1, 4 * RUN);
+        let caller = Caller::on_node(&fs, 0);
+        let inode = new_file(&fs, "file");
+        let data = vec![7; size as usize];
+        assert_eq!(fs.write(&caller.asking(), &inode, 0, &data, false), Ok(data.len()));
+        for node in 1..=NODES {
+            fs.fallocate(&caller.asking(), &inode, mode::KEEP_SIZE, node * RUN * BLOCK, BLOCK)
+                .expect("the pool has room");
+        }
+        let (mut done, mut steps, mut nodes) = (Some(0), 0, fs.map_nodes_used());
+        assert!(nodes as u64 >= NODES);
+        while let Some(so_far) = done {
+            assert_eq!(fs.attr(&inode).size, size, "until all behind it is gone");
+            done = fs.truncate_step(&inode, 0, so_far).expect("the log has room");
+            assert!(nodes - fs.map_nodes_used() <= 64, "a step is long");
+            (steps, nodes) = (steps + 1, fs.map_nodes_used());
+        }
+        assert!(steps >= 30, "{steps} steps");
+        assert_eq!((fs.attr(&inode).size, fs.attr(&inode).blocks, nodes), (0, 0, 0));
+        fs.check_invariants();
+    }
+}

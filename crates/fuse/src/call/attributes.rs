@@ -68,10 +68,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         if names_nothing {
             changes.kill_priv = self.may_take_privileges(&inode)?;
         }
-        if let Some(size) = changes.size
-            && !self.extend(&inode, size)?
-        {
-            self.shrink(&inode, size)?;
+        if let Some(size) = changes.size {
+            if !self.extend(&inode, size)? {
+                self.shrink(&inode, size)?;
+            }
+            changes.is_sized = true;
         }
         let attr = self.fs().set_attr(&inode, &changes)?;
         Ok(reply.put(self.attr_out(&self.passing(&inode, attr)))?)
@@ -286,6 +287,7 @@ fn changes(input: &SetAttrIn) -> SetAttr {
         mtime: time(set_attr::MTIME, set_attr::MTIME_NOW, input.mtime, input.mtimensec),
         ctime: given(set_attr::CTIME).then(|| join(input.ctime, input.ctimensec)),
         kill_priv: given(set_attr::KILL_SUIDGID),
+        is_sized: false,
     }
 }
 

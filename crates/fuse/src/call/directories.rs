@@ -10,6 +10,10 @@ use crate::wire::{AttrRecord, EntryOut, Full, ReadIn, Reply};
 use homenode_engine::fs::DirEntry;
 use homenode_engine::{Clock, Memory};
 
+/// Most entries with attributes in an answer. The kernel asks for as many as the caller's buffer takes, some 200 of glibc's and thousands of a larger one;
+/// each is a look at a file, with the directory's entries locked.
+const PLUS_MAX: usize = 256;
+
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn read_dir(&self, input: &ReadIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
         self.entries(input, reply, |reply, entry| {
@@ -18,7 +22,9 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     pub(super) fn read_dir_plus(&self, input: &ReadIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let mut left = PLUS_MAX;
         self.entries(input, reply, |reply, entry| {
+            left = left.checked_sub(1).ok_or(Full)?;
             // Look for room first: what is put is pinned.
             if reply.free().len() < Reply::dir_entry_bytes(entry.name.len(), true) {
                 return Err(Full);

@@ -1,6 +1,9 @@
 //! Attributes, and where bytes lie.
 
-use crate::support::{Mounted, eventually, options, persistent_filesystem, set_xattr, tick, xattr, xattr_names};
+use crate::support::{
+    Mounted, TestFs, eventually, filesystem, options, persistent_filesystem, set_xattr, tick, xattr, xattr_names,
+};
+use homenode_fuse::Data;
 use homenode_fuse::wire::Opcode;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
@@ -10,6 +13,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -349,4 +353,34 @@ fn a_store_through_a_mapping_is_visible_to_the_next_stat_of_any_process() {
         }
     });
     mounted.finish();
+}
+
+/// A size that grows keeps what fallocate reserved behind it, as on ext4 and a tmpfs; the same size again gives it up.
+#[test]
+fn a_file_that_grows_keeps_what_is_reserved_behind_its_end() {
+    const BYTES: u64 = 16 << 20;
+    let data = [Data::Auto, Data::Pool].map(|data| {
+        let mut options = options();
+        options.data = data;
+        options
+    });
+    let durable: [fn() -> Arc<TestFs>; 2] = [filesystem, persistent_filesystem];
+    for (options, make) in data.iter().flat_map(|options| durable.map(|make| (options, make))) {
+        let Some(mounted) = Mounted::of(make, options) else {
+            return;
+        };
+        let file = File::create(mounted.path("file")).unwrap();
+        rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, BYTES).unwrap();
+        let reserved = || file.metadata().unwrap().blocks() * 512;
+        for (size, expected) in [(4096, BYTES), (9000, BYTES), (9000, 12_288)] {
+            file.set_len(size).unwrap();
+            assert_eq!(
+                (file.metadata().unwrap().len(), reserved()),
+                (size, expected),
+                "{options:?}"
+            );
+        }
+        drop(file);
+        mounted.finish();
+    }
 }

@@ -123,6 +123,9 @@ impl Arena {
         for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTDUMP] {
             let _ = mapping.advise(advice);
         }
+        // A seldom used buffer would be the first to be swapped out, and those whose pages are dirty for the device wait for it then. Whoever may not lock so
+        // much goes without.
+        let _ = mapping.lock();
         Ok(Self { mapping, bytes: length })
     }
 

@@ -6,7 +6,7 @@
 //! Invariants: when a request has come back the kernel reads and stores nothing of it any more. Cost: one load where no read of the thread is
 //! under way. Else a ring for each such thread, made once, of two entries.
 
-use super::ring::Ring;
+use super::ring::{Ring, is_refusal};
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{opcode, squeue};
 use std::cell::RefCell;
@@ -41,7 +41,8 @@ impl Drop for Begun {
     }
 }
 
-/// Carries out a request and waits for it, if reads of this thread are under way and the kernel makes a ring. Else returns `None`, and nothing was done.
+/// Carries out a request and waits for it, if reads of this thread are under way and the kernel makes a ring. Else returns `None`, and nothing was done;
+/// also where the kernel has taken the request and could not begin it.
 ///
 /// # Safety
 /// All memory that the request names stays mapped until the call is back.
@@ -74,6 +75,9 @@ pub(crate) unsafe fn carry_out(entry: impl FnOnce() -> squeue::Entry) -> Option<
             }
         }
         let told = result.expect("each request completes once");
+        if is_refusal(told) {
+            return None;
+        }
         Some(usize::try_from(told).map_err(|_| io::Error::from_raw_os_error(-told)))
     });
     carried_out.ok().flatten()
@@ -96,5 +100,34 @@ pub(crate) fn fdatasync(file: &File) -> io::Result<()> {
     match unsafe { carry_out(entry) } {
         Some(done) => done.map(drop),
         None => Ok(rustix::io::retry_on_intr(|| rustix::fs::fdatasync(file))?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io_uring::opcode;
+
+    /// An empty pipe, whose reader does not wait: the kernel ends a request for which it could make no helper in the same way.
+    #[test]
+    fn a_request_that_the_ring_did_not_carry_out_is_not_its_result() {
+        let (reader, _writer) = io::pipe().expect("there are descriptors");
+        let mut byte = [0_u8];
+        let mut read = |to: Fd| {
+            opcode::Read::new(to, byte.as_mut_ptr(), 1)
+                .rw_flags(libc::RWF_NOWAIT)
+                .build()
+        };
+        let _begun = Begun::here();
+        // SAFETY: the byte lives on.
+        let refused = unsafe { carry_out(|| read(Fd(reader.as_raw_fd()))) };
+        if !has_ring() {
+            return crate::skip("this system makes no ring");
+        }
+        assert!(refused.is_none(), "{refused:?}");
+        // SAFETY: as above.
+        let failed = unsafe { carry_out(|| read(Fd(-1))) };
+        let errno = failed.and_then(Result::err).and_then(|error| error.raw_os_error());
+        assert_eq!(errno, Some(libc::EBADF));
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: a fetch that was begun is ended, whatever becomes of its read: others wait for its blocks. So a thread that has some under way must not
 //! wait for anything that needs one of those blocks, a free frame or a gate: first [`FrameReads::end_all`].
 
-use super::reads::Reads;
+use super::reads::{ReadEnd, Reads};
 use homenode_engine::blk::Tag;
 use homenode_engine::cache::Fetch;
 use homenode_engine::fs::{Asking, Fs, Inode};
@@ -24,7 +24,7 @@ pub struct FrameReads<M: Memory, C: Clock> {
 /// Event that [`FrameReads::take`] tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Came {
-    /// A read for this request has ended; the disk's member where not all of its bytes came.
+    /// A read for this request has ended; the disk's member where that did not give all of its bytes.
     Read(Tag, Option<MemberId>),
     /// The pause is over.
     Pause,
@@ -85,9 +85,9 @@ impl<M: Memory, C: Clock> FrameReads<M, C> {
     /// Ends the fetches whose reads have ended, and tells that.
     pub fn take(&mut self, mut came: impl FnMut(Came)) {
         let fs = &self.fs;
-        let is_over = self.reads.take(|(fetch, tag), is_read| {
-            let failed = (!is_read).then(|| fetch.member());
-            fs.end_fetch(fetch, is_read);
+        let is_over = self.reads.take(|(fetch, tag), end| {
+            let failed = (end == ReadEnd::Failed).then(|| fetch.member());
+            fs.end_fetch(fetch, end == ReadEnd::Whole);
             came(Came::Read(tag, failed));
         });
         if is_over {

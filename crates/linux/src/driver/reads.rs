@@ -6,7 +6,7 @@
 
 use super::RingError;
 use super::beside::Begun;
-use super::ring::Ring;
+use super::ring::{Ring, is_refusal};
 use homenode_engine::Transfer;
 use io_uring::types::{Fd, Timespec};
 use io_uring::{opcode, squeue};
@@ -30,6 +30,16 @@ pub(crate) struct Reads<T> {
     all: Vec<Option<Read<T>>>,
     free: Vec<usize>,
     is_pausing: bool,
+}
+
+/// End of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadEnd {
+    /// All of its bytes are there.
+    Whole,
+    Failed,
+    /// The kernel has not carried it out, which says nothing of the disk.
+    Refused,
 }
 
 struct Read<T> {
@@ -166,8 +176,8 @@ impl<T> Reads<T> {
         }
     }
 
-    /// Tells the reads that have ended, and whether all of their bytes were read. Returns whether a pause is over.
-    pub(crate) fn take(&mut self, mut ended: impl FnMut(T, bool)) -> bool {
+    /// Tells the reads that have ended. Returns whether a pause is over.
+    pub(crate) fn take(&mut self, mut ended: impl FnMut(T, ReadEnd)) -> bool {
         let (all, free) = (&mut self.all, &mut self.free);
         let mut is_over = false;
         let taken = self.ring.as_mut().map(|ring| {
@@ -179,10 +189,12 @@ impl<T> Reads<T> {
                 let number = usize::try_from(number).expect("user_data is the index given at submission");
                 let read = all[number].take().expect("each read completes once");
                 free.push(number);
-                ended(
-                    read.tied,
-                    usize::try_from(result).is_ok_and(|bytes| bytes == read.bytes),
-                );
+                let end = match usize::try_from(result) {
+                    Ok(bytes) if bytes == read.bytes => ReadEnd::Whole,
+                    Err(_) if is_refusal(result) => ReadEnd::Refused,
+                    _ => ReadEnd::Failed,
+                };
+                ended(read.tied, end);
             })
         });
         if is_over {
@@ -195,7 +207,7 @@ impl<T> Reads<T> {
             for (number, place) in self.all.iter_mut().enumerate() {
                 if let Some(read) = place.take() {
                     self.free.push(number);
-                    ended(read.tied, false);
+                    ended(read.tied, ReadEnd::Refused);
                 }
             }
             is_over |= std::mem::take(&mut self.is_pausing);

@@ -4,7 +4,7 @@
 //! when [`Ring::close`] is back the kernel has ended all requests it had, whichever thread calls that.
 
 use super::{Arena, RingError};
-use crate::cpu::near_cpus;
+use crate::cpu::{allowed_cpus, near_cpus};
 use crate::topology::sysfs::parse_list;
 use homenode_engine::CpuId;
 use io_uring::types::Fixed;
@@ -147,7 +147,7 @@ impl Ring {
             Err(error) if !is_passing(&error) => Err(error),
             Ok(submitted) if submitted > 0 && !self.has_near_workers => {
                 self.has_near_workers = true;
-                keep_workers(&self.ring, &near_cpus().unwrap_or_default());
+                keep_workers(&self.ring, &near_and_allowed());
                 Ok(())
             }
             _ => Ok(()),
@@ -195,6 +195,13 @@ impl Ring {
     }
 }
 
+/// CPUs of the thread's node that it may run on: the kernel takes no others.
+fn near_and_allowed() -> Vec<CpuId> {
+    let allowed = allowed_cpus().unwrap_or_default();
+    let near = near_cpus().unwrap_or_default();
+    near.into_iter().filter(|cpu| allowed.contains(cpu)).collect()
+}
+
 /// Keeps the kernel's threads that carry out what blocks for this thread (io-wq) on `cpus`, those of its node: they copy from and to memory of that
 /// node. Where that is not possible, or not known, they run anywhere. To be called by a thread that has submitted: the kernel has something to note it in then.
 fn keep_workers(ring: &IoUring, cpus: &[CpuId]) {
@@ -211,6 +218,12 @@ fn keep_workers(ring: &IoUring, cpus: &[CpuId]) {
     {
         tracing::debug!(%error, "the kernel's helpers of a ring run on any node");
     }
+}
+
+/// Whether a result says that the kernel has not carried the request out: it could make no helper of the thread, or was interrupted. To be told apart
+/// from what a disk answers.
+pub(super) fn is_refusal(result: i32) -> bool {
+    matches!(-result, libc::ECANCELED | libc::EAGAIN | libc::EINTR | libc::ENOMEM)
 }
 
 /// Whether the kernel may take it the next time.
@@ -269,7 +282,7 @@ fn chunks(buffers: &Arena) -> Vec<libc::iovec> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::{allowed_cpus, current_cpu};
+    use crate::cpu::current_cpu;
     use crate::process::own_thread;
     use io_uring::{opcode, types::Fd};
     use std::io::Write;

@@ -4,7 +4,7 @@
 //! Cost: a system call for all, and one more after a signal; no memory is taken.
 
 use super::RingError;
-use super::ring::Ring;
+use super::ring::{Ring, is_refusal};
 use io_uring::opcode;
 use io_uring::types::Fd;
 use std::io;
@@ -27,7 +27,7 @@ impl Writes {
     }
 
     /// Carries out writes, each a list of pieces that go to the bytes of `file` from an offset on. Calls `ended` with the number of each that has ended
-    /// and the bytes that it wrote; not with those that the kernel did not take. Returns
+    /// and the bytes that it wrote; not with those that the kernel did not take, or could not begin. Returns
     /// false when the kernel serves the ring no more.
     ///
     /// # Safety
@@ -69,7 +69,9 @@ fn end(ring: &mut Ring, mut ended: impl FnMut(usize, Option<usize>)) -> io::Resu
         ring.wait(ring.in_flight)?;
         ring.take(|number, result| {
             let number = usize::try_from(number).expect("user_data is the number given when it was pushed");
-            ended(number, usize::try_from(result).ok());
+            if !is_refusal(result) {
+                ended(number, usize::try_from(result).ok());
+            }
         })?;
     }
     Ok(())

@@ -4,10 +4,13 @@
 //! killer, so the room is asked before.
 
 use homenode_shared::{MountLine, unescaped};
+use parking_lot::Mutex;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The least a group keeps, as a node does, for what the process needs besides: its text, which counts as page cache, and
 /// buffers that come when first used. A server without room for its text faults forever, as nobody else is in its group to
@@ -15,6 +18,9 @@ use std::path::{Path, PathBuf};
 const KEPT_BYTES_MIN: u64 = 64 << 20;
 /// Share of a large limit that is kept: one part in this many.
 const KEPT_PART: u64 = 64;
+
+/// How long the groups of this process are taken for the same.
+const KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// The groups whose limits hold for this process: its own and those above.
 #[derive(Debug, Default)]
@@ -37,6 +43,20 @@ impl Limits {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
         Self::of(&directories(&groups, &mounts))
+    }
+
+    /// [`Limits::of_this_process`] as they were within the last second: where much is mounted, to find them takes milliseconds.
+    pub(crate) fn lately() -> Arc<Self> {
+        static LAST: Mutex<Option<(Instant, Arc<Limits>)>> = Mutex::new(None);
+        let mut last = LAST.lock();
+        match &*last {
+            Some((found, limits)) if found.elapsed() < KEPT_FOR => Arc::clone(limits),
+            _ => {
+                let limits = Arc::new(Self::of_this_process());
+                *last = Some((Instant::now(), Arc::clone(&limits)));
+                limits
+            }
+        }
     }
 
     /// Returns the groups at these directories.

@@ -14,7 +14,7 @@
 use super::durable::{Aligned, MemberFile, MemberFileError, identity, wants_stable_bytes};
 use super::table::Table;
 use crate::copy;
-use crate::driver::{Reads, Writes, beside};
+use crate::driver::{ReadEnd, Reads, Writes, beside};
 use homenode_engine::cache::Fetch;
 use homenode_engine::{BLOCK_BYTES, Block, Disks, FrameWrite, MemberId};
 use io_uring::opcode;
@@ -144,7 +144,7 @@ impl DiskMember {
     fn take_ended(&self) -> Vec<(Fetch, bool)> {
         let mut all = Vec::new();
         if let Begun::Reads(reads) = &mut *self.begun.lock() {
-            reads.take(|fetch, is_read| all.push((fetch, is_read)));
+            reads.take(|fetch, end| all.push((fetch, end == ReadEnd::Whole)));
         }
         all
     }
@@ -231,13 +231,22 @@ impl DiskMember {
             let list = &pieces[std::mem::replace(&mut from, end)..end];
             (write.first.index() * BLOCK_BYTES as u64, list)
         });
-        let mut written = [0; FRAMES_MAX];
+        let mut written = [None; FRAMES_MAX];
         // SAFETY: the pieces lie in ranges that the table answered for, as in `Frames::transfer`, or in the stage, which is locked until the kernel has
         // ended all writes.
-        let is_served = unsafe { ring.all(self.descriptor(), lists, |nth, bytes| written[nth] = bytes.unwrap_or(0)) };
+        let is_served = unsafe {
+            ring.all(self.descriptor(), lists, |nth, bytes| {
+                written[nth] = Some(bytes.unwrap_or(0))
+            })
+        };
         self.has_closed_ring.fetch_or(!is_served, Ordering::Relaxed);
+        drop(stage);
         for (write, bytes) in writes.iter_mut().zip(written) {
-            write.is_written = bytes == write.frames.len() * BLOCK_BYTES;
+            write.is_written = match bytes {
+                Some(bytes) => bytes == write.frames.len() * BLOCK_BYTES,
+                // The ring did not carry it out.
+                None => self.write(write.first.index(), Frames::of(table, write.frames)).is_ok(),
+            };
         }
     }
 

@@ -257,7 +257,7 @@ impl BackingFile for TmpfsFile {
 
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
         // Charged to the server's memory control group: at its limit that would end who is in it.
-        if Limits::of_this_process().room() < bytes {
+        if Limits::lately().room() < bytes {
             return Err(Error::NoSpace);
         }
         fallocate(self.open()?, FallocateFlags::KEEP_SIZE, offset, bytes).map_err(error)
@@ -265,7 +265,7 @@ impl BackingFile for TmpfsFile {
 
     fn fill(&self, offset: u64, bytes: u64) -> Result<()> {
         // As in `allocate`.
-        if Limits::of_this_process().room() < bytes {
+        if Limits::lately().room() < bytes {
             return Err(Error::NoSpace);
         }
         let file = self.open_to_map()?;

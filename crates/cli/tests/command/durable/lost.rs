@@ -217,3 +217,28 @@ fn an_exported_pool_of_a_killed_server_is_no_pool_of_memory() {
     says(&said, &["durable pool tank", "keep all written data"]);
     pools.run("pool import a");
 }
+
+/// Programs that go on have errors until the pool is there again, and do not write to the disk below.
+#[test]
+fn a_dead_mount_stays_until_its_pool_is_open() {
+    let (pools, mount) = need_pools!("guard");
+    pools.run("pool create tank a --size 32M");
+    pools.run("up tank mount");
+    fs::write(mount.join("file"), "kept").unwrap();
+    end_server(&mount, Signal::KILL);
+    let error = || fs::write(mount.join("other"), "lost").unwrap_err().raw_os_error();
+    assert_eq!(error(), Some(libc::ENOTCONN));
+    let (member, away) = (pools.0.dir("a"), pools.0.dir("away"));
+    fs::rename(&member, &away).unwrap();
+    pools.refused("up tank mount", &["cannot open the member"]);
+    assert_eq!(error(), Some(libc::ENOTCONN));
+    fs::rename(&away, &member).unwrap();
+    assert!(pools.run("up tank mount").contains("cleared a dead mount"));
+    assert_eq!(fs::read(mount.join("file")).unwrap(), b"kept");
+    down(&mount);
+    assert_eq!(
+        fs::read_dir(&mount).unwrap().count(),
+        0,
+        "something lies below the mount"
+    );
+}

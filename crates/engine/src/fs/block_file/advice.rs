@@ -3,6 +3,7 @@
 use super::super::{Asking, Fs, Inode, Result};
 use super::bring::{Missing, ReadAhead};
 use crate::{BLOCK_BYTES, Clock, Memory};
+use homenode_shared::Found;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -71,16 +72,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 memory.fetch_soon(&missing, false);
             }
             Advice::DontNeed => {
-                for at in blocks
-                    .clone()
-                    .step_by(usize::try_from(STEP_BLOCKS).expect("STEP_BLOCKS fits a usize"))
-                {
+                let mut at = blocks.start;
+                while self.is_cached && at < blocks.end {
                     let _inside = inode.enter_as(file, asking)?;
-                    let cool = |first, blocks| -> Result<()> {
-                        memory.cool(first, blocks);
-                        Ok(())
+                    at += match file.map.find(&self.nodes, at, blocks.end - at) {
+                        Found::Placed { block, blocks } => {
+                            let blocks = blocks.min(STEP_BLOCKS);
+                            memory.cool(block, blocks);
+                            blocks
+                        }
+                        Found::Empty { blocks } => blocks,
                     };
-                    file.each_placed(&self.nodes, at..blocks.end.min(at + STEP_BLOCKS), cool)?;
                 }
             }
         }

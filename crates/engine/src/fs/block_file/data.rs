@@ -386,7 +386,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Result<usize> {
         let bytes = from.len() as u64;
         let written = self.write_parts(asking, inode, file, offset, from, |offset, from| {
-            self.settled_if_full(asking, inode, file, || {
+            self.settled_if_full(asking, inode, file, offset, || {
                 let _inside = inode.enter_as(file, asking)?;
                 file.check_within(offset, from.len() as u64)?;
                 self.write_inside(asking, inode, file, offset, from)
@@ -440,7 +440,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Result<usize> {
         let zeroed = Zeroed::default();
         let written = self.write_parts(asking, inode, file, offset, from, |offset, from| {
-            self.settled_if_full(asking, inode, file, || {
+            self.settled_if_full(asking, inode, file, offset, || {
                 let _inside = inode.enter_as(file, asking)?;
                 self.zero_gap(inode.ino, file, offset, Some(&zeroed))?;
                 let (written, told) = self.write_inside(asking, inode, file, offset, from)?;
@@ -500,15 +500,37 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         true
     }
 
-    /// Writes; once more when there was no memory for nodes while nodes of this file wait. `write` enters the gate itself.
+    /// Gives the map's nodes back that were made for a block that then found no room, unless others close the gate and nobody waits here: they would be
+    /// charged to the file's owner for as long as it lives.
+    fn forget_unfilled(&self, asking: &Asking<'_>, inode: &Inode, file: &BlockFile, at: u64) {
+        let lock = if asking.waits {
+            Some(file.exclusive.lock())
+        } else {
+            file.exclusive.try_lock()
+        };
+        let Some(lock) = lock else { return };
+        let closed = inode.close_with(file, &self.slots, lock);
+        if file.map.holes(&self.nodes, at..at + 1) == 1 {
+            let removed = file.map.remove(&self.nodes, closed.taker, at..at + 1, &mut |_, _| {
+                unreachable!("it is a hole")
+            });
+            removed.expect("a hole splits no run");
+        }
+    }
+
+    /// Writes at the byte `at`; once more when there was no memory for nodes while nodes of this file wait. `write` enters the gate itself.
     fn settled_if_full<T>(
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
         file: &BlockFile,
+        at: u64,
         write: impl Fn() -> Result<T>,
     ) -> Result<T> {
         let mut result = write();
+        if matches!(result, Err(Error::NoSpace)) {
+            self.forget_unfilled(asking, inode, file, at / BLOCK);
+        }
         if matches!(result, Err(Error::NoMetadata)) {
             if self.settle(inode, file, asking.waits) {
                 result = write();

@@ -53,19 +53,28 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             0 => file.map.last(&self.nodes, BlockMap::LIMIT).unwrap_or(0) / STEP_BLOCKS + 3,
             done => done - 1,
         };
+        let now = file.size.load(Ordering::Relaxed);
         let next = match steps {
             0 => size,
+            // A larger size keeps what is reserved behind it.
+            _ if size > now => size,
             _ => self.step_towards(&closed, file, size),
         };
-        self.cut(&closed, file, next)?;
+        if next > now.max(size) {
+            // What was reserved beyond the end goes first.
+            self.take_out(&closed, file, next / BLOCK..BlockMap::LIMIT)?;
+        } else {
+            self.cut(&closed, file, next)?;
+        }
         drop(closed);
         inode.touch_modified(self.now_ns());
         Ok((next > size).then_some(steps))
     }
 
-    /// The size nearest to `size` with something in at most [`STEP_RUNS`] aligned 2 MiB behind it.
+    /// The byte nearest to `size`, and not before it, with something in at most [`STEP_RUNS`] aligned 2 MiB behind it. It lies beyond the file's end where
+    /// more than that is reserved there.
     pub(in crate::fs) fn step_towards(&self, _closed: &Closed<'_>, file: &BlockFile, size: u64) -> u64 {
-        let (now, first) = (file.size.load(Ordering::Relaxed), size.div_ceil(BLOCK));
+        let first = size.div_ceil(BLOCK);
         let mut end = BlockMap::LIMIT;
         for _ in 0..STEP_RUNS {
             match file.map.last(&self.nodes, end) {
@@ -74,7 +83,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 _ => return size,
             }
         }
-        (end * BLOCK).clamp(size, now.max(size))
+        (end * BLOCK).max(size)
     }
 
     /// The file block behind the first `count` placed ones of `range`, or its end. An extent or a hole counts as
@@ -548,7 +557,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 self.tell_data(closed.ino, file, &changes);
             }
         }
-        file.blocks.add(0, got);
+        file.blocks.add_reserved(got);
         self.pool.unreserve(wanted - got);
         result?;
         let grows = matches!(operation, Operation::Reserve | Operation::ZeroRange);

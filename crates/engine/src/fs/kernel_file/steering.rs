@@ -12,7 +12,6 @@ use crate::pool::{PoolError, Spill};
 use crate::{BLOCK_BYTES, Clock, MemberId, Memory, NodeId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Nodes that take new pages.
@@ -149,10 +148,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.steer_files(true);
         let (mut last_progress_ns, mut noted, mut least) = (self.now_ns(), moved, u64::MAX);
         loop {
-            let mut files = Vec::new();
-            self.table.for_each(|inode| files.push(Arc::clone(inode)));
             let mut left = 0;
-            for file in files.iter().filter_map(|inode| inode.kernel_file()) {
+            self.table.try_for_each(|inode| {
+                let Some(file) = inode.kernel_file() else { return Ok(()) };
                 moved += self.move_off(file, home).map_err(|error| match error {
                     Error::NoSpace => PoolError::NoSpace(member),
                     _ => PoolError::Io(member),
@@ -163,7 +161,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     self.steer_files(true);
                     noted = moved;
                 }
-            }
+                Ok(())
+            })?;
             if left == 0 {
                 return Ok(moved);
             }

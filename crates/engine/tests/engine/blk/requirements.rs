@@ -19,6 +19,7 @@ type SlowQueue = DelayQueue<MemoryQueue>;
 fn slow(depth: u16, cores: usize, scheduling: Scheduling) -> (Memory, Arc<Device<SlowQueue>>) {
     let limits = Limits {
         depth,
+        can_discard: true,
         ..Limits::of_bytes(16 << 20)
     };
     let memory = Memory::new(limits, &[Some(NodeId(0))], 1 << 20);
@@ -113,6 +114,20 @@ fn device_fairness() {
     run(&mut cores, &mut loads, 1..10_000);
     let modest = share(&loads[0].iter().collect::<Vec<_>>(), 1);
     assert!(modest < 0.2, "{modest}");
+}
+
+/// A discard moves no bytes: its stream is not held back until others have moved as many.
+#[test]
+fn a_large_discard_costs_its_stream_no_share() {
+    let (_, device) = slow(8, 1, Scheduling::Fair(streams(&[1, 1]), Shares::new()));
+    let mut cores = [device.join(0).unwrap()];
+    let discard = Request::discard(0, 1 << 20).stream(0).user(0);
+    cores[0].submit(discard).unwrap();
+    let mut loads = [vec![Load::new(0, 16), Load::new(1, 16)]];
+    loads[0][0].pending = 1;
+    run(&mut cores, &mut loads, 1..1000);
+    let after = share(&loads[0].iter().collect::<Vec<_>>(), 0);
+    assert!((0.45..=0.55).contains(&after), "{after}");
 }
 
 /// Also when the greedy one is on another core, and without any scheduler: cores have turns.

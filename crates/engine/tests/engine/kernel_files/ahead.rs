@@ -3,7 +3,7 @@
 use super::{MEMBER_BLOCKS, fill, remove};
 use crate::support::{BLOCK, assert_empty, kernel_filesystem, new_file};
 use homenode_engine::backing::BackingStore;
-use homenode_engine::fs::{Access, Error, Inode};
+use homenode_engine::fs::{Access, Error, Inode, NewInode};
 use std::sync::Arc;
 
 #[test]
@@ -166,4 +166,19 @@ fn no_space_is_reserved_ahead_while_enough_is_free() {
         .unwrap();
     remove(&fs, "file", &inode);
     assert_eq!(store.limit(), 16_384 + MEMBER_BLOCKS);
+}
+
+#[test]
+fn space_reserved_ahead_goes_back_when_the_file_gets_a_name() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let file = fs.tmpfile(&fs.root(), NewInode::of_root(0o100_644)).unwrap();
+    fs.open(&file, Access::Write).unwrap();
+    fill(&store, 0, 0, MEMBER_BLOCKS - 100);
+    fs.release(&file, Access::Write);
+    assert!(store.limit() > MEMBER_BLOCKS, "it is about to go");
+    fs.link(&file, &fs.root(), b"name").unwrap();
+    assert_eq!(store.limit(), MEMBER_BLOCKS);
+    assert!(!fs.pool().is_ahead_short());
+    remove(&fs, "name", &file);
+    assert_empty(&fs);
 }

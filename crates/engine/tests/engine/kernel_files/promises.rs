@@ -525,7 +525,7 @@ fn a_hole_in_many_large_promises_stays_promised_where_there_is_room() {
 #[test]
 fn a_cut_of_a_large_file_keeps_the_promise_of_what_is_left() {
     const PART: u64 = 4096;
-    const PARTS: u64 = 8;
+    const PARTS: u64 = 10;
     let (fs, caller, store) = pool(4 * PARTS * PART);
     let inode = new_file(&fs, "file");
     let bytes = PARTS * PART * BLOCK;

@@ -283,3 +283,19 @@ fn a_truncation_waits_for_no_answer_about_words() {
         assert_ne!(number(&words()), number(&first));
     });
 }
+
+/// The search for what lies far behind the end takes thousands of looks.
+#[test]
+fn a_truncation_that_frees_little_searches_for_nothing() {
+    const MIB: u64 = 1 << 20;
+    let (fs, _, store) = kernel_filesystem(1, 2 * 16_384);
+    let inode = new_file(&fs, "file");
+    store.write_unasked(0, 0, &vec![1; 60 * MIB as usize], 0).unwrap();
+    for size in [59 * MIB, 70 * MIB, 70 * MIB, 58 * MIB] {
+        assert_eq!(fs.truncate_step(&inode, size, 0), Ok(None));
+        assert_eq!(fs.attr(&inode).size, size);
+    }
+    assert_eq!(store.searches(), 0);
+    assert_eq!(fs.truncate_step(&inode, MIB, 0).map(|done| done.is_some()), Ok(true));
+    assert_ne!(store.searches(), 0);
+}

@@ -246,3 +246,20 @@ fn extending_a_file_reserves_nothing() {
     assert_eq!(fs.read(&caller.asking(), &inode, (1 << 40) - 1, &mut byte), Ok(1));
     assert_eq!(byte, [0]);
 }
+
+/// A node of the map for each place that a program tries.
+#[test]
+fn writes_that_find_no_space_leave_no_memory_behind() {
+    let (fs, _) = filesystem(1, 2 * RUN);
+    let caller = Caller::on_node(&fs, 0);
+    fill(&fs, &caller, &new_file(&fs, "filler"));
+    let inode = new_file(&fs, "sparse");
+    truncate(&fs, &inode, 1 << 40);
+    let before = fs.map_nodes_used();
+    for nth in 0..1000 {
+        let written = fs.write(&caller.asking(), &inode, nth * RUN * BLOCK, &[7], false);
+        assert_eq!(written, Err(Error::NoSpace));
+    }
+    assert_eq!(fs.map_nodes_used(), before);
+    fs.check_invariants();
+}

@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -49,6 +50,7 @@ pub(crate) struct TestMemory {
     faults: AtomicU64,
     /// Number of the member that takes no stores, and one more; 0 for none.
     unstorable: AtomicU64,
+    depopulates: Mutex<Option<(Sender<()>, Receiver<()>)>>,
 }
 
 /// How requests of a disk fail.
@@ -104,6 +106,13 @@ struct Storage {
 }
 
 impl TestMemory {
+    /// Has the next thread that gives a member's memory back say so, and wait until the test goes on.
+    pub(crate) fn hold_depopulating(&self) -> (Receiver<()>, Sender<()>) {
+        let ((begun, has_begun), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel());
+        *self.depopulates.lock() = Some((begun, goes_on));
+        (has_begun, go_on)
+    }
+
     pub(crate) fn add(&self, member: MemberId, blocks: u64) {
         self.add_storage(member, blocks, None);
     }
@@ -356,6 +365,11 @@ impl Memory for TestMemory {
     }
 
     fn depopulate(&self, _: MemberId) -> bool {
+        let mut depopulates = self.depopulates.lock();
+        if let Some((begun, goes_on)) = depopulates.take() {
+            begun.send(()).expect("the test waits for it");
+            goes_on.recv().expect("the test tells it");
+        }
         true
     }
 

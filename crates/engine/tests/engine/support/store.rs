@@ -52,6 +52,8 @@ struct Kernel {
     asked: usize,
     /// Blocks of the ranges of each question.
     questions: Vec<u64>,
+    /// Searches for the next block.
+    searches: usize,
 }
 
 /// Placement of a file, and the nodes that it was told.
@@ -95,6 +97,11 @@ impl TestStore {
     /// Blocks of each question for holes, since this was asked last.
     pub(crate) fn questions(&self) -> Vec<u64> {
         std::mem::take(&mut self.0.lock().questions)
+    }
+
+    /// Searches for the next block that is taken.
+    pub(crate) fn searches(&self) -> usize {
+        self.0.lock().searches
     }
 
     /// Writes as a program does whose writes are passed through.
@@ -368,6 +375,7 @@ impl BackingFile for TestFile {
     fn next_taken(&self, from: u64, end: u64) -> Result<Option<u64>> {
         const PIECE: u64 = 2 << 20;
         self.with(|kernel, number| {
+            kernel.searches += 1;
             let (file, blocks) = (&kernel.model.files[number], from / BLOCK..end.div_ceil(BLOCK));
             let first = [file.placed.range(blocks.clone()).next().map(|(block, _)| *block)];
             let first = first.into_iter().chain([file.reserved.range(blocks).next().copied()]);

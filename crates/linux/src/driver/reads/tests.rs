@@ -71,7 +71,8 @@ impl Slow {
 
     fn take(&mut self) -> Vec<(usize, bool)> {
         let mut ended = Vec::new();
-        self.reads.take(|(nth, _), is_read| ended.push((nth, is_read)));
+        self.reads
+            .take(|(nth, _), end| ended.push((nth, end == ReadEnd::Whole)));
         ended
     }
 }

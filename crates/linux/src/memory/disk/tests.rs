@@ -359,7 +359,7 @@ impl Begun {
     /// Whether the read has ended.
     fn has_ended(&self) -> bool {
         let mut reads = self.reads.lock();
-        reads.take(|_, is_read| assert!(is_read, "the read has failed"));
+        reads.take(|_, end| assert_eq!(end, ReadEnd::Whole));
         reads.under_way() == 0
     }
 }

@@ -121,10 +121,16 @@ pub(super) fn is_read_only(path: &Path) -> bool {
 
 /// Whether the filesystem or the disk takes checksums of bytes before it writes them: bytes that change meanwhile cannot be read then.
 pub(in crate::memory) fn wants_stable_bytes(file: &File) -> bool {
+    wants_stable_bytes_of(file, LOOPS_MAX)
+}
+
+fn wants_stable_bytes_of(file: &File, loops_left: usize) -> bool {
     // Numbers in statfs(2). They take checksums of all files but those that ask for none.
     const BTRFS: i64 = 0x9123_683e;
     const ZFS: i64 = 0x2fc1_2fc1;
-    if rustix::fs::fstatfs(file).is_ok_and(|found| [BTRFS, ZFS].contains(&found.f_type)) {
+    // What lies below it cannot be asked.
+    const OVERLAY: i64 = 0x794c_7630;
+    if rustix::fs::fstatfs(file).is_ok_and(|found| [BTRFS, ZFS, OVERLAY].contains(&found.f_type)) {
         return true;
     }
     let Ok(found) = file.metadata() else { return false };
@@ -133,6 +139,12 @@ pub(in crate::memory) fn wants_stable_bytes(file: &File) -> bool {
     } else {
         found.dev()
     };
+    if loops_left > 0
+        && let Some(played) = backing_file(device)
+        && File::open(played).is_ok_and(|played| wants_stable_bytes_of(&played, loops_left - 1))
+    {
+        return true;
+    }
     // A partition has the queue of its disk.
     let queues = ["queue", "../queue"].map(|queue| sysfs(device).join(queue).join("stable_writes"));
     queues
@@ -148,13 +160,18 @@ pub(super) fn home(mut device: u64) -> Option<NodeId> {
         if let Some(home) = home_of_disk(Path::new("/"), number) {
             return Some(home);
         }
-        let file = ["loop/backing_file", "../loop/backing_file"];
-        let file = file
-            .iter()
-            .find_map(|name| fs::read_to_string(sysfs(device).join(name)).ok())?;
-        device = fs::metadata(file.trim_end_matches('\n')).ok()?.dev();
+        device = fs::metadata(backing_file(device)?).ok()?.dev();
     }
     None
+}
+
+/// The file that plays a disk, or the disk of a partition (loop(4)).
+fn backing_file(device: u64) -> Option<PathBuf> {
+    let names = ["loop/backing_file", "../loop/backing_file"];
+    let path = names
+        .iter()
+        .find_map(|name| fs::read_to_string(sysfs(device).join(name)).ok())?;
+    Some(PathBuf::from(path.trim_end_matches('\n')))
 }
 
 fn sysfs(device: u64) -> PathBuf {

@@ -69,6 +69,7 @@ fn ask(file: &File) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::durable::wants_stable_bytes;
     use std::os::unix::fs::FileExt;
     use std::path::Path;
     use std::process::{Command, Stdio};
@@ -149,6 +150,7 @@ mod tests {
             let file = File::create_new(mounts.0.path().join(directory).join("member")).unwrap();
             let told = Told::of(&file).unwrap();
             told.check(Ok(())).unwrap();
+            assert_eq!(wants_stable_bytes(&file), directory == "overlay", "{directory}");
             file.write_all_at(&vec![7; 8 << 20], 0).unwrap();
             let full = mounts.0.path().join("full");
             fill(&full);

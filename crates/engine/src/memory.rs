@@ -427,6 +427,12 @@ pub trait Disks: Memory {
         let _ = (member, waits, ended);
     }
 
+    /// The frame of a read of the block `at` that its disk has presumably ended, and that the thread which began it does not end: it sleeps, or has no CPU.
+    fn left_frame(&self, at: Block) -> Option<u32> {
+        let _ = at;
+        None
+    }
+
     /// Begins no more reads of `member`, waits until those that were begun have ended, and calls `ended` with them, whatever became of them.
     fn close_reads(&self, member: MemberId, ended: &mut dyn FnMut(Fetch)) {
         let _ = (member, ended);

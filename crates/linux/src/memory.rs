@@ -595,6 +595,10 @@ impl Disks for NodeMemory {
         self.disk(member).is_ok_and(|disk| disk.has_reads())
     }
 
+    fn left_frame(&self, at: Block) -> Option<u32> {
+        self.disk(at.member()).ok()?.left_frame(at)
+    }
+
     fn take_reads(&self, member: MemberId, waits: bool, ended: &mut dyn FnMut(Fetch, bool)) {
         if let Ok(disk) = self.disk(member) {
             disk.take_reads(waits, ended);

@@ -96,7 +96,14 @@ impl<M: Disks> Cached<M> {
             looks += 1;
             turn = turn.or_else(|| self.turn_to_take(disk));
             if turn.is_some() && self.below.has_reads(disk.member) {
-                self.take((cache, disk), true);
+                let has_come = self.take((cache, disk), true);
+                if !has_come && let Some(frame) = self.below.left_frame(disk.block(at)) {
+                    // The thread that began it may sleep for ever in a call of its own. The late read finds the word changed, and gives the frame back.
+                    disk.index.give_up(at, frame);
+                    turn = None;
+                    disk.ending.tell();
+                    self.fill_one((cache, disk), disk.home, at)?;
+                }
                 continue;
             }
             turn = None;
@@ -154,11 +161,14 @@ impl<M: Disks> Cached<M> {
         is_free.then(|| Taking(&disk.ending))
     }
 
-    /// Takes ends, in the caller's turn, and waits for one if it `waits`.
-    pub(super) fn take(&self, (cache, disk): (&Cache, &Disk), waits: bool) {
+    /// Takes ends, in the caller's turn, and waits for one if it `waits`. Returns whether there was one.
+    pub(super) fn take(&self, (cache, disk): (&Cache, &Disk), waits: bool) -> bool {
+        let mut has_come = false;
         self.below.take_reads(disk.member, waits, &mut |fetch, is_read| {
+            has_come = true;
             self.end_begun((cache, disk), &fetch, is_read);
         });
+        has_come
     }
 
     /// Sleeps until something has changed, or there is something else to do for a thread that waits while `is_waiting`.

@@ -25,6 +25,14 @@ impl Fetch {
         self.frames.len() as u64
     }
 
+    /// The frame for block `at`, if it reads that.
+    #[must_use]
+    pub fn frame_of(&self, at: Block) -> Option<u32> {
+        let nth = at.index().checked_sub(self.first)?;
+        let (frame, _) = self.frames.get(usize::try_from(nth).ok()?)?;
+        (at.member() == self.member).then_some(*frame)
+    }
+
     /// The frames of blocks that were not evicted lately.
     pub(super) fn new_frames(&self) -> impl Iterator<Item = u32> {
         let new = self.frames.iter().filter(|(_, is_returned)| !is_returned);
@@ -104,7 +112,7 @@ impl<M: Disks> Cached<M> {
     }
 
     /// [`Cached::fill`] of one block, which needs no memory; false when it has a frame by now.
-    fn fill_one(&self, (cache, disk): (&Cache, &Disk), node: NodeId, at: u64) -> Result<bool, MemoryError> {
+    pub(super) fn fill_one(&self, (cache, disk): (&Cache, &Disk), node: NodeId, at: u64) -> Result<bool, MemoryError> {
         let turn = self.wait_for_turn((cache, disk), 1);
         let frame = self.wait_for(cache, Use::Read, |more| cache.take_passing(more, node, disk.block(at)))?;
         if disk.begin_reads(at, &[frame]) == 0 {

@@ -76,6 +76,13 @@ impl<T> Reads<T> {
         self.ring.as_ref().map(Ring::as_raw_fd)
     }
 
+    /// What is found of the reads that are under way, if some have ended, and wait for the thread that began them.
+    pub(crate) fn left<F>(&mut self, find: impl Fn(&T) -> Option<F>) -> Option<F> {
+        let ring = self.ring.as_mut()?;
+        let mut left = self.all.iter().flatten().filter(|_| ring.waits_for_its_thread());
+        left.find_map(|read| find(&read.tied))
+    }
+
     pub(crate) fn under_way(&self) -> usize {
         self.all.len() - self.free.len()
     }

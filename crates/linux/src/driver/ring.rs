@@ -154,6 +154,11 @@ impl Ring {
         }
     }
 
+    /// Whether results wait for the thread that submitted, as far as the kernel tells.
+    pub(super) fn waits_for_its_thread(&mut self) -> bool {
+        self.ring.submission().taskrun()
+    }
+
     /// Takes out the results: what each was pushed with, and what became of it. A system call only if there are none
     /// and the kernel has something to do.
     ///

@@ -124,6 +124,14 @@ impl DiskMember {
         matches!(&*self.begun.lock(), Begun::Reads(reads) if reads.under_way() > 0)
     }
 
+    /// See [`Disks::left_frame`].
+    pub(super) fn left_frame(&self, at: Block) -> Option<u32> {
+        match &mut *self.begun.lock() {
+            Begun::Reads(reads) => reads.left(|fetch| fetch.frame_of(at)),
+            _ => None,
+        }
+    }
+
     /// Tells reads that have ended; if none has and it `waits`, it waits for one, or some time. By one thread at a time.
     pub(super) fn take_reads(&self, waits: bool, ended: &mut dyn FnMut(Fetch, bool)) {
         let mut all = self.take_ended();

@@ -6,7 +6,9 @@ use crate::memory::durable::MemberFileError;
 use crate::memory::played::{Played, file_under, run};
 use crate::memory::{Health, NodeMemory};
 use crate::process::own_thread;
+use homenode_engine::cache::{Cached, SliceOptions};
 use homenode_engine::{Memory, MemoryError, NodeId, Transfer};
+use homenode_shared::FrameIndex;
 use std::fs::{File, OpenOptions};
 use std::io::{PipeReader, PipeWriter, Write};
 use std::sync::atomic::AtomicBool;
@@ -432,6 +434,55 @@ fn reads_end_while_their_thread_waits_for_another_disk() {
 }
 
 /// Requests of a thread with reads under way go through a ring of that thread.
+/// The kernel ends a read in the thread that began it, which may sleep for ever in a call that has nothing to do with the disk.
+#[test]
+fn a_block_whose_reader_sleeps_elsewhere_is_read_by_who_wants_it() {
+    let (Some(disk), Some(other)) = (Played::new(64 << 20, "64m", &[]), Played::new(64 << 20, "64m", &[])) else {
+        return;
+    };
+    let place = other.mount(&other.device);
+    let (_directory, path) = file_under(place.0.path(), BYTES);
+    let memory = NodeMemory::new();
+    memory.add(FRAMES, NodeId(0), BYTES).unwrap();
+    for first in (0..BLOCKS).step_by(512) {
+        memory.populate(FRAMES, first, 512).unwrap();
+    }
+    memory.attach_disk(DISK, open(&disk.device)).unwrap();
+    let slice = SliceOptions {
+        node: NodeId(0),
+        member: FRAMES,
+        frames: u32::try_from(BLOCKS).unwrap(),
+    };
+    let cached = Cached::new(memory, &[slice], &[vec![10]]);
+    cached.add_disk(DISK, NodeId(0), FrameIndex::new(4096).unwrap());
+    let (mut left, mut longest) = (0, Duration::ZERO);
+    for nth in 0..20 {
+        let at = block(100 * nth);
+        std::thread::scope(|scope| {
+            // Thawed before the thread is waited for.
+            let frozen = Frozen::new(place.0.path());
+            let (cached, path, (sender, receiver)) = (&cached, &path, mpsc::channel());
+            scope.spawn(move || {
+                let file = OpenOptions::new().write(true).open(path).unwrap();
+                sender.send(own_thread()).unwrap();
+                cached.fetch_soon(&[(NodeId(0), at, 32)], false);
+                (&file).write_all(&[1]).unwrap();
+            });
+            let stat = format!("/proc/self/task/{}/stat", receiver.recv().unwrap());
+            let is_stuck = || std::fs::read_to_string(&stat).unwrap().contains(") D ");
+            wait_until(is_stuck, "the write does not wait for the frozen filesystem");
+            left += usize::from(cached.below().left_frame(at).is_some());
+            let begin = Instant::now();
+            cached.fetch(NodeId(0), at, 1).unwrap();
+            longest = longest.max(begin.elapsed());
+            drop(frozen);
+        });
+    }
+    assert!(left > 0, "no read was left");
+    assert!(longest < Duration::from_secs(1), "{longest:?}");
+    cached.end_all_reads_of(DISK);
+}
+
 #[test]
 fn blocks_written_beside_reads_under_way_are_read_back() {
     let begun = Begun::here();

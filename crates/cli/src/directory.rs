@@ -4,7 +4,7 @@ use crate::control::client::{ConnectError, Connection};
 use crate::control::{self, DirectoryLock};
 use crate::failure::{Cannot, Result, fail};
 use crate::holders;
-use crate::mountinfo::{Located, MountEntry, absolute, locate, shown};
+use crate::mountinfo::{Located, MountEntry, absolute, locate, mounts, shown};
 use crate::pool::durable::RESERVED;
 use crate::pool::known;
 use homenode::PoolName;
@@ -48,17 +48,21 @@ const END_TIMEOUT: Duration = Duration::from_secs(6);
 /// Dead mounts that may lie upon one another.
 const DEAD_MOUNTS_MAX: usize = 16;
 
-/// Makes sure that `directory` can be mounted on. A dead mount of ours there is cleared; one that `guards` stays until [`MountDirectory::clear`]: who uses it
-/// has errors meanwhile, and does not write to the directory below.
+/// Makes sure that `directory` can be mounted on, and clears a dead mount of ours there. With `guards` that stays until [`MountDirectory::clear`], so that
+/// programs get errors and write nothing below it.
 pub(crate) fn prepare(directory: &Path, guards: bool, notice: &mut dyn FnMut(&str)) -> Result<MountDirectory> {
     let name = shown(&absolute(directory));
-    if guards {
-        let located = find(directory, WHEN_MISSING)?;
-        if server_within(END_TIMEOUT, &located) == Behind::Nobody
-            && let Some(held) = open_below(&located.path)
-        {
-            return held_alone(located.path, held, &name);
+    let located = find(directory, WHEN_MISSING)?;
+    if server_within(END_TIMEOUT, &located) == Behind::Nobody
+        && is_alone(&located)
+        && let Some(held) = open_below(&located.path)
+    {
+        // Locked before the dead mount goes: it may guard the directory for another `up`.
+        let prepared = lock_empty(located.path, held, &name)?;
+        if !guards {
+            prepared.clear(notice)?;
         }
+        return Ok(prepared);
     }
     let located = clear_dead(directory, WHEN_MISSING, notice)?;
     // Before anything is asked of a mount: its server may be stopped.
@@ -69,10 +73,16 @@ pub(crate) fn prepare(directory: &Path, guards: bool, notice: &mut dyn FnMut(&st
         Err(Errno::NOTDIR) => fail!("{name} is not a directory: give an empty directory to mount on"),
         Err(error) => fail!("cannot open {name}: {error}"),
     };
-    let prepared = held_alone(path.clone(), held, &name)?;
+    let prepared = lock_empty(path.clone(), held, &name)?;
     // Again: a mount made before the lock was ours is seen.
     refuse_mounted(&find(&path, "create it")?, &name)?;
     Ok(prepared)
+}
+
+/// Whether nothing else is mounted on the directory, as an automount would be.
+fn is_alone(located: &Located) -> bool {
+    let on_it = |mounts: Vec<MountEntry>| mounts.iter().filter(|mount| mount.mount_point == located.path).count();
+    mounts().is_ok_and(|mounts| on_it(mounts) == 1)
 }
 
 /// Opens the directory below what is mounted on it; `None` where the kernel cannot show it.
@@ -84,7 +94,7 @@ fn open_below(path: &Path) -> Option<OwnedFd> {
 }
 
 /// Takes the lock of an empty directory.
-fn held_alone(path: PathBuf, held: OwnedFd, name: &str) -> Result<MountDirectory> {
+fn lock_empty(path: PathBuf, held: OwnedFd, name: &str) -> Result<MountDirectory> {
     // Not by its path, in which its owner may change a part.
     let found = fs::metadata(by_descriptor(&held)).cannot(format_args!("look at {name}"))?;
     let Some(lock) = control::lock_directory((found.dev(), found.ino()))? else {

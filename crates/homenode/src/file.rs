@@ -257,12 +257,12 @@ impl File {
     /// # Errors
     /// EFBIG beyond the largest file, EBADF when the file was not opened for writing.
     pub fn set_len(&self, bytes: u64) -> Result<(), Error> {
-        let set = SetAttr {
-            size: Some(bytes),
-            ..SetAttr::default()
-        };
         self.writing("resize", |pool, asking, inode| {
-            pool.fs.reserve_extension(asking, inode, bytes)?;
+            let set = SetAttr {
+                size: Some(bytes),
+                is_sized: pool.fs.reserve_extension(asking, inode, bytes)?,
+                ..SetAttr::default()
+            };
             pool.fs.set_attr(inode, &set).map(drop)
         })
     }

@@ -281,6 +281,24 @@ fn holes_and_reserved_space() {
 }
 
 #[test]
+fn a_file_that_grows_keeps_what_is_reserved_behind_its_end() {
+    let pool = pool(8);
+    for has_attribute in [false, true] {
+        let file = pool.create_file("f").unwrap();
+        if has_attribute {
+            pool.set_xattr("f", "user.homenode.reserve", b"extend").unwrap();
+        }
+        file.allocate(Allocate::ReserveKeepSize, 0, 2 * MIB).unwrap();
+        for (size, expected) in [(4096, 2 * MIB), (9000, 2 * MIB), (9000, 3 * 4096)] {
+            file.set_len(size).unwrap();
+            assert_eq!(file.metadata().blocks_512() * 512, expected, "{has_attribute}");
+        }
+        drop(file);
+        pool.remove_file("f").unwrap();
+    }
+}
+
+#[test]
 fn a_full_pool_returns_enospc_and_frees_space_at_once() {
     let pool = pool(8);
     let file = pool.create_file("f").unwrap();

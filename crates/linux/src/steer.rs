@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 
 /// Bytes of a file that a policy covers: a terabyte. More would leave many threads at once no addresses.
 const POLICY_BYTES: usize = 1 << 40;
@@ -80,13 +81,44 @@ pub fn map_part(file: BorrowedFd<'_>, from: u64, by_node: &mut BTreeMap<NodeId, 
             Ok(())
         },
         &mut |mapping| {
-            // Page by page: /proc/self/numa_maps, which counts a mapping's, walks all that the process has mapped.
+            // Not by /proc/self/numa_maps, which counts a mapping's pages: it walks all that the process has mapped.
+            let frames = std::fs::File::open("/proc/self/pagemap").ok();
             for part in parts.take() {
-                nodes_of_part(mapping, part)?.for_each(|node| add(NodeId(node), 1));
+                let is_one = frames.as_ref().is_some_and(|frames| is_one_run(frames, mapping, part));
+                let asked = if is_one {
+                    Part {
+                        bytes: PAGE_BYTES,
+                        ..part
+                    }
+                } else {
+                    part
+                };
+                let pages = (part.bytes / asked.bytes.max(1)) as u64;
+                nodes_of_part(mapping, asked)?.for_each(|node| add(NodeId(node), if is_one { pages } else { 1 }));
             }
             Ok(())
         },
     )
+}
+
+/// Whether a part is an aligned 2 MiB of the machine's memory, as a huge page is: all of it lies on one node. The kernel tells it to root.
+fn is_one_run(frames: &std::fs::File, mapping: &Mapping, part: Part) -> bool {
+    const WORD: usize = size_of::<u64>();
+    const PRESENT: u64 = 1 << 63;
+    const NUMBER: u64 = (1 << 55) - 1;
+    if part.bytes != HUGE_BYTES {
+        return false;
+    }
+    let mut words = [0; HUGE_BYTES / PAGE_BYTES * WORD];
+    let at = (mapping.base().addr() + part.in_mapping) / PAGE_BYTES * WORD;
+    if frames.read_exact_at(&mut words, at as u64).is_err() {
+        return false;
+    }
+    let (words, _) = words.as_chunks();
+    let numbers = words.iter().map(|word| u64::from_le_bytes(*word) & (PRESENT | NUMBER));
+    let first = u64::from_le_bytes(words[0]) & (PRESENT | NUMBER);
+    let is_aligned = first & NUMBER > 0 && (first & NUMBER).is_multiple_of(HUGE / PAGE_BYTES as u64);
+    first & PRESENT != 0 && is_aligned && (first..).zip(numbers).all(|(expected, number)| number == expected)
 }
 
 /// Nodes of a part's pages. A page that the kernel is just moving is in no page table, and is asked for again; one that was cut off

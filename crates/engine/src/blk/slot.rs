@@ -164,7 +164,7 @@ impl Slots {
         while next != Tag::NONE {
             let slot = self.at(next);
             requests += 1;
-            if slot.request.operation.has_data() {
+            if slot.request.operation != Operation::Discard {
                 bytes += u64::from(slot.request.bytes);
             }
             next = slot.next;

@@ -90,7 +90,7 @@ impl<M: Disks> Cached<M> {
         let before = disk.unread.lock().count();
         let is_filling = || disk.index.is_filling(at);
         let mut looks = 0;
-        // One of those who wait has the turn until its block is there: it wakes the others by what it finds, and not each time that it finds nothing.
+        // The thread with the turn keeps it until its block is there: sleepers are woken when a read has ended, not every 2 ms.
         let mut turn = None;
         while is_filling() && !cache.show_kept(disk, at) {
             looks += 1;

@@ -213,7 +213,7 @@ impl Count {
         }
     }
 
-    /// Adds blocks that cost nobody a write: where there are no stripes it makes none, which no account counts.
+    /// Adds without making stripes: a reservation is no write, and stripes are memory that no account has.
     pub(super) fn add_reserved(&self, blocks: u64) {
         let blocks = i64::try_from(blocks).expect("a file has less than 2^51 blocks");
         self.base.fetch_add(blocks, Ordering::Relaxed);

@@ -272,6 +272,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let frees = || {
             let file = inode.blocks()?;
             let _closed = inode.close(file, &self.slots);
+            // A larger size frees nothing, whatever is reserved behind it.
+            (size <= file.size.load(Ordering::Relaxed)).then_some(())?;
             file.map.last(&self.nodes, BlockMap::LIMIT)
         };
         match self.admit_bytes(Effect::Keeps, bytes) {
@@ -290,18 +292,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Extends a file to `size`, and reserves what that adds, where it [is to be](Fs::reserves_extension); otherwise, and
-    /// where `size` is no larger than the file, nothing.
+    /// where `size` is no larger than the file, nothing. Returns whether it has set the size.
     ///
     /// # Errors
     /// [`Error::NoSpace`] when the space cannot be promised; the others of [`Fs::fallocate`].
-    pub fn reserve_extension(&self, asking: &Asking<'_>, inode: &Inode, size: u64) -> Result<()> {
+    pub fn reserve_extension(&self, asking: &Asking<'_>, inode: &Inode, size: u64) -> Result<bool> {
         if !self.reserves_extension(inode) {
-            return Ok(());
+            return Ok(false);
         }
         let before = self.attr(inode).size;
         match size.checked_sub(before) {
-            None | Some(0) => Ok(()),
-            Some(more) => self.fallocate(asking, inode, 0, before, more),
+            None | Some(0) => Ok(false),
+            Some(more) => self.fallocate(asking, inode, 0, before, more).map(|()| true),
         }
     }
 

@@ -33,7 +33,7 @@ pub use survey::Survey;
 const STEP_PIECES: u64 = 16;
 /// Blocks that are freed at once.
 const STEP_BLOCKS: u64 = STEP_PIECES * huge::HUGE_BYTES / BLOCK_BYTES as u64;
-/// Most blocks of a file that are counted at once: 1 GiB, 2 ms of pages of 4 KiB.
+/// Most blocks of a file that are counted at once: 1 GiB, 2 ms of pages of 4 KiB. Of a larger one the search takes milliseconds.
 const COUNTED_BLOCKS: u64 = (1 << 30) / BLOCK_BYTES as u64;
 /// Factor on the number of steps of a cut. A file with one block in each piece has a 65th of its blocks left for the last step.
 const STEPS_SPARE: u64 = 64;
@@ -345,7 +345,9 @@ impl KernelFile {
     fn has_few_from(&self, now: &BackingStatus, from: u64) -> bool {
         let behind = from.div_ceil(BLOCK_BYTES as u64)..FILE_BYTES_MAX / BLOCK_BYTES as u64;
         let all = behind.end.saturating_sub(behind.start);
-        now.blocks <= COUNTED_BLOCKS
+        // Else more must lie there: no more fit before it.
+        now.blocks <= behind.start + STEP_BLOCKS
+            && now.blocks <= COUNTED_BLOCKS
             && self
                 .file
                 .holes(slice::from_ref(&behind))

@@ -144,7 +144,7 @@ impl Member {
 
     /// Gives all memory back when no block is in use; else returns the free blocks that have memory.
     pub(super) fn shed<M: Memory>(&self, memory: &M) -> u64 {
-        // Who finds nothing free waits for this, and populates then.
+        // Writers that find no free block wait for this lock, then populate.
         let _not_populating = self.populating.lock();
         let all = {
             let mut space = self.space.lock();

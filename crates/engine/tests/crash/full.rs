@@ -545,7 +545,13 @@ fn changes_of_attributes_at_the_end_of_the_log_leave_room_for_removals() {
         size: Some(size + nth % 2),
         ..SetAttr::default()
     };
-    for change in [&chmod as &dyn Fn(u64, u64) -> SetAttr, &utimens, &truncate] {
+    // In front of a block that is reserved: it frees nothing.
+    let grow = |nth: u64, size: u64| SetAttr {
+        size: Some(size + nth + 1),
+        ..SetAttr::default()
+    };
+    let changes = [&chmod as &dyn Fn(u64, u64) -> SetAttr, &utimens, &truncate, &grow];
+    for (kind, change) in changes.into_iter().enumerate() {
         let (fs, memory) = format_of(DISK, 4096, 64);
         memory.forget_events();
         let (root, slot) = (fs.root(), fs.slots().claim().expect("the first slot is free"));
@@ -553,9 +559,13 @@ fn changes_of_attributes_at_the_end_of_the_log_leave_room_for_removals() {
             fs.create(&root, nth.to_string().as_bytes(), file())
                 .expect("the pool is empty");
         }
+        let reserved = fs.create(&root, b"reserved", file()).expect("the pool is empty");
+        fs.fallocate(&asking(&slot), &reserved, KEEP_SIZE, 1 << 40, 1)
+            .expect("the pool is empty");
         let (filler, bad) = fill_and_spoil(&fs, &memory, &slot);
-        let size = fs.attr(&filler).size;
-        let ended = (0..1_000_000).find_map(|nth| fs.set_attr(&filler, &change(nth, size)).err());
+        let changed = if kind == 3 { reserved } else { filler };
+        let size = fs.attr(&changed).size;
+        let ended = (0..1_000_000).find_map(|nth| fs.set_attr(&changed, &change(nth, size)).err());
         assert!(matches!(ended, Some(Error::NoSpace | Error::Io)), "{ended:?}");
         for nth in 0..FILES {
             let removed = fs.unlink(&root, nth.to_string().as_bytes());
@@ -564,7 +574,7 @@ fn changes_of_attributes_at_the_end_of_the_log_leave_room_for_removals() {
         drop(bad);
         fs.unlink(&root, b"b").expect("removing works in a full pool");
         fs.sync_all(&slot).expect("nobody wants the block any more");
-        fs.set_attr(&filler, &change(0, size)).expect("the log goes on");
+        fs.set_attr(&changed, &change(0, size)).expect("the log goes on");
         fs.check_invariants();
     }
 }

@@ -161,13 +161,20 @@ impl Going {
     fn note(all: &mut [Self], came: Came) {
         match came {
             Came::Read(tag, failed) => {
-                let of_tag = all.iter_mut().find(|going| going.tag == tag);
-                let going = of_tag.expect("a request keeps its tag while reads are under way for it");
-                going.reads -= 1;
+                let going = Self::of_ended_read(all, tag);
                 going.failed = going.failed.or(failed);
             }
+            // The queue's own thread reads it.
+            Came::Refused(tag) => Self::of_ended_read(all, tag).tries = TRIES_MAX,
             Came::Pause => all.iter_mut().for_each(|going| going.is_pausing = false),
         }
+    }
+
+    fn of_ended_read(all: &mut [Self], tag: Tag) -> &mut Self {
+        let of_tag = all.iter_mut().find(|going| going.tag == tag);
+        let going = of_tag.expect("a request keeps its tag while reads are under way for it");
+        going.reads -= 1;
+        going
     }
 
     fn is_ready(&self) -> bool {

@@ -26,6 +26,8 @@ pub struct FrameReads<M: Memory, C: Clock> {
 pub enum Came {
     /// A read for this request has ended; the disk's member where that did not give all of its bytes.
     Read(Tag, Option<MemberId>),
+    /// The kernel has not carried a read for this request out.
+    Refused(Tag),
     /// The pause is over.
     Pause,
 }
@@ -88,7 +90,10 @@ impl<M: Memory, C: Clock> FrameReads<M, C> {
         let is_over = self.reads.take(|(fetch, tag), end| {
             let failed = (end == ReadEnd::Failed).then(|| fetch.member());
             fs.end_fetch(fetch, end == ReadEnd::Whole);
-            came(Came::Read(tag, failed));
+            came(match end {
+                ReadEnd::Refused => Came::Refused(tag),
+                _ => Came::Read(tag, failed),
+            });
         });
         if is_over {
             came(Came::Pause);

@@ -76,7 +76,7 @@ impl<T> Reads<T> {
         self.ring.as_ref().map(Ring::as_raw_fd)
     }
 
-    /// What is found of the reads that are under way, if some have ended, and wait for the thread that began them.
+    /// Looks for something among the reads that are under way, if some of them have ended and wait for the thread that began them.
     pub(crate) fn left<F>(&mut self, find: impl Fn(&T) -> Option<F>) -> Option<F> {
         let ring = self.ring.as_mut()?;
         let mut left = self.all.iter().flatten().filter(|_| ring.waits_for_its_thread());

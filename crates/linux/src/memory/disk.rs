@@ -179,11 +179,14 @@ impl DiskMember {
     /// # Panics
     /// When they are not all within the member.
     pub(super) fn write(&self, first: u64, from: Frames<'_>) -> io::Result<()> {
-        let written = self.check_whole().and_then(|()| match &self.stage {
+        self.counted(self.check_whole().and_then(|()| self.write_uncounted(first, from)))
+    }
+
+    fn write_uncounted(&self, first: u64, from: Frames<'_>) -> io::Result<()> {
+        match &self.stage {
             None => self.transfer(Operation::Write, first, from),
             Some(stage) => self.transfer(Operation::Write, first, from.staged(&mut stage.lock())),
-        });
-        self.counted(written)
+        }
     }
 
     /// Most writes of [`DiskMember::write_each`].
@@ -253,7 +256,9 @@ impl DiskMember {
             write.is_written = match bytes {
                 Some(bytes) => bytes == write.frames.len() * BLOCK_BYTES,
                 // The ring did not carry it out.
-                None => self.write(write.first.index(), Frames::of(table, write.frames)).is_ok(),
+                None => self
+                    .write_uncounted(write.first.index(), Frames::of(table, write.frames))
+                    .is_ok(),
             };
         }
     }

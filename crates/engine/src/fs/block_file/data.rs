@@ -503,6 +503,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Gives the map's nodes back that were made for a block that then found no room, unless others close the gate and nobody waits here: they would be
     /// charged to the file's owner for as long as it lives.
     fn forget_unfilled(&self, asking: &Asking<'_>, inode: &Inode, file: &BlockFile, at: u64) {
+        let has_bare_node = || {
+            let _inside = inode.enter_as(file, asking).ok()?;
+            let first = at / RUN_BLOCKS * RUN_BLOCKS;
+            let found = file.map.find(&self.nodes, first, RUN_BLOCKS);
+            Some(!file.map.is_blank() && found == Found::Empty { blocks: RUN_BLOCKS })
+        };
+        if has_bare_node() != Some(true) {
+            return;
+        }
         let lock = if asking.waits {
             Some(file.exclusive.lock())
         } else {

@@ -94,9 +94,7 @@ impl<M: Disks> Cached<M> {
         let mut turn = None;
         while is_filling() && !cache.show_kept(disk, at) {
             looks += 1;
-            turn = turn.or_else(|| self.turn_to_take(disk));
-            if turn.is_some() && self.below.has_reads(disk.member) {
-                let has_come = self.take((cache, disk), true);
+            if let Some(has_come) = self.take_in_turn((cache, disk), &mut turn) {
                 if !has_come && let Some(frame) = self.below.left_frame(disk.block(at)) {
                     // The thread that began it may sleep for ever in a call of its own. The late read finds the word changed, and gives the frame back.
                     disk.index.give_up(at, frame);
@@ -106,7 +104,6 @@ impl<M: Disks> Cached<M> {
                 }
                 continue;
             }
-            turn = None;
             if looks < LOOKS {
                 std::thread::yield_now();
             } else {
@@ -154,15 +151,29 @@ impl<M: Disks> Cached<M> {
         Some(())
     }
 
+    /// Waits for ends in the caller's turn, which is kept for the next time, and returns whether one has come; `None`, without the turn, where somebody else
+    /// has it, or no read is under way. Whoever sleeps or returns has given it back.
+    pub(super) fn take_in_turn<'a>(
+        &self,
+        (cache, disk): (&Cache, &'a Disk),
+        turn: &mut Option<Taking<'a>>,
+    ) -> Option<bool> {
+        *turn = turn.take().or_else(|| self.turn_to_take(disk));
+        if !self.below.has_reads(disk.member) {
+            *turn = None;
+        }
+        turn.is_some().then(|| self.take((cache, disk), true))
+    }
+
     /// The turn to take ends; `None` when somebody else has it, or no read is under way.
-    pub(super) fn turn_to_take<'a>(&self, disk: &'a Disk) -> Option<Taking<'a>> {
+    fn turn_to_take<'a>(&self, disk: &'a Disk) -> Option<Taking<'a>> {
         let is_free =
             self.below.has_reads(disk.member) && !std::mem::replace(&mut disk.ending.state.lock().is_taking, true);
         is_free.then(|| Taking(&disk.ending))
     }
 
     /// Takes ends, in the caller's turn, and waits for one if it `waits`. Returns whether there was one.
-    pub(super) fn take(&self, (cache, disk): (&Cache, &Disk), waits: bool) -> bool {
+    fn take(&self, (cache, disk): (&Cache, &Disk), waits: bool) -> bool {
         let mut has_come = false;
         self.below.take_reads(disk.member, waits, &mut |fetch, is_read| {
             has_come = true;

@@ -193,11 +193,7 @@ impl<M: Disks> Cached<M> {
             if let Some(turn) = cache.take_turn(disk, wanted) {
                 return turn;
             }
-            taking = taking.or_else(|| self.turn_to_take(disk));
-            if taking.is_some() && self.below.has_reads(disk.member) {
-                self.take((cache, disk), true);
-            } else {
-                taking = None;
+            if self.take_in_turn((cache, disk), &mut taking).is_none() {
                 self.sleep(disk, || !cache.has_turn(disk));
             }
         }

@@ -100,7 +100,15 @@ fn lock_empty(path: PathBuf, held: OwnedFd, name: &str) -> Result<MountDirectory
     let Some(lock) = control::lock_directory((found.dev(), found.ino()))? else {
         fail!("another `homenode up` is working on {name}: wait for it, or choose another directory")
     };
-    require_empty(&held, name)?;
+    match first_entry(&held) {
+        Ok(None) => {}
+        Ok(Some(entry)) => {
+            fail!(
+                "{name} is not empty (it holds {entry}): give an empty directory, because the mount hides its contents"
+            )
+        }
+        Err(error) => fail!("cannot list {name}: {error}"),
+    }
     Ok(MountDirectory {
         uid: found.uid(),
         gid: found.gid(),
@@ -116,24 +124,24 @@ fn by_descriptor(held: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", held.as_raw_fd())
 }
 
-fn require_empty(held: &OwnedFd, name: &str) -> Result<()> {
-    let entries = fs::read_dir(by_descriptor(held)).and_then(|mut entries| entries.next().transpose());
-    match entries {
-        Ok(None) => Ok(()),
-        Ok(Some(entry)) => fail!(
-            "{name} is not empty (it holds {}): give an empty directory, because the mount hides its contents",
-            shown(Path::new(&entry.file_name()))
-        ),
-        Err(error) => fail!("cannot list {name}: {error}"),
-    }
+/// Name of something in a directory; `None` when it is empty.
+fn first_entry(held: &OwnedFd) -> io::Result<Option<String>> {
+    let entry = fs::read_dir(by_descriptor(held))?.next().transpose()?;
+    Ok(entry.map(|entry| shown(Path::new(&entry.file_name()))))
 }
 
 impl MountDirectory {
-    /// Makes sure, just before it is mounted on, that it can be still; clears a dead mount of ours there.
+    /// Makes sure, just before it is mounted on, that it can be still; clears a dead mount of ours there. Tells of what was written there meanwhile: without
+    /// the mount more would be.
     pub(crate) fn clear(&self, notice: &mut dyn FnMut(&str)) -> Result<()> {
         let name = shown(&self.path);
         refuse_mounted(&clear_dead(&self.path, WHEN_MISSING, notice)?, &name)?;
-        require_empty(&self.held, &name)
+        if let Ok(Some(written)) = first_entry(&self.held) {
+            notice(&format!(
+                "{name} holds {written}, which was written while the pool came up: the mount hides it; move it away after `homenode down`, or the next `homenode up` is refused"
+            ));
+        }
+        Ok(())
     }
 }
 

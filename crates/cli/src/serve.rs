@@ -23,6 +23,7 @@ use homenode::{
 };
 use homenode_linux::heap::Heap;
 use homenode_linux::memory::MemberFileError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::SIGXFSZ;
 use signal_hook::iterator::Signals;
@@ -89,6 +90,22 @@ enum Event {
     Ended(Option<String>),
 }
 
+/// Fails where nobody wants the mount any more: a signal has come, or the command has ended that started this server.
+fn check_wanted(args: &UpArgs, signals: &mut Signals, directory: &Path) -> Result<()> {
+    if let Some(signal) = signals.pending().next() {
+        fail!("interrupted by signal {signal} before {} was mounted", shown(directory));
+    }
+    let mut reader = [PollFd::from_borrowed_fd(rustix::stdio::stdout(), PollFlags::empty())];
+    let now = Some(&Timespec { tv_sec: 0, tv_nsec: 0 });
+    if args.is_started_by_another() && poll(&mut reader, now).is_ok_and(|ready| ready > 0) {
+        fail!(
+            "the command that brings {} up has ended before it was mounted",
+            shown(directory)
+        );
+    }
+    Ok(())
+}
+
 impl Serving {
     /// Brings everything up. `notice` takes what a person should know although it is no error.
     pub(crate) fn start(args: &UpArgs, notice: &mut dyn FnMut(&str)) -> Result<Self> {
@@ -134,12 +151,7 @@ impl Serving {
             }
             None => Pool::create(&options)?,
         };
-        if let Some(signal) = signals.pending().next() {
-            fail!(
-                "interrupted by signal {signal} before {} was mounted",
-                shown(&directory.path)
-            );
-        }
+        check_wanted(args, &mut signals, &directory.path)?;
         if args.mounting.per_node {
             make_directory_for_each_node(&pool, directory.mode)?;
         }
@@ -148,7 +160,8 @@ impl Serving {
             mounting.source = name.to_string();
         }
         mounting.directory = Some(directory.identity);
-        // To open a pool may take long, and others may have written there since.
+        // From here on nothing keeps programs from the directory below.
+        check_wanted(args, &mut signals, &directory.path)?;
         directory.clear(notice)?;
         let mount = Mounted(Arc::new(pool.mount_with(&directory.path, &mounting)?));
         if mount.0.data().data == Data::Pool {

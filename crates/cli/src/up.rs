@@ -13,7 +13,7 @@ use crate::progress::Progress;
 use crate::serve::{self, Serving};
 use crate::signals;
 use clap::{Args, Parser};
-use homenode::{PoolName, Size};
+use homenode::{Data, PoolName, Size};
 use mounting::MountingArgs;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
@@ -137,6 +137,14 @@ impl UpArgs {
         if self.cache.is_some() && self.pool().is_none() {
             let cache = spelled("cache");
             fail!("{cache} is for disks of durable pools: name a pool, or leave {cache} out");
+        }
+        if let Some(name) = self.pool()
+            && self.mounting.data() == Data::Kernel
+        {
+            let data = spelled("data");
+            fail!(
+                "{data} kernel is for pools of memory, and the blocks of the durable pool {name} keep its bytes: leave {data} out"
+            );
         }
         self.check_reading(spelled)?;
         self.mounting.check(spelled)

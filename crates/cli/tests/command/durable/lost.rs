@@ -235,6 +235,14 @@ fn a_dead_mount_stays_until_its_pool_is_open() {
     pools.refused("up tank mount", &["mount the disk that it is on"]);
     assert_eq!(error(), Some(libc::ENOTCONN));
     fs::rename(&away, &member).unwrap();
+    pools.refused("up --data kernel tank mount", &["leave --data out"]);
+    assert_eq!(error(), Some(libc::ENOTCONN));
+    // A server whose command has ended meanwhile, as by SIGKILL.
+    let mut command = pools.homenode("up --detached tank mount");
+    let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(server.stdout.take());
+    assert_eq!(server.wait().unwrap().code(), Some(1));
+    assert_eq!(error(), Some(libc::ENOTCONN));
     pools.run("up tank mount");
     assert_eq!(fs::read(mount.join("file")).unwrap(), b"kept");
     down(&mount);

@@ -52,8 +52,9 @@ const DEAD_MOUNTS_MAX: usize = 16;
 /// programs get errors and write nothing below it.
 pub(crate) fn prepare(directory: &Path, guards: bool, notice: &mut dyn FnMut(&str)) -> Result<MountDirectory> {
     let name = shown(&absolute(directory));
-    let located = find(directory, WHEN_MISSING)?;
-    if server_within(END_TIMEOUT, &located) == Behind::Nobody
+    let mut located = find(directory, WHEN_MISSING)?;
+    let is_dead = server_within(END_TIMEOUT, &located) == Behind::Nobody;
+    if is_dead
         && is_alone(&located)
         && let Some(held) = open_below(&located.path)
     {
@@ -64,7 +65,9 @@ pub(crate) fn prepare(directory: &Path, guards: bool, notice: &mut dyn FnMut(&st
         }
         return Ok(prepared);
     }
-    let located = clear_dead(directory, WHEN_MISSING, notice)?;
+    if is_dead {
+        located = clear_dead(directory, WHEN_MISSING, notice)?;
+    }
     // Before anything is asked of a mount: its server may be stopped.
     refuse_mounted(&located, &name)?;
     let path = located.path;

@@ -153,6 +153,21 @@ impl Inode {
         self.close_with(file, slots, file.exclusive.lock())
     }
 
+    /// [`Inode::close`]; `None` where others close the gate and nobody `waits` here.
+    pub(super) fn close_or_leave<'a>(
+        &'a self,
+        file: &'a BlockFile,
+        slots: &'a Slots,
+        waits: bool,
+    ) -> Option<Closed<'a>> {
+        let lock = if waits {
+            file.exclusive.lock()
+        } else {
+            file.exclusive.try_lock()?
+        };
+        Some(self.close_with(file, slots, lock))
+    }
+
     fn close_with<'a>(&'a self, file: &'a BlockFile, slots: &'a Slots, lock: MutexGuard<'a, ()>) -> Closed<'a> {
         slots.close(&file.gate, self.ino.0);
         Closed {

@@ -489,15 +489,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if !file.map.is_unsettled() {
             return false;
         }
-        let lock = if waits {
-            Some(file.exclusive.lock())
-        } else {
-            file.exclusive.try_lock()
-        };
-        let Some(lock) = lock else { return false };
-        let _closed = inode.close_with(file, &self.slots, lock);
-        file.map.settle(&self.nodes);
-        true
+        let closed = inode.close_or_leave(file, &self.slots, waits);
+        if closed.is_some() {
+            file.map.settle(&self.nodes);
+        }
+        closed.is_some()
     }
 
     /// Gives the map's nodes back that were made for a block that then found no room, unless others close the gate and nobody waits here: they would be
@@ -512,13 +508,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if has_bare_node() != Some(true) {
             return;
         }
-        let lock = if asking.waits {
-            Some(file.exclusive.lock())
-        } else {
-            file.exclusive.try_lock()
+        let Some(closed) = inode.close_or_leave(file, &self.slots, asking.waits) else {
+            return;
         };
-        let Some(lock) = lock else { return };
-        let closed = inode.close_with(file, &self.slots, lock);
         if file.map.holes(&self.nodes, at..at + 1) == 1 {
             let removed = file.map.remove(&self.nodes, closed.taker, at..at + 1, &mut |_, _| {
                 unreachable!("it is a hole")

@@ -151,7 +151,6 @@ impl Serving {
             }
             None => Pool::create(&options)?,
         };
-        check_wanted(args, &mut signals, &directory.path)?;
         if args.mounting.per_node {
             make_directory_for_each_node(&pool, directory.mode)?;
         }

@@ -4,7 +4,7 @@ use crate::control::client::{ConnectError, Connection};
 use crate::control::{self, DirectoryLock};
 use crate::failure::{Cannot, Result, fail};
 use crate::holders;
-use crate::mountinfo::{Located, MountEntry, absolute, locate, mounts, shown};
+use crate::mountinfo::{Device, Located, MountEntry, absolute, locate, mounts, shown};
 use crate::pool::durable::RESERVED;
 use crate::pool::known;
 use homenode::PoolName;
@@ -32,13 +32,15 @@ pub(crate) struct MountDirectory {
     pub(crate) mode: u32,
     /// Device and inode.
     pub(crate) identity: (u64, u64),
+    /// A dead mount of ours that is still there, so that programs get errors and write nothing below it.
+    pub(crate) guard: Option<Device>,
     /// Keeps device and inode from being reused.
     held: OwnedFd,
     /// Refuses a second `homenode up` on this directory.
     _lock: DirectoryLock,
 }
 
-const WHEN_MISSING: &str = "make it first (mkdir -p)";
+pub(crate) const WHEN_MISSING: &str = "make it first (mkdir -p)";
 const TO_LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// In this time a server that runs has told that it does.
@@ -48,8 +50,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(6);
 /// Dead mounts that may lie upon one another.
 const DEAD_MOUNTS_MAX: usize = 16;
 
-/// Makes sure that `directory` can be mounted on, and clears a dead mount of ours there. With `guards` that stays until [`MountDirectory::clear`], so that
-/// programs get errors and write nothing below it.
+/// Makes sure that `directory` can be mounted on, and clears a dead mount of ours there; with `guards` that stays.
 pub(crate) fn prepare(directory: &Path, guards: bool, notice: &mut dyn FnMut(&str)) -> Result<MountDirectory> {
     let name = shown(&absolute(directory));
     let mut located = find(directory, WHEN_MISSING)?;
@@ -59,8 +60,10 @@ pub(crate) fn prepare(directory: &Path, guards: bool, notice: &mut dyn FnMut(&st
         && let Some(held) = open_below(&located.path)
     {
         // Locked before the dead mount goes: it may guard the directory for another `up`.
-        let prepared = lock_empty(located.path, held, &name)?;
-        if !guards {
+        let mut prepared = lock_empty(located.path, held, &name)?;
+        if guards {
+            prepared.guard = Some(located.mount.device);
+        } else {
             prepared.clear(notice)?;
         }
         return Ok(prepared);
@@ -118,6 +121,7 @@ fn lock_empty(path: PathBuf, held: OwnedFd, name: &str) -> Result<MountDirectory
         mode: found.mode() & 0o7777,
         identity: (found.dev(), found.ino()),
         path,
+        guard: None,
         held,
         _lock: lock,
     })
@@ -134,8 +138,8 @@ fn first_entry(held: &OwnedFd) -> io::Result<Option<String>> {
 }
 
 impl MountDirectory {
-    /// Makes sure, just before it is mounted on, that it can be still; clears a dead mount of ours there. Tells of what was written there meanwhile: without
-    /// the mount more would be.
+    /// Makes sure, just before it is mounted on, that it can be still; clears a dead mount of ours there. Tells of what was written there meanwhile:
+    /// without the mount more would be.
     pub(crate) fn clear(&self, notice: &mut dyn FnMut(&str)) -> Result<()> {
         let name = shown(&self.path);
         refuse_mounted(&clear_dead(&self.path, WHEN_MISSING, notice)?, &name)?;

@@ -53,6 +53,12 @@ impl From<u64> for Device {
     }
 }
 
+impl From<Device> for u64 {
+    fn from(device: Device) -> Self {
+        rustix::fs::makedev(device.major, device.minor)
+    }
+}
+
 /// An existing path and the mount it lies on.
 #[derive(Debug)]
 pub(crate) struct Located {

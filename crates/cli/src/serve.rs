@@ -5,7 +5,7 @@
 //! and the next `up` what is left of the devices. Users of a durable pool's devices wait, unless it has disks: its next `up` takes the devices up.
 
 use crate::control::{self, Log, server::Socket};
-use crate::directory;
+use crate::directory::{self, MountDirectory, WHEN_MISSING};
 use crate::end_disk;
 use crate::failure::{Cannot, Failure, Result, fail};
 use crate::handler::{Exports, Note, PoolHandler};
@@ -18,8 +18,8 @@ use crate::up::UpArgs;
 use crate::waiting;
 use homenode::mover::MoverMode;
 use homenode::{
-    ChosenData, ChosenTransport, Data, Error, MEMBER_BYTES_MIN, MemberKind, MemberStatus, Mount, NodeId, Owner, Pool,
-    PoolOptions, Size,
+    ChosenData, ChosenTransport, Data, Error, MEMBER_BYTES_MIN, MemberKind, MemberStatus, Mount, MountError,
+    MountOptions, NodeId, Owner, Pool, PoolOptions, Size,
 };
 use homenode_linux::heap::Heap;
 use homenode_linux::memory::MemberFileError;
@@ -106,6 +106,29 @@ fn check_wanted(args: &UpArgs, signals: &mut Signals, directory: &Path) -> Resul
     Ok(())
 }
 
+/// Mounts the pool; in the place of a dead mount, if there is one, so that programs see one or the other and never the directory below.
+fn mount(
+    pool: &Pool,
+    directory: &MountDirectory,
+    mut options: MountOptions,
+    notice: &mut dyn FnMut(&str),
+) -> Result<Mount> {
+    options.beneath = directory.guard.map(u64::from);
+    if options.beneath.is_some() {
+        match pool.mount_with(&directory.path, &options) {
+            Ok(mount) => {
+                directory::clear_dead(&directory.path, WHEN_MISSING, notice)?;
+                return Ok(mount);
+            }
+            // Linux before 6.5 mounts beneath nothing.
+            Err(Error::Mount(MountError::Mount { .. })) => options.beneath = None,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    directory.clear(notice)?;
+    Ok(pool.mount_with(&directory.path, &options)?)
+}
+
 impl Serving {
     /// Brings everything up. `notice` takes what a person should know although it is no error.
     pub(crate) fn start(args: &UpArgs, notice: &mut dyn FnMut(&str)) -> Result<Self> {
@@ -159,10 +182,8 @@ impl Serving {
             mounting.source = name.to_string();
         }
         mounting.directory = Some(directory.identity);
-        // From here on nothing keeps programs from the directory below.
         check_wanted(args, &mut signals, &directory.path)?;
-        directory.clear(notice)?;
-        let mount = Mounted(Arc::new(pool.mount_with(&directory.path, &mounting)?));
+        let mount = Mounted(Arc::new(mount(&pool, &directory, mounting, notice)?));
         if mount.0.data().data == Data::Pool {
             pool.set_populate_ahead(None);
         }

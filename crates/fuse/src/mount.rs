@@ -1,4 +1,4 @@
-//! Mounting and unmounting through mount(2) and umount2(2): no fusermount, so root only.
+//! Mounting and unmounting by the kernel's calls: no fusermount, so root only. A mount is made without a place, and attached once it is served.
 //!
 //! The mount has `allow_other` (every user, as on any filesystem) and `default_permissions` (the kernel checks modes and
 //! ACLs). There is no `max_read`: the size of requests is negotiated. Unless asked otherwise, set-uid programs and device nodes
@@ -10,9 +10,12 @@ use crate::options::Options;
 use homenode_shared::{MountLine, unescaped};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, major, makedev, minor};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, move_mount,
+};
 use rustix::process::{getegid, geteuid};
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -20,8 +23,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The type in /proc/mounts; the kernel takes what follows the point as the subtype.
+/// The type in /proc/mounts.
 const FILESYSTEM_TYPE: &str = "fuse.homenode";
+/// What follows the point in it.
+const SUBTYPE: &str = "homenode";
 
 /// Behaviour of an unmount when the filesystem is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +62,7 @@ impl Place {
             dir,
         };
         // Asked of what is mounted on.
-        place.below(options)?;
+        place.target(options)?;
         Ok(place)
     }
 
@@ -84,10 +89,14 @@ impl Place {
         act(&path.join(&self.name))
     }
 
-    /// The directory that is to be mounted on.
-    fn below(&self, options: &Options) -> io::Result<OwnedFd> {
+    /// The directory that is to be mounted on, or the root of the dead mount that is to be mounted beneath.
+    fn target(&self, options: &Options) -> io::Result<OwnedFd> {
         let fd = open_directory(&*self.parent()?, Path::new(&self.name))?;
-        if let Some(expected) = options.directory {
+        if let Some(dead) = options.beneath {
+            if device_of(&fd, Path::new(""))? != dead {
+                return Err(io::Error::other("the dead mount has gone meanwhile"));
+            }
+        } else if let Some(expected) = options.directory {
             let found = rustix::fs::fstat(&fd)?;
             if (found.st_dev, found.st_ino) != expected {
                 return Err(io::Error::other("another directory has taken its place meanwhile"));
@@ -96,11 +105,9 @@ impl Place {
         Ok(fd)
     }
 
-    /// Device number of whatever is mounted on it. Asks the kernel only: the answer needs no living server.
+    /// Device number of whatever is mounted on it.
     pub(crate) fn device(&self) -> io::Result<u64> {
-        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let found = rustix::fs::statx(&*self.parent()?, &self.name, flags, StatxFlags::empty())?;
-        Ok(makedev(found.stx_dev_major, found.stx_dev_minor))
+        device_of(&*self.parent()?, Path::new(&self.name))
     }
 
     /// Whether a mount of ours with this device number is on it, at whatever depth.
@@ -123,10 +130,17 @@ impl Place {
         })
     }
 
-    fn failed(&self, source: io::Error) -> Error {
+    pub(crate) fn failed(&self, source: io::Error) -> Error {
         let dir = self.dir.clone();
         Error::Mount { dir, source }
     }
+}
+
+/// Device number of what is at a path. Asks the kernel only: the answer needs no living server.
+fn device_of(at: impl AsFd, path: &Path) -> io::Result<u64> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH;
+    let found = rustix::fs::statx(at, path, flags, StatxFlags::empty())?;
+    Ok(makedev(found.stx_dev_major, found.stx_dev_minor))
 }
 
 fn open_directory(at: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
@@ -134,30 +148,64 @@ fn open_directory(at: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(at, path, flags, Mode::empty())?)
 }
 
-/// Mounts the connection of `device` on `place`.
-pub(crate) fn mount(device: &Device, options: &Options, place: &Place) -> Result<(), Error> {
-    let data = format!(
-        "fd={},rootmode={:o},user_id={},group_id={},allow_other,default_permissions",
-        device.raw(),
-        libc::S_IFDIR,
-        geteuid(),
-        getegid(),
-    );
-    let data = CString::new(data).expect("the options are numbers and literals, without NUL");
-    let flags = [
-        (MountFlags::RDONLY, options.read_only),
-        (MountFlags::NOSUID, options.nosuid),
-        (MountFlags::NODEV, options.nodev),
-        (MountFlags::NOEXEC, options.noexec),
-        (MountFlags::NOATIME, options.noatime),
-        (MountFlags::NODIRATIME, options.nodiratime),
-    ];
-    let given = flags.into_iter().filter(|(_, given)| *given);
-    let flags = given.map(|(flag, _)| flag).collect::<MountFlags>();
-    let below = place.below(options).map_err(|error| place.failed(error))?;
-    let target = format!("/proc/self/fd/{}", below.as_raw_fd());
-    rustix::mount::mount(&options.source, target, FILESYSTEM_TYPE, flags, &*data)
-        .map_err(|errno| place.failed(errno.into()))
+/// A mount that no path leads to yet. It goes with this.
+#[derive(Debug)]
+pub(crate) struct Detached(OwnedFd);
+
+impl Detached {
+    /// Mounts the connection of `device`.
+    pub(crate) fn new(device: &Device, options: &Options) -> io::Result<Self> {
+        let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        let keys = [
+            ("source", options.source.clone()),
+            ("subtype", SUBTYPE.to_owned()),
+            ("fd", device.raw().to_string()),
+            ("rootmode", format!("{:o}", libc::S_IFDIR)),
+            ("user_id", geteuid().to_string()),
+            ("group_id", getegid().to_string()),
+        ];
+        for (key, value) in keys {
+            fsconfig_set_string(&context, key, value)?;
+        }
+        let flags = [
+            ("allow_other", true),
+            ("default_permissions", true),
+            ("ro", options.read_only),
+        ];
+        for (flag, _) in flags.into_iter().filter(|(_, given)| *given) {
+            fsconfig_set_flag(&context, flag)?;
+        }
+        fsconfig_create(&context)?;
+        let attributes = [
+            (MountAttrFlags::MOUNT_ATTR_RDONLY, options.read_only),
+            (MountAttrFlags::MOUNT_ATTR_NOSUID, options.nosuid),
+            (MountAttrFlags::MOUNT_ATTR_NODEV, options.nodev),
+            (MountAttrFlags::MOUNT_ATTR_NOEXEC, options.noexec),
+            (MountAttrFlags::MOUNT_ATTR_NOATIME, options.noatime),
+            (MountAttrFlags::MOUNT_ATTR_NODIRATIME, options.nodiratime),
+        ];
+        let given = attributes.into_iter().filter(|(_, given)| *given);
+        let attributes = given.map(|(attribute, _)| attribute).collect();
+        Ok(Self(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?))
+    }
+
+    /// Device number of the mount.
+    pub(crate) fn device(&self) -> io::Result<u64> {
+        device_of(&self.0, Path::new(""))
+    }
+
+    /// Leads to its root, in this process.
+    pub(crate) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+
+    /// Attaches it to `place`, or beneath the dead mount there that `options` tell of.
+    pub(crate) fn attach(self, place: &Place, options: &Options) -> Result<(), Error> {
+        let mut how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        how.set(MoveMountFlags::MOVE_MOUNT_BENEATH, options.beneath.is_some());
+        let target = place.target(options).map_err(|error| place.failed(error))?;
+        move_mount(&self.0, "", &target, "", how).map_err(|errno| place.failed(errno.into()))
+    }
 }
 
 /// Unmounts what is mounted on `place`, living or dead.

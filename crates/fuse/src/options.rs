@@ -12,6 +12,9 @@ pub struct Options {
     pub source: String,
     /// Device and inode of the directory to mount on, if it was looked at before: another one in its place is refused.
     pub directory: Option<(u64, u64)>,
+    /// Device number of a dead mount on the directory, beneath which this one is mounted, so that nobody writes to the directory between
+    /// them. Needs Linux 6.5.
+    pub beneath: Option<u64>,
     /// Nothing on the mount can be changed.
     pub read_only: bool,
     /// Set-uid and set-gid programs run with their caller's rights.
@@ -51,6 +54,7 @@ impl Default for Options {
         Self {
             source: "homenode".to_owned(),
             directory: None,
+            beneath: None,
             read_only: false,
             nosuid: false,
             nodev: false,

@@ -21,7 +21,7 @@ use crate::statistics::{Counters, Statistics};
 use crate::tasks::TaskCounts;
 use homenode_engine::fs::Fs;
 use homenode_engine::{Clock, Memory, NodeId};
-use mounting::{Mounting, not_rings};
+use mounting::{Mounting, Served, not_rings};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -90,33 +90,30 @@ impl Server {
             place: &place,
             options,
         };
-        let ((running, connection), counters, chosen, data) = match mounting.mount(options.transport) {
+        let served = match mounting.mount(options.transport) {
             // The kernel had been told already that requests go through rings: a new mount, without.
             // And they take more threads than there are slots for on machines of very many CPUs.
-            Err(error @ (Error::Rings(_) | Error::Slots { .. })) if options.transport == Transport::Auto => {
-                let (running, counters, _, data) = mounting.mount(Transport::Classic)?;
-                (running, counters, not_rings(&error), data)
-            }
-            mounted => mounted?,
+            Err(error @ (Error::Rings(_) | Error::Slots { .. })) if options.transport == Transport::Auto => Served {
+                chosen: not_rings(&error),
+                ..mounting.mount(Transport::Classic)?
+            },
+            served => served?,
         };
-        // Nothing but root mounts anything on top of it.
-        let device = place
-            .device()
-            .inspect_err(|_| drop(mount::unmount(&place, Busy::Abort)));
-        let device = device.map_err(failed)?;
+        let detached = served.detached;
         let server = Self {
+            device: detached.device().map_err(failed)?,
             place,
-            device,
-            connection,
-            chosen,
-            data,
-            counters,
-            running,
+            connection: served.device,
+            chosen: served.chosen,
+            data: served.data,
+            counters: served.counters,
+            running: served.running,
         };
         server.set_read_ahead(options.read_ahead_bytes);
         if server.data.data == Data::Kernel {
-            server.silence_sync();
+            silence_sync(&detached.path());
         }
+        detached.attach(&server.place, options)?;
         Ok(server)
     }
 
@@ -289,22 +286,6 @@ impl Server {
         )
     }
 
-    /// Has the kernel learn that fsync, of files and of directories, asks for nothing: the server's answer to the first one counts
-    /// for all, also after the server's death.
-    fn silence_sync(&self) {
-        let sync = |root: &Path| {
-            fs::File::open(root)?.sync_all()?;
-            let unnamed = fs::OpenOptions::new()
-                .write(true)
-                .custom_flags(libc::O_TMPFILE)
-                .open(root)?;
-            unnamed.sync_all()
-        };
-        if let Err(error) = self.place.with_path(sync) {
-            tracing::warn!(%error, "fsync will ask the server once");
-        }
-    }
-
     /// The kernel caps what INIT asks for at its default of 128 KiB; root may set more. Only speed depends on it.
     fn set_read_ahead(&self, bytes: usize) {
         if bytes == 0 {
@@ -318,6 +299,22 @@ impl Server {
         if let Err(error) = fs::write(&path, (bytes / 1024).to_string()) {
             tracing::debug!(%error, path, "the kernel's read-ahead stays at its default");
         }
+    }
+}
+
+/// Has the kernel learn that fsync, of files and of directories, asks for nothing: the server's answer to the first one counts
+/// for all, also after the server's death.
+fn silence_sync(root: &Path) {
+    let sync = || {
+        fs::File::open(root)?.sync_all()?;
+        let unnamed = fs::OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_TMPFILE)
+            .open(root)?;
+        unnamed.sync_all()
+    };
+    if let Err(error) = sync() {
+        tracing::warn!(%error, "fsync will ask the server once");
     }
 }
 

@@ -6,7 +6,7 @@ use crate::call::Service;
 use crate::device::Device;
 use crate::error::{Error, RingError};
 use crate::host::Host;
-use crate::mount::{self, Busy, Place};
+use crate::mount::{Detached, Place};
 use crate::negotiate::{Offer, TRANSFER_BYTES_MAX, Terms};
 use crate::options::{Chosen, ChosenData, Data, Options, Transport};
 use crate::passthrough::Connection;
@@ -50,17 +50,22 @@ fn need_descriptors(count: usize) -> Result<(), Error> {
 /// Threads of each lane that waits for frames, by the classic transport.
 const WAITERS: usize = 8;
 
-/// The threads of a mount and the device that they keep open, what they count, how requests travel, and what holds the bytes.
-pub(super) type Served = ((Arc<Running>, Weak<Device>), Vec<Arc<Counters>>, Chosen, ChosenData);
+/// A mount that is served and has no place yet.
+pub(super) struct Served {
+    pub(super) detached: Detached,
+    pub(super) running: Arc<Running>,
+    /// Kept open by the threads.
+    pub(super) device: Weak<Device>,
+    pub(super) counters: Vec<Arc<Counters>>,
+    pub(super) chosen: Chosen,
+    pub(super) data: ChosenData,
+}
 
 impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
     /// Mounts and starts the threads of a transport.
     pub(super) fn mount(&self, transport: Transport) -> Result<Served, Error> {
         let first = Device::open().map_err(|source| Error::OpenDevice { source })?;
-        mount::mount(&first, self.options, self.place)?;
-        let mounted = Mounted {
-            place: Some(self.place),
-        };
+        let detached = Detached::new(&first, self.options).map_err(|error| self.place.failed(error))?;
         let offer = Offer::receive(&first)?;
         let data = self.choose_data(&offer)?;
         let (rings, chosen) = self.choose(transport, &offer, data.data)?;
@@ -139,8 +144,14 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
                 })?;
             }
         }
-        mounted.keep();
-        Ok(((running, weak_device), counters, chosen, data))
+        Ok(Served {
+            detached,
+            running,
+            device: weak_device,
+            counters,
+            chosen,
+            data,
+        })
     }
 
     /// Chooses the storage of regular files' bytes, and tells why. Makes the store of backing files if these are chosen.
@@ -380,25 +391,4 @@ fn start(
     };
     let spawned = thread::Builder::new().name(name).spawn(run);
     spawned.map(|_| ()).map_err(|source| not_started(number, source))
-}
-
-/// A mount that is taken down again unless it is kept.
-struct Mounted<'a> {
-    place: Option<&'a Place>,
-}
-
-impl Mounted<'_> {
-    fn keep(mut self) {
-        self.place = None;
-    }
-}
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        if let Some(place) = self.place.take()
-            && let Err(error) = mount::unmount(place, Busy::Abort)
-        {
-            tracing::error!(%error, "a half-made mount stays behind");
-        }
-    }
 }

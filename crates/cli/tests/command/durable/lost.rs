@@ -6,6 +6,8 @@ use rustix::process::kill_process;
 use std::fs::File;
 use std::io::{self, Write};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 /// Time in which a call ends when the disk is dead.
 const BOUND: Duration = Duration::from_secs(20);
@@ -243,7 +245,19 @@ fn a_dead_mount_stays_until_its_pool_is_open() {
     drop(server.stdout.take());
     assert_eq!(server.wait().unwrap().code(), Some(1));
     assert_eq!(error(), Some(libc::ENOTCONN));
-    pools.run("up tank mount");
+    let is_up = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let write_all_the_while = || {
+            while !is_up.load(Ordering::Relaxed) {
+                let _ = fs::write(mount.join("other"), "kept or refused");
+            }
+        };
+        scope.spawn(write_all_the_while);
+        scope.spawn(write_all_the_while);
+        let output = pools.homenode("up tank mount").output().unwrap();
+        is_up.store(true, Ordering::Relaxed);
+        assert!(output.status.success(), "{}", describe(&output));
+    });
     assert_eq!(fs::read(mount.join("file")).unwrap(), b"kept");
     down(&mount);
     assert_eq!(

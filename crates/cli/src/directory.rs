@@ -1,10 +1,10 @@
 //! The directory a pool is to be mounted on: is it fit, and is it ours alone?
 
-use crate::control::client::{ConnectError, Connection};
+use crate::control::client::{ConnectError, Connection, refuse_unserved};
 use crate::control::{self, DirectoryLock};
 use crate::failure::{Cannot, Result, fail};
 use crate::holders;
-use crate::mountinfo::{Device, Located, MountEntry, absolute, locate, mounts, shown};
+use crate::mountinfo::{Device, Located, MountEntry, absolute, locate, mounts, mounts_inside, shown};
 use crate::pool::durable::RESERVED;
 use crate::pool::known;
 use homenode::PoolName;
@@ -50,18 +50,30 @@ const END_TIMEOUT: Duration = Duration::from_secs(6);
 /// Dead mounts that may lie upon one another.
 const DEAD_MOUNTS_MAX: usize = 16;
 
-/// Makes sure that `directory` can be mounted on, and clears a dead mount of ours there; with `guards` that stays.
-pub(crate) fn prepare(directory: &Path, guards: bool, notice: &mut dyn FnMut(&str)) -> Result<MountDirectory> {
+/// Makes sure that `directory` can be mounted on, and clears a dead mount of ours there. That of a durable pool stays, with filesystems
+/// inside it on the pool's block devices, which are `durable`.
+pub(crate) fn prepare(
+    directory: &Path,
+    durable: Option<&[Device]>,
+    notice: &mut dyn FnMut(&str),
+) -> Result<MountDirectory> {
     let name = shown(&absolute(directory));
+    if let Some(above) = absolute(directory).parent() {
+        refuse_unserved(above)?;
+    }
     let mut located = find(directory, WHEN_MISSING)?;
     let is_dead = server_within(END_TIMEOUT, &located) == Behind::Nobody;
+    if is_dead {
+        // Told before the pool is opened.
+        Inside::StaysBut(durable.unwrap_or_default().to_vec()).going(&located)?;
+    }
     if is_dead
         && is_alone(&located)
         && let Some(held) = open_below(&located.path)
     {
         // Locked before the dead mount goes: it may guard the directory for another `up`.
         let mut prepared = lock_empty(located.path, held, &name)?;
-        if guards {
+        if durable.is_some() {
             prepared.guard = Some(located.mount.device);
         } else {
             prepared.clear(notice)?;
@@ -69,7 +81,7 @@ pub(crate) fn prepare(directory: &Path, guards: bool, notice: &mut dyn FnMut(&st
         return Ok(prepared);
     }
     if is_dead {
-        located = clear_dead(directory, WHEN_MISSING, notice)?;
+        located = clear_dead(directory, WHEN_MISSING, &Inside::Stays, notice)?;
     }
     // Before anything is asked of a mount: its server may be stopped.
     refuse_mounted(&located, &name)?;
@@ -142,7 +154,7 @@ impl MountDirectory {
     /// without the mount more would be.
     pub(crate) fn clear(&self, notice: &mut dyn FnMut(&str)) -> Result<()> {
         let name = shown(&self.path);
-        refuse_mounted(&clear_dead(&self.path, WHEN_MISSING, notice)?, &name)?;
+        refuse_mounted(&clear_dead(&self.path, WHEN_MISSING, &Inside::Stays, notice)?, &name)?;
         if let Ok(Some(written)) = first_entry(&self.held) {
             notice(&format!(
                 "{name} holds {written}, which was written while the pool came up: the mount hides it; move it away after `homenode down`, or the next `homenode up` is refused"
@@ -152,9 +164,48 @@ impl MountDirectory {
     }
 }
 
+/// Fate of what is mounted inside a dead mount, which goes from its place along with that.
+#[derive(Debug)]
+pub(crate) enum Inside {
+    /// The dead mount stays too, with an error.
+    Stays,
+    /// All but filesystems on these block devices stays.
+    StaysBut(Vec<Device>),
+    Goes,
+}
+
+impl Inside {
+    /// Gives what goes from inside a dead mount when that does; an error if something is to stay.
+    fn going(&self, dead: &Located) -> Result<Vec<MountEntry>> {
+        let (name, inside) = (
+            shown(&dead.path),
+            mounts_inside(&dead.mount).cannot("read the mount table")?,
+        );
+        let stays = |mount: &&MountEntry| match self {
+            Self::Stays => true,
+            Self::StaysBut(going) => !going.contains(&mount.device),
+            Self::Goes => false,
+        };
+        match inside.iter().rfind(stays) {
+            Some(inner) => fail!(
+                "the mount on {name} is dead, but {} is mounted inside it: `{} {}` first",
+                inner.filesystem_type,
+                inner.verb(),
+                shown(&inner.mount_point)
+            ),
+            None => Ok(inside),
+        }
+    }
+}
+
 /// Takes dead homenode mounts off `directory`, with a word about it. Gives what is there then. `when_missing` is what to
 /// do when there is no such directory.
-pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn FnMut(&str)) -> Result<Located> {
+pub(crate) fn clear_dead(
+    directory: &Path,
+    when_missing: &str,
+    inside: &Inside,
+    notice: &mut dyn FnMut(&str),
+) -> Result<Located> {
     for _ in 0..DEAD_MOUNTS_MAX {
         let located = find(directory, when_missing)?;
         if server_within(END_TIMEOUT, &located) != Behind::Nobody {
@@ -168,6 +219,7 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
             return Ok(located);
         }
         let name = shown(&located.path);
+        let gone = inside.going(&located)?;
         // Nobody can use it any more, and who still has files open there must not keep it.
         match located.unmount(UnmountFlags::DETACH) {
             Ok(()) => {}
@@ -199,6 +251,12 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
             "cleared a dead mount on {name}: its server had been killed; {}{held}{log}",
             fate(&located.mount)
         ));
+        for inner in gone {
+            let (place, source) = (shown(&inner.mount_point), shown(Path::new(&inner.source)));
+            notice(&format!(
+                "{source} was mounted on {place}, inside it, and is not any more: mount it again"
+            ));
+        }
     }
     fail!(
         "more than {DEAD_MOUNTS_MAX} dead mounts on {}: unmount them with `umount -l`",

@@ -3,10 +3,10 @@
 use crate::control::client::{ConnectError, Connection, RequestError, Unserved, cannot_talk, unexpected, unserved};
 use crate::control::protocol::{Outcome, Request, StatusReport};
 use crate::control::{Log, To, log_path};
-use crate::directory::clear_dead;
+use crate::directory::{Inside, clear_dead};
 use crate::failure::{Failure, Result, fail};
 use crate::holders;
-use crate::mountinfo::{Located, MountEntry, locate, mounts, shown};
+use crate::mountinfo::{Located, locate, mounts, mounts_inside, shown};
 use crate::progress::Progress;
 use crate::status::mounted_elsewhere;
 use crate::waiting;
@@ -62,10 +62,17 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
     }
     waiting::end(&waiting, false)?;
     let mut cleared = false;
-    let located = clear_dead(&args.directory, "`homenode status` lists the mounts", &mut |notice| {
+    let inside = if args.lazy { Inside::Goes } else { Inside::Stays };
+    let mut notice = |notice: &str| {
         cleared = true;
         complain!("homenode: {notice}");
-    })?;
+    };
+    let located = clear_dead(
+        &args.directory,
+        "`homenode status` lists the mounts",
+        &inside,
+        &mut notice,
+    )?;
     let name = shown(&located.path);
     let mounted_here = located.mount.is_homenode() && located.is_mount_point();
     if (cleared || !waiting.is_empty()) && !mounted_here {
@@ -127,8 +134,7 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, args: &Down
             }
             Err(RequestError::Refused(refusal)) if refusal.unmounted => {
                 return Ok(Some(Failure::new(format!(
-                    "{} is unmounted, but its pool could not be closed: {}: unsynced data may be lost; `homenode fsck` \
-                     checks the pool",
+                    "{} is unmounted, but {}",
                     shown(&located.path),
                     refusal.message
                 ))));
@@ -173,7 +179,9 @@ fn is_gone(located: &Located) -> bool {
 fn refuse_loss(report: &StatusReport, located: &Located) -> Result<()> {
     let is_unnamed = |member: &&MemberStatus| {
         let is_gone = || fs::symlink_metadata(&member.backing).is_err_and(|error| error.kind() == ErrorKind::NotFound);
-        member.kind != MemberKind::Dram && member.state != MemberState::Missing && is_gone()
+        // Readers, whose request the server will refuse, are told no paths.
+        let is_told = !member.backing.is_empty();
+        is_told && member.kind != MemberKind::Dram && member.state != MemberState::Missing && is_gone()
     };
     match report.pool.members.iter().find(is_unnamed) {
         Some(member) if report.durable.is_some() => fail!(
@@ -256,19 +264,13 @@ fn busy(located: &Located) -> Result<()> {
 }
 
 fn refuse_nested(located: &Located) -> Result<()> {
-    let is_nested = |one: &MountEntry| one.id != located.mount.id && one.mount_point.starts_with(&located.path);
-    // The last one is the innermost of those that lie in one another.
-    let Some(nested) = mounts().unwrap_or_default().into_iter().rfind(is_nested) else {
+    let Some(nested) = mounts_inside(&located.mount).unwrap_or_default().pop() else {
         return Ok(());
     };
     let (name, inner) = (shown(&located.path), shown(&nested.mount_point));
-    let verb = if nested.is_homenode() {
-        "homenode down"
-    } else {
-        "umount"
-    };
     fail!(
-        "{name} is in use: {inner} ({}) is mounted inside it: `{verb} {inner}` first",
-        nested.filesystem_type
+        "{name} is in use: {inner} ({}) is mounted inside it: `{} {inner}` first",
+        nested.filesystem_type,
+        nested.verb()
     )
 }

@@ -62,18 +62,26 @@ impl PoolHandler {
             not_mounted: error.errno() == Errno::INVAL.raw_os_error(),
             ..refusal(&error)
         })?;
-        let are_detached = self.exports.detach_all();
+        let detached = self.exports.detach_all();
         drop(claims);
         // The command that asks sees the end of the server, and not what came of it.
-        let synced = if lazy || !are_detached {
-            Ok(())
-        } else {
-            self.pool.put_away()
+        if lazy {
+            return Ok(Outcome::Down);
+        }
+        let synced = match detached.all {
+            true => self.pool.put_away().map_err(|error| told(&error)),
+            false => Err("volumes are still being detached".to_owned()),
         };
-        synced.map_err(|error| Refusal {
-            unmounted: true,
-            ..Refusal::new(told(&error))
-        })?;
+        let not_closed = synced.err().map(|why| {
+            format!("its pool could not be closed: {why}: unsynced data may be lost; `homenode fsck` checks the pool")
+        });
+        let failed: Vec<String> = detached.failed.into_iter().chain(not_closed).collect();
+        if !failed.is_empty() {
+            return Err(Refusal {
+                unmounted: true,
+                ..Refusal::new(failed.join("; "))
+            });
+        }
         Ok(Outcome::Down)
     }
 

@@ -13,6 +13,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::str::Utf8Chunk;
 
@@ -25,6 +26,8 @@ const LOOKS_MAX: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
     pub(crate) id: u64,
+    /// The mount that it is on.
+    parent: u64,
     /// Device number of everything on it: `st_dev`.
     pub(crate) device: Device,
     pub(crate) mount_point: PathBuf,
@@ -42,6 +45,13 @@ pub(crate) struct MountEntry {
 pub(crate) struct Device {
     pub(crate) major: u32,
     pub(crate) minor: u32,
+}
+
+impl Device {
+    /// Number of the block device at a path.
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+        Ok(fs::metadata(path)?.rdev().into())
+    }
 }
 
 impl From<u64> for Device {
@@ -70,6 +80,11 @@ pub(crate) struct Located {
 impl MountEntry {
     pub(crate) fn is_homenode(&self) -> bool {
         self.filesystem_type == FILESYSTEM_TYPE && self.is_trusted
+    }
+
+    /// Command that takes it away.
+    pub(crate) fn verb(&self) -> &'static str {
+        if self.is_homenode() { "homenode down" } else { "umount" }
     }
 }
 
@@ -176,6 +191,20 @@ pub(crate) fn mounts() -> io::Result<Vec<MountEntry>> {
     mounts_of("self")
 }
 
+/// Every mount inside another one, at whatever depth; the innermost last.
+pub(crate) fn mounts_inside(outer: &MountEntry) -> io::Result<Vec<MountEntry>> {
+    let mut all = mounts()?;
+    let mut inside = Vec::new();
+    let mut around = vec![outer.id];
+    while let Some(id) = around.pop() {
+        let (on_it, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|mount| mount.parent == id);
+        around.extend(on_it.iter().map(|mount| mount.id));
+        inside.extend(on_it);
+        all = others;
+    }
+    Ok(inside)
+}
+
 /// Every mount of the mount namespace of a process: its number, or `self`.
 pub(crate) fn mounts_of(process: &str) -> io::Result<Vec<MountEntry>> {
     // Bytes, not text: mount points need not be UTF-8.
@@ -187,6 +216,7 @@ fn entry(line: MountLine<'_>) -> Option<MountEntry> {
     let (major, minor) = line.device;
     Some(MountEntry {
         id: line.id,
+        parent: line.parent,
         device: Device { major, minor },
         mount_point: OsString::from_vec(unescaped(line.mount_point).collect()).into(),
         filesystem_type: std::str::from_utf8(line.filesystem_type).ok()?.to_owned(),

@@ -5,7 +5,7 @@
 //! and the next `up` what is left of the devices. Users of a durable pool's devices wait, unless it has disks: its next `up` takes the devices up.
 
 use crate::control::{self, Log, server::Socket};
-use crate::directory::{self, MountDirectory, WHEN_MISSING};
+use crate::directory::{self, Inside, MountDirectory, WHEN_MISSING};
 use crate::end_disk;
 use crate::failure::{Cannot, Failure, Result, fail};
 use crate::handler::{Exports, Note, PoolHandler};
@@ -51,6 +51,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Serving {
     directory: PathBuf,
+    /// Whether a dead mount is on top of this one.
+    is_guarded: bool,
     device: Device,
     // Dropped in this order: no more commands, then the volumes' devices, then the mount, then the pool.
     socket: Socket,
@@ -106,27 +108,24 @@ fn check_wanted(args: &UpArgs, signals: &mut Signals, directory: &Path) -> Resul
     Ok(())
 }
 
-/// Mounts the pool; in the place of a dead mount, if there is one, so that programs see one or the other and never the directory below.
+/// Mounts the pool: beneath the dead mount that guards the directory, so that programs never see the directory below. Whether that is so.
 fn mount(
     pool: &Pool,
     directory: &MountDirectory,
     mut options: MountOptions,
     notice: &mut dyn FnMut(&str),
-) -> Result<Mount> {
+) -> Result<(Mount, bool)> {
     options.beneath = directory.guard.map(u64::from);
     if options.beneath.is_some() {
         match pool.mount_with(&directory.path, &options) {
-            Ok(mount) => {
-                directory::clear_dead(&directory.path, WHEN_MISSING, notice)?;
-                return Ok(mount);
-            }
+            Ok(mount) => return Ok((mount, true)),
             // Linux before 6.5 mounts beneath nothing.
             Err(Error::Mount(MountError::Mount { .. })) => options.beneath = None,
             Err(error) => return Err(error.into()),
         }
     }
     directory.clear(notice)?;
-    Ok(pool.mount_with(&directory.path, &options)?)
+    Ok((pool.mount_with(&directory.path, &options)?, false))
 }
 
 impl Serving {
@@ -137,7 +136,16 @@ impl Serving {
         // A limit on the size of files (ulimit -f) makes writes to members fail, and does not end the server.
         signal_hook::flag::register(SIGXFSZ, Arc::default()).cannot("set an action for SIGXFSZ")?;
         // What a dead mount of a pool of memory keeps the new one is to have.
-        let directory = directory::prepare(&args.directory, args.pool().is_some(), notice)?;
+        let waiting = args
+            .pool()
+            .map(|pool| known::uuid_of(&pool).map(waiting::of_pool).unwrap_or_default());
+        let waiting = waiting.map(|devices| {
+            devices
+                .iter()
+                .filter_map(|device| Device::at(device.device()).ok())
+                .collect::<Vec<_>>()
+        });
+        let directory = directory::prepare(&args.directory, waiting.as_deref(), notice)?;
         open_as_many_as_may_be();
         // So that the server keeps no other filesystem busy.
         std::env::set_current_dir("/").cannot("go to /")?;
@@ -166,6 +174,13 @@ impl Serving {
         let pool = match &members {
             Some(members) => {
                 let pool = open(members, uuid, &options)?;
+                if let Some(name) = args.pool()
+                    && known::uuid_of(&name) != uuid
+                {
+                    fail!(
+                        "the pool {name} was exported, or another one got its name, while it came up: `homenode pool list` lists known pools"
+                    );
+                }
                 tell_of_cache(args, &pool, notice);
                 if !pool.is_read_only() {
                     forget_others(&pool, &note, members, notice);
@@ -183,7 +198,8 @@ impl Serving {
         }
         mounting.directory = Some(directory.identity);
         check_wanted(args, &mut signals, &directory.path)?;
-        let mount = Mounted(Arc::new(mount(&pool, &directory, mounting, notice)?));
+        let (mount, is_guarded) = mount(&pool, &directory, mounting, notice)?;
+        let mount = Mounted(Arc::new(mount));
         if mount.0.data().data == Data::Pool {
             pool.set_populate_ahead(None);
         }
@@ -223,6 +239,7 @@ impl Serving {
         let (log, log_file) = Log::begin(device)?;
         Ok(Self {
             directory: directory.path.clone(),
+            is_guarded,
             device,
             socket,
             exports,
@@ -234,9 +251,18 @@ impl Serving {
         })
     }
 
-    /// Takes up the block devices that a killed server of this pool left. Last, as they end with this server. Whether there are any.
-    pub(crate) fn take_up_devices(&self, notice: &mut dyn FnMut(&str)) -> bool {
-        self.exports.0.take_up_all(&self.pool, &self.directory, notice)
+    /// Takes up the block devices that a killed server of this pool left. Last, as they end with this server. Then takes its mount off this one: a
+    /// filesystem on such a device may be mounted inside, and is written then. Whether there are devices.
+    pub(crate) fn follow(&self, notice: &mut dyn FnMut(&str)) -> bool {
+        let exports = &self.exports.0;
+        let has_devices = exports.take_up_all(&self.pool, self.directory(), notice);
+        if self.is_guarded {
+            let inside = Inside::StaysBut(exports.numbers());
+            if let Err(failure) = directory::clear_dead(self.directory(), WHEN_MISSING, &inside, notice) {
+                notice(&format!("the pool is mounted, but beneath a dead mount: {failure}"));
+            }
+        }
+        has_devices
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -290,6 +316,7 @@ impl Serving {
     pub(crate) fn run(self) -> Result<()> {
         let Self {
             directory,
+            is_guarded: _,
             device,
             socket,
             exports,
@@ -328,7 +355,7 @@ impl Serving {
             }
         };
         // Their users get errors. Before the mount: a volume's filesystem may be mounted inside it.
-        let are_detached = exports.0.detach_all();
+        let detached = exports.0.detach_all();
         let result = match event {
             Event::Signal(signal) => {
                 tracing::info!("signal {signal}: taking {} down", shown(&directory));
@@ -345,7 +372,7 @@ impl Serving {
             tracing::warn!("{error}");
         }
         // Nobody writes any more, or the pool stays as after a crash.
-        let put_away = if are_detached && (result.is_ok() || mount.0.ends_within(END_TIMEOUT)) {
+        let put_away = if detached.all && (result.is_ok() || mount.0.ends_within(END_TIMEOUT)) {
             pool.put_away().map_err(Failure::from)
         } else {
             Err(Failure::new(
@@ -355,7 +382,13 @@ impl Serving {
         if let (Err(_), Err(failure)) = (&result, &put_away) {
             tracing::error!("{failure}");
         }
-        let result = result.and(put_away);
+        let failed = detached.failed.join("; ");
+        let all_well = if failed.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::new(failed))
+        };
+        let result = result.and(put_away).and(all_well);
         // This process ends: holders of the mount keep the memory of their own files alone.
         pool.give_up_files();
         if result.is_ok() {

@@ -305,7 +305,7 @@ fn serve_in_foreground(args: &UpArgs) -> Result<()> {
     let mut notice = |notice: &str| complain!("homenode: {notice}");
     let serving = Serving::start(args, &mut notice)?;
     serving.stay_in_the_terminal();
-    serving.take_up_devices(&mut notice);
+    serving.follow(&mut notice);
     for choice in serving.choices() {
         complain!("homenode: {choice}");
     }
@@ -417,7 +417,7 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
     let choices = serving.choices().into_iter().chain([serving.summary()]);
     let mut choices = choices.map(Message::Choice);
     let told = choices.try_for_each(|choice| tell(&choice)).and_then(|()| {
-        match (serving.take_up_devices(&mut notice), tell(&Message::Ready)) {
+        match (serving.follow(&mut notice), tell(&Message::Ready)) {
             // The users of its devices know of it.
             (true, _) => Ok(()),
             (false, told) => told,

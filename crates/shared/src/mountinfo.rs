@@ -5,6 +5,8 @@
 pub struct MountLine<'a> {
     /// Number of the mount.
     pub id: u64,
+    /// Number of the mount that it is on.
+    pub parent: u64,
     /// Major and minor number of the filesystem's device, which is `st_dev` of everything on it.
     pub device: (u32, u32),
     /// Directory of the filesystem that is mounted, escaped as for [`unescaped`].
@@ -25,13 +27,15 @@ impl<'a> MountLine<'a> {
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
         let id = number(fields.next()?)?;
-        let mut device = fields.nth(1)?.splitn(2, |byte| *byte == b':');
+        let parent = number(fields.next()?)?;
+        let mut device = fields.next()?.splitn(2, |byte| *byte == b':');
         let device = (number(device.next()?)?, number(device.next()?)?);
         let (root, mount_point) = (fields.next()?, fields.next()?);
         // Any number of optional fields, then a hyphen.
         fields.find(|field| *field == b"-")?;
         Some(Self {
             id,
+            parent,
             device,
             root,
             mount_point,
@@ -86,6 +90,7 @@ mod tests {
         let without = b"36 35 98:0 /mnt1 /mnt2 rw,noatime - fuse.homenode homenode rw,user_id=0";
         let expected = MountLine {
             id: 36,
+            parent: 35,
             device: (98, 0),
             root: b"/mnt1",
             mount_point: b"/mnt2",

@@ -405,6 +405,25 @@ class Ends(Lasting):
         readers["larger"].communicate(timeout=GO_ON_S)
         self.assertEqual(readers["larger"].returncode, 0)
 
+    def test_a_filesystem_on_a_device_that_is_mounted_inside_the_pool(self):
+        disk, place = self.disk("filesystem", "48M"), POOL / "place"
+        self.run_well("mkfs.ext4", "-q", disk)
+        place.mkdir()
+        self.run_well("mount", disk, place)
+        (place / "file").write_bytes(b"in the page cache" * 1000)
+        killed(self.pid)
+        # Nobody uses it, so the kernel writes it back where its mount goes.
+        told = self.up()
+        for part in (f"took up {disk}", f"{disk} was mounted on {place}"):
+            self.assertIn(part, told)
+        self.run_well("mount", disk, place)
+        self.assertEqual((place / "file").read_bytes(), b"in the page cache" * 1000)
+        with (place / "file").open("rb") as file:
+            killed(self.pid)
+            self.assertIn(f"{disk} was mounted on {place}", self.up())
+            self.assertEqual(os.pread(file.fileno(), 6, 0), b"in the")
+        self.done("volume", "detach", POOL / "filesystem")
+
     def test_killed_while_it_takes_a_device_up(self):
         disk = self.disk("disk")
         self.run_well("dd", "if=/dev/urandom", f"of={disk}", "bs=1M", "count=1", "oflag=direct", "status=none")

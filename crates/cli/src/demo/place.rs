@@ -44,7 +44,7 @@ impl Directory {
                 return Err(Failure::new(format!("cannot make {}: {error}{advice}", shown(&path))));
             }
         };
-        let lock = directory::prepare(&path, false, &mut |notice| complain!("homenode: {notice}"))?;
+        let lock = directory::prepare(&path, None, &mut |notice| complain!("homenode: {notice}"))?;
         Ok(Self {
             path: lock.path.clone(),
             made,
@@ -100,7 +100,7 @@ fn sweep(temporary: &Path) {
             .file_name()
             .as_encoded_bytes()
             .starts_with(TEMPORARY_PREFIX.as_bytes());
-        if is_ours && directory::prepare(&entry.path(), false, &mut |_| {}).is_ok() {
+        if is_ours && directory::prepare(&entry.path(), None, &mut |_| {}).is_ok() {
             // It may have gone meanwhile.
             let _ = fs::remove_dir(entry.path());
         }

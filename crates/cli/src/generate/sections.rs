@@ -47,7 +47,7 @@ const FILES: [(&str, &str); 11] = [
     (
         "/etc/homenode/pools/NAME.toml",
         "A durable pool that is known by its name: its UUID, the files of its members, and options of homenode up, such as \
-         options = [\"--mover=on\", \"--noatime\"], which those of a command line outrank.",
+         options = [\"--mover=on\", \"--noatime\"]. Those with a value on a command line outrank it; a flag holds as long as it is there.",
     ),
     ("/etc/fstab", "Pools to mount at boot: mount.homenode(8)."),
     (

@@ -37,6 +37,8 @@ struct Table {
     exports: BTreeMap<Box<str>, Export>,
     /// Exports that are being detached.
     leaving: usize,
+    /// Failures to detach them when the server ended.
+    failed: Vec<String>,
     /// Set when the server ends, so no more of them come: until then it waits for those that are being detached.
     ends: Option<Instant>,
 }
@@ -46,6 +48,14 @@ impl Table {
     fn has_leaving(&mut self) -> bool {
         self.leaving > 0
     }
+}
+
+/// End of all exports.
+pub(crate) struct Detached {
+    /// Whether all have ended; else some write on.
+    pub(crate) all: bool,
+    /// Failures of those that have.
+    pub(crate) failed: Vec<String>,
 }
 
 /// An export is being detached.
@@ -160,6 +170,13 @@ impl Exports {
         !self.0.lock().exports.is_empty()
     }
 
+    /// Numbers of the devices.
+    pub(crate) fn numbers(&self) -> Vec<Device> {
+        let table = self.0.lock();
+        let numbers = table.exports.values().map(|export| Device::at(export.device()));
+        numbers.filter_map(Result::ok).collect()
+    }
+
     /// Notes the pool's members with each device, for the server that takes it up after a crash.
     pub(super) fn note_members(self: &Arc<Self>, pool: &Pool, directory: &Path) {
         for (name, export) in &self.living().exports {
@@ -232,9 +249,8 @@ impl Exports {
         Ok(claims.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 
-    /// Ends all of them, also under their users, and lets no more come. One may never end, as when a disk hangs: it is waited for a while. Whether all have
-    /// ended.
-    pub(crate) fn detach_all(self: &Arc<Self>) -> bool {
+    /// Ends all of them, also under their users, and lets no more come. One may never end, as when a disk hangs: it is waited for a while.
+    pub(crate) fn detach_all(self: &Arc<Self>) -> Detached {
         let (exports, ends) = {
             let mut table = self.0.lock();
             let exports = std::mem::take(&mut table.exports);
@@ -248,7 +264,16 @@ impl Exports {
         };
         for export in exports.into_values() {
             tracing::info!("detaching volume {} from {}", export.name(), export.device().display());
-            self.aside(move || end(export));
+            let all = Arc::clone(self);
+            self.aside(move || {
+                let name = export.name().to_owned();
+                if let Err(error) = export.detach() {
+                    let (name, why) = (name.escape_debug(), chain(&error));
+                    let failure = format!("the volume {name} was not detached as it should be: {why}");
+                    tracing::warn!("{failure}");
+                    all.0.lock().failed.push(failure);
+                }
+            });
         }
         // They write to the pool still, as those do that a command is detaching.
         let mut table = self.0.lock();
@@ -256,7 +281,10 @@ impl Exports {
         if table.leaving > 0 {
             tracing::warn!("volumes are still being detached: {}", table.leaving);
         }
-        table.leaving == 0
+        Detached {
+            all: table.leaving == 0,
+            failed: table.failed.clone(),
+        }
     }
 
     /// Runs `detach`, which may wait for a disk that hangs, in a thread of its own.
@@ -395,7 +423,7 @@ mod tests {
         let (end, ended) = mpsc::channel::<()>();
         exports.aside(move || ended.recv().unwrap_or(()));
         thread::scope(|scope| {
-            let ending = scope.spawn(|| assert!(exports.detach_all()));
+            let ending = scope.spawn(|| assert!(exports.detach_all().all));
             thread::sleep(Duration::from_millis(200));
             assert!(!ending.is_finished(), "a device writes still");
             end.send(()).unwrap();
@@ -414,8 +442,8 @@ mod tests {
         is_over.recv_timeout(END_TIMEOUT).expect("it waits for no other");
         let (ended, end) = mpsc::channel();
         thread::spawn(move || {
-            assert!(!exports.detach_all());
-            assert!(!exports.detach_all());
+            assert!(!exports.detach_all().all);
+            assert!(!exports.detach_all().all);
             ended.send(())
         });
         let ended = end.recv_timeout(END_TIMEOUT + END_TIMEOUT / 2);

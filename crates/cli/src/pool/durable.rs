@@ -4,6 +4,7 @@ use super::known::{self, Known};
 use super::leaving;
 use super::mounted::{self, Mounted, Server};
 use crate::argument;
+use crate::control::client::refuse_unserved;
 use crate::directory::is_link;
 use crate::failure::{Cannot, Failure, Result, fail};
 use crate::mountinfo::shown;
@@ -214,7 +215,7 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
         );
     }
     // Closed, it is on the disk.
-    drop(pool?);
+    pool?.put_away()?;
     members.iter().for_each(|path| tell_of_others(path));
     let on_memory = members.iter().filter(|path| is_on_memory(path));
     let on_memory: Vec<String> = on_memory.map(|path| shown(path)).collect();
@@ -443,6 +444,7 @@ pub(crate) fn tell_of_others(path: &Path) {
 
 /// Whether there is a file.
 fn is_there(path: &Path) -> Result<bool> {
+    refuse_unserved(path)?;
     path.try_exists().cannot(format_args!("look at {}", shown(path)))
 }
 
@@ -606,10 +608,18 @@ struct Listed {
 impl Listed {
     fn state(&self) -> String {
         match (&self.mounted_on[..], &self.dead_on[..], &self.problem) {
-            ([first, ..], ..) if self.failed => format!("mounted on {first}, READ ONLY: `homenode status {first}`"),
-            (places, ..) if !places.is_empty() => format!("mounted on {}", places.join(", ")),
+            ([first, ..], ..) if self.failed => {
+                format!(
+                    "mounted on {0}, READ ONLY: `homenode status {0}`",
+                    shown(Path::new(first))
+                )
+            }
+            (places, ..) if !places.is_empty() => {
+                let places: Vec<String> = places.iter().map(|place| shown(Path::new(place))).collect();
+                format!("mounted on {}", places.join(", "))
+            }
             (_, _, Some(problem)) => problem.clone(),
-            (_, [first, ..], _) => format!("not mounted: its server on {first} was killed"),
+            (_, [first, ..], _) => format!("not mounted: its server on {} was killed", shown(Path::new(first))),
             _ => "not mounted".to_owned(),
         }
     }
@@ -656,7 +666,7 @@ pub(crate) fn list(args: &ListArgs) -> Result<()> {
             } else {
                 &mut listed.mounted_on
             };
-            place.push(shown(&mount.mount_point));
+            place.push(mount.mount_point.to_string_lossy().into_owned());
             listed.failed |= matches!(server, Server::Answers(report) if report.has_failed());
         }
         pools.push(listed);
@@ -728,8 +738,25 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
         waiting.retain(|device| !device.is_beside(&members));
         waiting::end(&waiting, args.force)?;
     }
-    drop(opened);
+    let closed = opened
+        .as_ref()
+        .map_or(Ok(()), |pool| pool.put_away().map_err(Failure::from));
+    if let Err(failure) = closed {
+        let what = format!(
+            "the pool {} could not be closed, and is as after a crash: {failure}",
+            args.name
+        );
+        if !args.force {
+            fail!(
+                "{what}: `homenode fsck {}` checks it; --force forgets the name anyway",
+                args.name
+            );
+        }
+        complain!("homenode: {what}");
+    }
+    // Before the pool can be opened again: an `up` that waits for it is to find no name.
     known::forget(&args.name)?;
+    drop(opened);
     if let Some(lost) = members.iter().find(|member| !member.exists()) {
         return crate::print_line(&format!(
             "forgot the name {}; {} is not there, and `homenode pool import` needs the files of all members",

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Directory of one file for each pool.
 const DIRECTORY: &str = "/etc/homenode/pools";
@@ -48,8 +49,13 @@ impl Known {
     }
 }
 
-fn directory() -> PathBuf {
-    std::env::var_os(VARIABLE).map_or_else(|| DIRECTORY.into(), PathBuf::from)
+/// Asked for first before a server leaves its working directory, from which the variable's path may lead.
+fn directory() -> &'static Path {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let named = std::env::var_os(VARIABLE).map_or_else(|| DIRECTORY.into(), PathBuf::from);
+        std::path::absolute(&named).unwrap_or(named)
+    })
 }
 
 pub(crate) fn path_of(name: &PoolName) -> PathBuf {
@@ -181,8 +187,7 @@ pub(crate) fn name_of(uuid: u128) -> Result<Option<PoolName>> {
 pub(crate) fn check() -> Result<()> {
     let directory = directory();
     // It may have to be made.
-    let absolute = std::path::absolute(&directory).unwrap_or_else(|_| directory.clone());
-    let there = absolute.ancestors().find(|place| place.exists());
+    let there = directory.ancestors().find(|place| place.exists());
     rustix::fs::access(there.unwrap_or(Path::new("/")), Access::WRITE_OK | Access::EXEC_OK).map_err(|errno| {
         Failure::new(format!(
             "pools cannot be recorded in {}: {errno}: use sudo, or name another directory by {VARIABLE}",

@@ -74,6 +74,16 @@ impl Pools {
     }
 }
 
+#[test]
+fn a_relative_directory_of_known_pools_is_one_for_the_server_too() {
+    let (pools, mount) = need_pools!("relative");
+    for words in ["pool create tank a --size 32M", "up tank mount"] {
+        succeed(pools.homenode(words).env("HOMENODE_POOLS", "known"));
+    }
+    assert!(pools.run("pool list").contains("mounted on"));
+    down(&mount);
+}
+
 /// Parents that made daemons of themselves leave it so.
 #[test]
 fn with_an_umask_of_0_nobody_else_may_change_what_root_records() {

@@ -369,6 +369,28 @@ fn down_names_the_mount_inside() {
     assert_nothing_mounted(scratch.path());
 }
 
+/// It would go along, and a pool of memory with it.
+#[test]
+fn a_dead_mount_with_a_mount_inside_stays() {
+    let (scratch, dir) = need_pool!("dead-nested");
+    let inner = dir.join("inner");
+    fs::create_dir(&inner).unwrap();
+    up(&inner);
+    fs::write(inner.join("file"), "kept").unwrap();
+    end_server(&dir, Signal::KILL);
+    let remedy = format!("`homenode down {}`", inner.display());
+    for words in [&["down"][..], &["up", "--size-per-node", "16M"]] {
+        refused(homenode(words.iter().copied()).arg(&dir), &["dead", "inside", &remedy]);
+    }
+    assert_eq!(fs::read_to_string(inner.join("file")).unwrap(), "kept");
+    let said = warned(homenode(["down", "--lazy"]).arg(&dir));
+    says(
+        &said,
+        &["cleared a dead mount", &inner.display().to_string(), "mount it again"],
+    );
+    assert_nothing_mounted(scratch.path());
+}
+
 #[test]
 fn an_aborted_connection_leaves_no_mount() {
     let (scratch, dir) = need_pool!("aborted");

@@ -147,6 +147,15 @@ fn members_of_the_group_look_and_change_nothing() {
         done
         if reader "$homenode" down "$1/pool"; then exit 11; fi
         if reader "$homenode" pool add "$1/pool" --node 0 --size 16M; then exit 12; fi
+        # They are told no paths of members, which are not missing for that.
+        export HOMENODE_POOLS=$1/known
+        mkdir "$1/durable"
+        "$homenode" pool create tank "$1/member" --size 32M 2>/dev/null
+        "$homenode" up tank "$1/durable" 2>/dev/null
+        code=0; reader "$homenode" down "$1/durable" 2>"$1/durable.said" || code=$?
+        "$homenode" down "$1/durable"
+        [ $code = 1 ]
+        grep 'only root may do that' "$1/durable.said"
         # Each of them looks, and says who may.
         refused() {
             if nobody "$homenode" "$@" 2>"$1.said"; then exit 13; fi

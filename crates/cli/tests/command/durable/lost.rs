@@ -4,7 +4,7 @@
 use super::*;
 use rustix::process::kill_process;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -219,6 +219,43 @@ fn an_exported_pool_of_a_killed_server_is_no_pool_of_memory() {
     assert!(!said.contains("memory are lost"), "{said}");
     says(&said, &["durable pool tank", "keep all written data"]);
     pools.run("pool import a");
+}
+
+/// The name may go while `up` waits for who has the members.
+#[test]
+fn a_pool_exported_meanwhile_does_not_come_up() {
+    let (pools, mount) = need_pools!("exported-meanwhile");
+    pools.run("pool create tank a --size 32M");
+    // As a server that puts its pool away.
+    let named = pools.path("homenode");
+    fs::copy("/usr/bin/sleep", &named).unwrap();
+    let mut holder = Command::new("flock");
+    holder
+        .args(["--no-fork", "a"])
+        .arg(&named)
+        .arg("60")
+        .current_dir(pools.0.path());
+    let mut holder = holder.spawn().unwrap();
+    let comm = format!("/proc/{}/comm", holder.id());
+    wait_until("the member is locked", || {
+        fs::read_to_string(&comm).unwrap() == "homenode\n"
+    });
+    let mut waiter = pools.homenode("up tank mount").stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(waiter.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("waiting for") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it does not wait");
+    }
+    fs::remove_file(pools.path("known/tank.toml")).unwrap();
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    said.read_to_string(&mut line).unwrap();
+    assert!(
+        !waiter.wait().unwrap().success() && line.contains("was exported"),
+        "{line}"
+    );
+    assert_nothing_mounted(&mount);
 }
 
 /// Programs that go on have errors until the pool is there again, and do not write to the disk below.

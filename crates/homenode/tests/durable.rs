@@ -879,3 +879,23 @@ fn an_unreadable_member_fails_its_reads_and_no_others() {
     file.read_exact_at(&mut bytes, there[0]).unwrap();
     assert_eq!(bytes, [5; 4096]);
 }
+
+/// What was cut off a file cannot be read, as a bad sector.
+#[test]
+fn a_superblock_of_a_file_that_cannot_be_read_is_written_before_it_is_mapped() {
+    let files = Files::new("superblock");
+    let path = files.member("a", MEMBER_BYTES);
+    drop(Pool::create_on(std::slice::from_ref(&path), &options()).unwrap());
+    let member = MemberFile::open(&path).unwrap();
+    let superblock = member.superblock().unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    file.set_len(MEMBER_BYTES - 4096).unwrap();
+    member.heal(&superblock).unwrap();
+    drop(member);
+    let (mut first, mut last) = ([0; 4096], [1; 4096]);
+    let file = File::open(&path).unwrap();
+    file.read_exact_at(&mut first, 0).unwrap();
+    file.read_exact_at(&mut last, MEMBER_BYTES - 4096).unwrap();
+    assert!(first == last && first == superblock.encode()[..]);
+    Pool::open_on(&[path], &options()).unwrap();
+}

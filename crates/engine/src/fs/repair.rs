@@ -326,6 +326,7 @@ fn salvaged<M: Memory>(
     error: OpenError,
     mended: &mut Vec<Mended>,
 ) -> Result<(Replayed, Lost), OpenError> {
+    let known = mended.len();
     let mut tell = |what: String| {
         mended.push(Mended {
             damage: Damage::Log(what),
@@ -376,8 +377,15 @@ fn salvaged<M: Memory>(
     if shown == 0 && !has_changes {
         return Err(error);
     }
-    if let Err(error) = played {
-        tell(format!("records of the log after group {sequence} are lost ({error})"));
+    if let Err(why) = played {
+        tell(format!("records of the log after group {sequence} are lost ({why})"));
+    }
+    if mended.len() == known {
+        // Behind what counts, as after a power cut.
+        mended.push(Mended {
+            damage: Damage::Log(error.to_string()),
+            remedy: Remedy::Kept,
+        });
     }
     let saved = tables.finish();
     lost.names = damaged > 0 || !has_end;
@@ -400,6 +408,7 @@ fn salvaged<M: Memory>(
         at: 0,
         sequence,
         crc: 0,
+        has_unread: false,
     };
     let replayed = Replayed {
         tables,

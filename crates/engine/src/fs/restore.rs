@@ -44,7 +44,7 @@ pub enum OpenError {
     #[error("{first}, and {more} more faults: run homenode fsck", first = .0[0], more = .0.len() - 1)]
     Damaged(Vec<Damage>),
     /// A part of the log cannot be read.
-    #[error("the pool's log on {0} cannot be read")]
+    #[error("the pool's log on {0} cannot be read: run homenode fsck")]
     Unreadable(MemberId),
     /// Names, attributes and block maps need more memory than they may take.
     #[error(
@@ -373,6 +373,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             at: 0,
             sequence: 0,
             crc: superblock.tail.seed,
+            has_unread: false,
         };
         let journal = Journal::new(options, superblock, vec![snapshot], end);
         journal.opened();
@@ -411,7 +412,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         repair_superblocks(fs.pool.memory(), &superblock)?;
         let mut places = Vec::with_capacity(saved.len());
         for (_, place, bytes) in saved {
-            fs.pool.memory().store(place, 0, &bytes)?;
+            // Whole blocks: one that a power cut has torn may be unreadable until then.
+            fs.pool.memory().store_clean(place, 0, &bytes)?;
             places.push((place, bytes.len()));
         }
         by_member(&mut places).try_for_each(|places| fs.pool.memory().persist_each(places))?;
@@ -421,10 +423,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 fs.pool.memory().persist(*first, 0, *blocks as usize * BLOCK_BYTES)?;
             }
         }
+        let is_to_be_left = tail.has_unread;
         let mut journal = Journal::new(options, superblock, snapshot, tail);
         journal.fill_at_opening(&fs.pool);
         fs.journal = Some(Box::new(journal));
         let journal = fs.journal.as_deref().expect("the journal was set above");
+        if is_to_be_left {
+            journal.go_on(&fs.pool, fs.now_ns())?;
+        }
         let dropped = !all_is_there && !is_planted(Planted::DroppedComeBack);
         let opened = Record::Opened { dropped };
         journal.append_records(&fs.pool, fs.now_ns(), [opened].into_iter());

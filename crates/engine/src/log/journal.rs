@@ -387,9 +387,19 @@ impl Journal {
         })
     }
 
-    /// To be held by a sync of a file as long as it goes on, from before it looks at the file's blocks.
+    /// To be held by a sync of a file as long as it goes on, from before it looks at the file's blocks. With it nothing is waited for but disks: who waits for
+    /// all syncs has their end.
     pub(crate) fn goes_on(&self, ino: Ino) -> RwLockReadGuard<'_, ()> {
-        self.syncing[usize::try_from(ino.0 % SYNCING as u64).expect("ino % SYNCING fits a usize")].read()
+        self.syncing_of(ino).read()
+    }
+
+    /// [`Journal::goes_on`], unless somebody waits for the syncs of such files.
+    pub(crate) fn try_goes_on(&self, ino: Ino) -> Option<RwLockReadGuard<'_, ()>> {
+        self.syncing_of(ino).try_read()
+    }
+
+    fn syncing_of(&self, ino: Ino) -> &RwLock<()> {
+        &self.syncing[usize::try_from(ino.0 % SYNCING as u64).expect("ino % SYNCING fits a usize")]
     }
 
     /// Waits for the syncs that go on now.
@@ -571,6 +581,14 @@ impl Journal {
     pub(crate) fn fill_spare<M: Memory>(&self, pool: &Pool<M>) -> bool {
         let _one_at_a_time = self.filling.lock();
         self.fill(pool, SPARE_SEGMENTS)
+    }
+
+    /// Leads the log on to another segment: the rest of its last one is of no use.
+    ///
+    /// # Errors
+    /// When nothing can be written there either.
+    pub(crate) fn go_on<M: Memory>(&self, pool: &Pool<M>, now_ns: i64) -> Result<(), MemoryError> {
+        self.writer.lock().go_on(self, pool, now_ns)
     }
 
     /// [`Journal::fill_spare`] of a pool that is being opened. A full pool may have no gap for larger segments than before: it goes on with segments as they
@@ -971,7 +989,7 @@ pub(crate) fn write_superblocks<M: Memory>(
         for MemberRecord { id, blocks, .. } in members.iter().copied() {
             superblock.own = id;
             let block = Block::new(id, if at_end { blocks - 1 } else { 0 });
-            let stored = memory.store(block, 0, &superblock.encode()[..]);
+            let stored = memory.store_clean(block, 0, &superblock.encode()[..]);
             let persisted = stored.and_then(|()| match is_planted(Planted::BothSuperblocks) {
                 true => Ok(()),
                 false => memory.persist(block, 0, BLOCK_BYTES),
@@ -1012,7 +1030,7 @@ pub(crate) fn repair_superblocks<M: Memory>(memory: &M, newest: &Superblock) -> 
                 own: member.id,
                 ..newest.clone()
             };
-            memory.store(*place, 0, &own.encode()[..])?;
+            memory.store_clean(*place, 0, &own.encode()[..])?;
             memory.persist(*place, 0, BLOCK_BYTES)?;
         }
     }

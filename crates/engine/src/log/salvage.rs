@@ -7,7 +7,7 @@
 use super::codec::{self, Group, HEADER_BYTES, Record, Records, padded};
 use super::scan::{Segment, Shown, overlap};
 use super::{Head, Malformed};
-use crate::{BLOCK_BYTES, Memory};
+use crate::{BLOCK_BYTES, Block, Memory};
 
 /// A part of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,12 +106,21 @@ fn borne_out(bytes: &[u8], nonce: u64, sequence: u64) -> Option<(usize, Group, u
 /// Bytes of a segment; zeros for blocks that cannot be read.
 pub(super) fn load<M: Memory>(memory: &M, (first, blocks): Segment) -> Vec<u8> {
     let mut bytes = vec![0; blocks as usize * BLOCK_BYTES];
-    if memory.load(first, 0, &mut bytes).is_err() {
-        for (nth, block) in (0..).zip(bytes.chunks_mut(BLOCK_BYTES)) {
-            if memory.load(first.plus(nth), 0, block).is_err() {
-                block.fill(0);
-            }
+    load_into(memory, first, &mut bytes);
+    bytes
+}
+
+/// The same into a segment's bytes. Returns where the first block begins that cannot be read.
+pub(super) fn load_into<M: Memory>(memory: &M, first: Block, bytes: &mut [u8]) -> Option<usize> {
+    if memory.load(first, 0, bytes).is_ok() {
+        return None;
+    }
+    let mut unread = None;
+    for (nth, block) in bytes.chunks_mut(BLOCK_BYTES).enumerate() {
+        if memory.load(first.plus(nth as u64), 0, block).is_err() {
+            block.fill(0);
+            unread.get_or_insert(nth * BLOCK_BYTES);
         }
     }
-    bytes
+    unread
 }

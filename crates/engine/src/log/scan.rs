@@ -1,9 +1,9 @@
 //! Reading the log back: segment after segment, up to the last group that is whole.
 
 use super::codec::{self, Group, HEADER_BYTES, Record, Records, padded};
-use super::salvage::load;
+use super::salvage::{load, load_into};
 use super::{Change, Claim, Head, Malformed};
-use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
+use crate::{BLOCK_BYTES, Block, MemberId, Memory};
 
 /// A stretch of blocks that holds a part of the log.
 pub(crate) type Segment = (Block, u32);
@@ -38,6 +38,8 @@ pub(crate) struct Tail {
     pub(crate) sequence: u64,
     /// Checksum of the last group.
     pub(crate) crc: u32,
+    /// Whether blocks of the last segment cannot be read: nothing more is to be written there.
+    pub(crate) has_unread: bool,
 }
 
 /// The group that is shown: the parts of a large one are shown together.
@@ -65,17 +67,19 @@ pub(crate) fn scan<M: Memory>(
         nonce: head.nonce,
         is_within,
         bytes: Vec::new(),
+        unread: None,
         tail: Tail {
             segments: Vec::new(),
             at: 0,
             sequence: head.sequence - 1,
             crc: head.seed,
+            has_unread: false,
         },
     };
     reader.enter((head.first, head.blocks))?;
     let mut whole = reader.mark();
     let (mut parts, mut is_open) = (Vec::new(), false);
-    while let Some((group, records, end)) = reader.group().filter(|(group, ..)| group.sequence <= until) {
+    while let Some((group, records, end)) = reader.group()?.filter(|(group, ..)| group.sequence <= until) {
         let next = next_segment(records);
         if next.is_none() {
             is_open = group.more;
@@ -105,11 +109,13 @@ pub(crate) fn scan<M: Memory>(
         }
     }
     let (segments, at, sequence, crc) = whole;
+    let has_unread = reader.unread.is_some() && segments == reader.tail.segments.len();
     reader.tail.segments.truncate(segments);
     Ok(Tail {
         at,
         sequence,
         crc,
+        has_unread,
         ..reader.tail
     })
 }
@@ -215,8 +221,10 @@ struct Reader<'a, M: Memory> {
     memory: &'a M,
     nonce: u64,
     is_within: &'a dyn Fn(Segment) -> bool,
-    /// The bytes of the segment that is read.
+    /// The bytes of the segment that is read; zeros for blocks that cannot be.
     bytes: Vec<u8>,
+    /// Where the first of those begins.
+    unread: Option<usize>,
     tail: Tail,
 }
 
@@ -228,8 +236,7 @@ impl<M: Memory> Reader<'_, M> {
             return Err(Unreadable::Outside { first, blocks });
         }
         self.bytes.resize(blocks as usize * BLOCK_BYTES, 0);
-        let loaded = self.memory.load(first, 0, &mut self.bytes);
-        loaded.map_err(|MemoryError| Unreadable::Memory(first.member()))?;
+        self.unread = load_into(self.memory, first, &mut self.bytes);
         self.tail.segments.push(segment);
         self.tail.at = 0;
         Ok(())
@@ -242,12 +249,31 @@ impl<M: Memory> Reader<'_, M> {
             at,
             sequence,
             crc,
+            ..
         } = &self.tail;
         (segments.len(), *at, *sequence, *crc)
     }
 
-    /// The group that follows, and the tail behind it, without segments.
-    fn group(&self) -> Option<(codec::Group, &[u8], Tail)> {
+    /// The group that follows, and the tail behind it, without segments; `None` at the log's end. An error where that may be a block that cannot be
+    /// read: others behind the end do not matter.
+    fn group(&self) -> Result<Option<(codec::Group, &[u8], Tail)>, Unreadable> {
+        let found = self.whole_group();
+        if found.is_none()
+            && let Some(unread) = self.unread
+        {
+            let bytes = self.bytes.get(self.tail.at..).unwrap_or_default();
+            let is_next = |group: &codec::Group| group.sequence == self.tail.sequence + 1 && group.nonce == self.nonce;
+            let begun = codec::peek(bytes).filter(|(group, ..)| is_next(group));
+            let bytes = begun.map_or(HEADER_BYTES, |(_, records, _)| padded(HEADER_BYTES + records.len()));
+            if self.tail.at + bytes > unread {
+                let (first, _) = self.tail.segments.last().expect("a segment was entered");
+                return Err(Unreadable::Memory(first.member()));
+            }
+        }
+        Ok(found)
+    }
+
+    fn whole_group(&self) -> Option<(codec::Group, &[u8], Tail)> {
         let bytes = self.bytes.get(self.tail.at..)?;
         let (group, records, crc) = codec::open(bytes, self.tail.crc)?;
         let tail = Tail {
@@ -255,6 +281,7 @@ impl<M: Memory> Reader<'_, M> {
             at: self.tail.at + padded(HEADER_BYTES + records.len()),
             sequence: group.sequence,
             crc,
+            has_unread: false,
         };
         let follows = group.sequence == self.tail.sequence + 1 && group.nonce == self.nonce;
         follows.then_some((group, records, tail))

@@ -5,10 +5,10 @@
 use crate::full::file;
 use crate::sim::{Disk, Event, Kind, SimMemory};
 use crate::tree::Tree;
-use crate::workload::{BLOCKS, FIRST_HISTORY, asking, format, format_of, newest_superblock, open};
+use crate::workload::{BLOCKS, FIRST_HISTORY, SimFs, asking, format, format_of, newest_superblock, open, open_on};
 use homenode_engine::fs::{OpenError, Repair, Replayed};
 use homenode_engine::log::{Head, Superblock};
-use homenode_engine::{BLOCK_BYTES, Block};
+use homenode_engine::{BLOCK_BYTES, Block, MemberId};
 
 /// First block of the snapshot, of the tail, and blocks of each.
 const SNAPSHOT: u64 = 100;
@@ -886,6 +886,62 @@ fn an_unreadable_log_is_refused() {
         mend(bytes).map(drop).expect_err("no log is left"),
         OpenError::NoSnapshot
     );
+}
+
+/// Opens a pool some of whose blocks cannot be read.
+fn open_spoiled(kind: Kind, bytes: Vec<u8>, spoiled: &[u64]) -> Result<(SimFs, SimMemory), OpenError> {
+    let memory = SimMemory::new(kind, bytes);
+    spoiled.iter().for_each(|block| memory.spoil(*block as usize));
+    open_on(kind, memory, (2, SEGMENT_BLOCKS), false)
+}
+
+/// Groups end in the first block of each segment.
+#[test]
+fn blocks_behind_the_end_of_the_log_need_not_be_readable() {
+    let sound = paths(&tree(grouped()));
+    for spoiled in [&[SNAPSHOT + 7][..], &[TAIL + 7], &[TAIL + 1, SNAPSHOT + 1]] {
+        let (fs, memory) = open_spoiled(Kind::File, grouped(), spoiled).expect("all of the log can be read");
+        let slot = fs.slots().claim().expect("the first slot is free");
+        assert_eq!(paths(&Tree::of(&fs, &slot)), sound);
+        // More than fits into one segment of the log.
+        for nth in 0..200 {
+            let name = format!("v-{nth:0200}");
+            let made = fs.create(&fs.root(), name.as_bytes(), file());
+            made.expect("there is room in the log");
+        }
+        fs.sync_all(&slot).expect("no such block is written in part");
+        let (names, bytes) = (paths(&Tree::of(&fs, &slot)), memory.bytes());
+        let (again, _) = open(Kind::File, bytes, 2).expect("the log goes on elsewhere");
+        let slot = again.slots().claim().expect("the first slot is free");
+        assert_eq!(paths(&Tree::of(&again, &slot)), names);
+    }
+    // There nobody knows whether the log goes on.
+    let refused = open_spoiled(Kind::File, grouped(), &[TAIL]).map(drop);
+    assert_eq!(
+        refused.expect_err("its end may be lost"),
+        OpenError::Unreadable(MemberId(0))
+    );
+}
+
+/// A power cut tears what is being written in place, and the log has it.
+#[test]
+fn synced_bytes_in_the_log_go_where_nothing_can_be_read() {
+    let count = u32::try_from(BLOCK_BYTES).expect("a block is small").to_le_bytes();
+    let bytes = record(18, &[4, 0], &[&count[..], &[0x6b; BLOCK_BYTES]].concat());
+    let pool = pool(
+        &[vec![
+            inode(1, DIRECTORY),
+            named(1, 4, "file"),
+            inode(4, FILE),
+            extent(4, 0, 1, 20),
+            size(4, 4096),
+            end(),
+        ]],
+        &[vec![bytes]],
+    );
+    let (fs, _) = open_spoiled(Kind::File, pool, &[20]).expect("the block is written as a whole");
+    let slot = fs.slots().claim().expect("the first slot is free");
+    assert_eq!(**Tree::of(&fs, &slot).bytes[&4], [0x6b; BLOCK_BYTES]);
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use crate::workload::BLOCKS;
 use homenode_engine::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, Starved};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -156,6 +156,8 @@ struct State {
     failing: u8,
     /// The block of a disk that cannot be written.
     failed_block: Option<usize>,
+    /// Blocks that cannot be read until they are written as a whole.
+    unreadable: BTreeSet<usize>,
     /// Whether events are kept.
     records: bool,
 }
@@ -173,6 +175,7 @@ impl SimMemory {
             failed_place: None,
             failing: 0,
             failed_block: None,
+            unreadable: BTreeSet::new(),
             records: true,
         };
         Self(Arc::new(Inner {
@@ -262,6 +265,11 @@ impl SimMemory {
         self.0.state.lock().failed_block = Some(block);
     }
 
+    /// Has a block give nothing until it is written as a whole, by a call.
+    pub(crate) fn spoil(&self, block: usize) {
+        self.0.state.lock().unreadable.insert(block);
+    }
+
     /// Has so many of 256 writes of a disk fail from now on: but not those of the log's end.
     pub(crate) fn fail_often(&self, of_256: u8) {
         self.0.state.lock().failing = of_256;
@@ -311,6 +319,11 @@ impl SimMemory {
         // What others store now is not among what this makes durable.
         self.pause();
     }
+}
+
+/// Blocks that a range of bytes touches.
+fn blocks_of(at: usize, bytes: usize) -> std::ops::Range<usize> {
+    at / BLOCK_BYTES..(at + bytes).div_ceil(BLOCK_BYTES)
 }
 
 /// Bytes of frames from `offset` bytes behind the start of `at` on.
@@ -373,7 +386,11 @@ impl Memory for SimMemory {
         let act = self.0.at_load.lock().0.take();
         act.into_iter().for_each(|act| act());
         let at = self.address(from, offset);
-        to.copy_from_slice(&self.0.state.lock().bytes[at..at + to.len()]);
+        let state = self.0.state.lock();
+        if state.unreadable.range(blocks_of(at, to.len())).next().is_some() {
+            return Err(MemoryError);
+        }
+        to.copy_from_slice(&state.bytes[at..at + to.len()]);
         Ok(())
     }
 
@@ -391,6 +408,10 @@ impl Memory for SimMemory {
         }
         let at = self.address(to, offset);
         let mut state = self.0.state.lock();
+        // Also of whole blocks: a page of a mapping is read before it is written to.
+        if state.unreadable.range(blocks_of(at, from.len())).next().is_some() {
+            return Err(MemoryError);
+        }
         state.bytes[at..at + from.len()].copy_from_slice(from);
         if state.records {
             state.events.push(Event::Store(at, from.into()));
@@ -398,6 +419,13 @@ impl Memory for SimMemory {
         drop(state);
         self.pause();
         Ok(())
+    }
+
+    fn store_clean(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        let at = self.address(to, offset);
+        let whole = at.div_ceil(BLOCK_BYTES)..(at + from.len()) / BLOCK_BYTES;
+        self.0.state.lock().unreadable.retain(|block| !whole.contains(block));
+        self.store(to, offset, from)
     }
 
     fn zero(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {

@@ -163,11 +163,21 @@ pub(crate) fn open_as(
 pub(crate) fn open_with(
     kind: Kind,
     bytes: Vec<u8>,
+    sizes: (u128, u32),
+    is_read: bool,
+) -> Result<(SimFs, SimMemory), OpenError> {
+    open_on(kind, SimMemory::new(kind, bytes), sizes, is_read)
+}
+
+/// [`open_with`] on memory that has its faults.
+pub(crate) fn open_on(
+    kind: Kind,
+    memory: SimMemory,
     (witness, segment_blocks): (u128, u32),
     is_read: bool,
 ) -> Result<(SimFs, SimMemory), OpenError> {
-    let superblock = newest_superblock(&bytes).map_err(|why| OpenError::Log(format!("superblocks: {why:?}")))?;
-    let memory = SimMemory::new(kind, bytes);
+    let superblock =
+        newest_superblock(&memory.bytes()).map_err(|why| OpenError::Log(format!("superblocks: {why:?}")))?;
     let ticks = Ticks(Arc::new(AtomicI64::new(1 << 40)));
     let home = |_| NodeId(0);
     let options = LogOptions {

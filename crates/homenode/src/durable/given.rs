@@ -24,6 +24,20 @@ impl Members {
         files.filter_map(|(record, file)| Some((record.id, file.as_ref()?)))
     }
 
+    /// Superblocks that cannot be read are written anew, where all of the pool is opened.
+    fn healed(self, access: Access) -> Self {
+        for (record, file) in self.files.iter().filter(|_| access == Access::Write) {
+            let superblock = Superblock {
+                own: record.id,
+                ..self.newest.clone()
+            };
+            if let Some(Err(error)) = file.as_ref().map(|file| file.heal(&superblock)) {
+                tracing::warn!("{error}");
+            }
+        }
+        self
+    }
+
     /// Identity of what keeps bytes of these files that are not durable yet.
     pub(super) fn witness(&self) -> Result<u128, MemberFileError> {
         witness(self.present())
@@ -87,7 +101,7 @@ pub(super) fn blocks(superblock: &Superblock) -> u64 {
 pub(super) fn gathered(paths: &[PathBuf], access: Access, may_miss: bool) -> Result<Members, Error> {
     let members = gathered_once(paths, access, may_miss)?;
     if access == Access::Look || members.newest.witness == members.witness()? {
-        return Ok(members);
+        return Ok(members.healed(access));
     }
     // By where it lies now: it may have been copied to a disk.
     let mut files = members
@@ -96,7 +110,7 @@ pub(super) fn gathered(paths: &[PathBuf], access: Access, may_miss: bool) -> Res
         .peekable();
     if files.peek().is_none() {
         drop(files);
-        return Ok(members);
+        return Ok(members.healed(access));
     }
     files.for_each(|(_, file)| file.drop_unwritten());
     // Superblocks too.
@@ -104,7 +118,7 @@ pub(super) fn gathered(paths: &[PathBuf], access: Access, may_miss: bool) -> Res
     let mut members = gathered_once(paths, access, may_miss)?;
     // The disk may have them from before the witness was taken out.
     members.newest.witness = 0;
-    Ok(members)
+    Ok(members.healed(access))
 }
 
 fn gathered_once(paths: &[PathBuf], access: Access, may_miss: bool) -> Result<Members, Error> {

@@ -405,6 +405,25 @@ impl MemberFile {
         Superblock::newer(&copies[0], &copies[1]).map_err(|source| unread.unwrap_or_else(|| unusable(source)))
     }
 
+    /// Writes a superblock to each of its two places that cannot be read, so that the disk puts the place elsewhere. A mapping could not do so: it reads
+    /// what it writes to. Disks are not mapped.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn heal(&self, superblock: &Superblock) -> Result<(), MemberFileError> {
+        if self.device.is_some() || self.direct.is_some() {
+            return Ok(());
+        }
+        for at in [0, self.bytes - BLOCK_BYTES as u64] {
+            if self.read_exact_at(&mut [0; BLOCK_BYTES], at).is_err() {
+                let written = self.file.write_all_at(&superblock.encode()[..], at);
+                let written = written.and_then(|()| self.file.sync_data());
+                written.map_err(|source| self.failed("write the superblock of", source))?;
+            }
+        }
+        Ok(())
+    }
+
     /// The home of the disk that the file lies on, or of the device that it is; `None` where there is no disk, or the machine does not tell.
     #[must_use]
     pub fn home(&self) -> Option<NodeId> {

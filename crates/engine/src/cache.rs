@@ -478,7 +478,7 @@ impl<M: Disks> Memory for Cached<M> {
             return self.below.persist_all(member);
         };
         // The end of the log is made durable by itself.
-        self.save_range(disk, 0..disk.1.index.blocks())?;
+        self.save_all(disk)?;
         self.flush(disk.1)
     }
 

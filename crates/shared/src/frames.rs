@@ -30,6 +30,13 @@ const ABSENT: u32 = 0;
 /// Blocks whose dirty ones are counted together.
 const GROUP: u64 = 512;
 
+/// The first block from `at` on that is in one of these groups.
+#[must_use]
+pub fn first_among(groups: &[u32], at: u64) -> Option<u64> {
+    let nth = groups.partition_point(|group| u64::from(*group) < at / GROUP);
+    groups.get(nth).map(|group| at.max(u64::from(*group) * GROUP))
+}
+
 /// The words of one disk.
 #[derive(Debug)]
 pub struct FrameIndex {
@@ -338,6 +345,16 @@ impl FrameIndex {
             at = behind;
         }
         None
+    }
+
+    /// Groups of blocks with dirty ones, ascending, for [`first_among`].
+    #[must_use]
+    pub fn dirty_groups(&self) -> Vec<u32> {
+        // Acquire: as in `next_dirty`.
+        let dirty = (0..)
+            .zip(&self.dirty)
+            .filter(|(_, count)| count.load(Ordering::Acquire) > 0);
+        dirty.map(|(group, _)| group).collect()
     }
 
     /// Takes the dirt off a block's frame, to write its bytes; `None` when it is clean, or held. Read its bytes after [`Slots::barrier_outside`], which

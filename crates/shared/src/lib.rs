@@ -25,7 +25,7 @@ pub use block_map::{
 pub use bucket::Bucket;
 pub use copy::{PAST_CACHES_BYTES_MIN, end_copy, prefetch, try_copy, try_copy_past_caches};
 pub use fault::{Guarded, is_lost, let_bus_errors_through};
-pub use frames::{Away, Cooled, Epochs, Forgotten, FrameIndex};
+pub use frames::{Away, Cooled, Epochs, Forgotten, FrameIndex, first_among};
 pub use freeze::Freeze;
 pub use gate::{Baton, Gate};
 pub use mountinfo::{MountLine, unescaped};

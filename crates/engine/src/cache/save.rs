@@ -9,6 +9,7 @@ use super::failures::{Failures, KEPT as FAILURES_KEPT};
 use super::{Cache, Cached, Disk};
 use crate::log::planted::{Planted, is_planted};
 use crate::{BLOCK_BYTES, Block, Disks, FrameWrite, MemoryError};
+use homenode_shared::first_among;
 use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
 use std::ops::Range;
@@ -29,6 +30,8 @@ const RUNS_MAX: usize = 32;
 const SAVERS_MAX: usize = 4;
 /// Writes that fail in a row, by any threads, after which a sync and a thread that waits for room give up.
 const FAILURES_MAX: u32 = 16;
+/// Rounds of a sync whose blocks others write together with one that cannot be written.
+const ROUNDS_MAX: u32 = 4;
 /// Looks at a block that somebody evicts, before a sync sleeps between them.
 const YIELDS: u32 = 100;
 const PAUSE: Duration = Duration::from_micros(50);
@@ -178,22 +181,70 @@ impl<M: Disks> Cached<M> {
     }
 
     /// [`Cached::save_bytes`] of whole blocks, but for those in the tail of the log.
-    pub(super) fn save_range(&self, (cache, disk): (&Cache, &Disk), range: Range<u64>) -> Result<(), MemoryError> {
-        let mut looks = 0;
-        let before = disk.saving.failures();
+    pub(super) fn save_range(&self, disk: (&Cache, &Disk), range: Range<u64>) -> Result<(), MemoryError> {
+        self.save_among(disk, range, None)
+    }
+
+    /// [`Cached::save_range`] of all that is dirty when it is called. What becomes so behind what it has written it leaves: it would never end beside writers
+    /// who are faster than the disk.
+    pub(super) fn save_all(&self, (cache, disk): (&Cache, &Disk)) -> Result<(), MemoryError> {
+        let groups = disk.index.dirty_groups();
+        self.save_among((cache, disk), 0..disk.index.blocks(), Some(&groups))
+    }
+
+    /// Those of some groups of blocks.
+    fn save_among(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        range: Range<u64>,
+        among: Option<&[u32]>,
+    ) -> Result<(), MemoryError> {
+        for _ in 0..ROUNDS_MAX {
+            let before = disk.saving.failures();
+            self.save_dirty((cache, disk), &range, among)?;
+            if !is_planted(Planted::OthersNotAwaited) {
+                disk.saving.wait(&range);
+            }
+            if !disk.saving.writes.lock().failures.met(before, &range) {
+                return Ok(());
+            }
+            // It was written with others, one of which cannot be: it is dirty again.
+        }
+        Err(MemoryError)
+    }
+
+    /// Writes the dirty blocks of a range, alone in the end where that fails; an error when one cannot be written.
+    fn save_dirty(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        range: &Range<u64>,
+        among: Option<&[u32]>,
+    ) -> Result<(), MemoryError> {
         // A disk that takes nothing may take long for each.
         let failures_max = if disk.saving.is_hopeless() { 2 } else { FAILURES_MAX };
-        let (mut at, mut failures) = (range.start, 0);
+        let (mut at, mut looks, mut failures, mut result) = (range.start, 0, 0, Ok(()));
         while let Some(first) = disk.index.next_dirty(at, range.end) {
+            match among.map_or(Some(first), |groups| first_among(groups, first)) {
+                Some(meant) if meant == first => {}
+                Some(meant) => {
+                    at = meant;
+                    continue;
+                }
+                None => break,
+            }
             let saved = self.save_batch((cache, disk), first..range.end);
             at = saved.behind;
             if saved.result.is_err() {
                 failures += 1;
+                // Again, with fewer blocks: so that those beside one that cannot be written are. Then what lies behind it.
+                let is_alone = saved.blocks <= 1;
+                if is_alone || failures >= failures_max {
+                    result = Err(MemoryError);
+                }
                 if failures >= failures_max {
                     break;
                 }
-                // Again, with fewer blocks: so that those beside one that cannot be written are. Then what lies behind it.
-                at = if saved.blocks > 1 { first } else { first + 1 };
+                at = if is_alone { first + 1 } else { first };
                 continue;
             }
             // It is dirty, and being written: or looked at just now by one who evicts.
@@ -206,14 +257,7 @@ impl<M: Disks> Cached<M> {
                 }
             }
         }
-        if !is_planted(Planted::OthersNotAwaited) {
-            disk.saving.wait(&range);
-        }
-        // Also by others, who had taken blocks of it away before.
-        if disk.saving.writes.lock().failures.met(before, &range) {
-            return Err(MemoryError);
-        }
-        Ok(())
+        result
     }
 
     /// Writes what is dirty of some ranges at the same time, as far as that succeeds at once and nobody else writes it: a sync of them has less to do.

@@ -16,6 +16,7 @@ use crate::log::{Change, Effect, Journal, Record, Room};
 use crate::pool::{MemberKind, MemberStatus};
 use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError};
 use homenode_shared::{BlockMap, Found, Pass, Slot};
+use parking_lot::RwLockReadGuard;
 use std::ops::Range;
 use std::slice::from_ref;
 use std::sync::atomic::{Ordering, fence};
@@ -573,12 +574,19 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Result<()> {
         loop {
             let inside = inode.enter(file, slot);
-            if let Some(_one_at_a_time) = file.syncing.try_lock() {
-                return self.settle_inside(journal, inode, file, Some(inside), settling);
+            let alone = file.syncing.try_lock();
+            let seen = journal.try_goes_on(inode.ino);
+            let has_alone = alone.is_some();
+            if let (Some(_one_at_a_time), Some(seen)) = (alone, seen) {
+                return self.settle_inside(journal, inode, file, (Some(inside), seen), settling);
             }
-            // Outside, as the thread that has the lock may wait for a disk.
+            // Outside, as the threads that have the locks may wait for a disk.
             drop(inside);
-            drop(file.syncing.lock());
+            if has_alone {
+                drop(journal.goes_on(inode.ino));
+            } else {
+                drop(file.syncing.lock());
+            }
         }
     }
 
@@ -588,7 +596,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         // A commit must not take the range in between.
         let _one_at_a_time = file.syncing.lock();
         self.note_dirty(inode.ino, file, 0..BlockMap::LIMIT);
-        self.settle_inside(journal, inode, file, None, Settling::IfNeeded)
+        self.settle_inside(
+            journal,
+            inode,
+            file,
+            (None, journal.goes_on(inode.ino)),
+            Settling::IfNeeded,
+        )
     }
 
     /// Tells the log of changes of a file nothing of which is unsettled, with the gate closed; makes them durable at once.
@@ -609,12 +623,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         journal: &Journal,
         inode: &Inode,
         file: &BlockFile,
-        inside: Option<Pass<'_>>,
+        (inside, _seen): (Option<Pass<'_>>, RwLockReadGuard<'_, ()>),
         settling: Settling,
     ) -> Result<()> {
         let ino = inode.ino;
-        // With this nothing is waited for but disks: who waits for all syncs has their end.
-        let _is_seen = journal.goes_on(ino);
         let early = is_planted(Planted::EndBeforeTaking).then(|| {
             let end = journal.end();
             std::thread::sleep(std::time::Duration::from_micros(200));

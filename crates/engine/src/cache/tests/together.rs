@@ -8,7 +8,11 @@ const GAP: u64 = 50;
 
 /// A cache where two blocks in each [`GAP`] are dirty, `runs` times.
 fn cached(runs: u64) -> (Cached<TestDisk>, TestDisk, Vec<(Block, usize)>) {
-    let frames = 1024;
+    cached_in(1024, runs)
+}
+
+/// The same with so many frames.
+fn cached_in(frames: u32, runs: u64) -> (Cached<TestDisk>, TestDisk, Vec<(Block, usize)>) {
     let disk = TestDisk::new(frames as usize, usize::try_from(BLOCKS).expect("small"));
     let cached = cached_on(&disk, frames);
     cached.add_disk(MemberId(0), NodeId(0), index(BLOCKS));
@@ -126,4 +130,61 @@ fn a_sync_of_a_disk_that_takes_nothing_tries_twice() {
     *disk.0.broken.lock() = 0..0;
     cached.persist_each(&stretches).expect("the disk is sound");
     assert_eq!(written(&disk, &stretches).len(), 40);
+}
+
+/// A block that is written with one that cannot be, by another thread, is tried alone.
+#[test]
+fn a_failure_of_a_neighbour_fails_no_sync() {
+    let (cached, disk, stretches) = cached(1);
+    let (begin, begun) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    disk.0.at_write.lock().0 = Some(Box::new(move || {
+        begin.send(()).expect("the test waits for it");
+        ended.recv().expect("the test tells it");
+        Err(MemoryError)
+    }));
+    *disk.0.broken.lock() = 0..1;
+    let [first, second] = [0, 1].map(|at| [(Block::new(MemberId(0), at), BLOCK_BYTES)]);
+    std::thread::scope(|scope| {
+        let both = scope.spawn(|| cached.persist_each(&stretches));
+        begun.recv().expect("it writes");
+        let sync = scope.spawn(|| cached.persist_each(&second));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!sync.is_finished(), "its block is being written");
+        end.send(()).expect("it waits");
+        sync.join().expect("it does not panic").expect("the block is sound");
+        both.join()
+            .expect("it does not panic")
+            .expect_err("a block cannot be written");
+    });
+    cached.persist_each(&first).expect_err("it cannot be written");
+    assert!(written(&disk, &[(Block::new(MemberId(0), 1), 0)]).is_empty());
+}
+
+/// What comes behind it while it writes waits for the next one: a writer who is faster than the disk would keep it for ever.
+#[test]
+fn a_commit_writes_what_was_dirty_when_it_began() {
+    /// Has each write find more blocks stored behind the last ones than a batch has runs.
+    fn store_at_each_write(disk: &TestDisk, cached: Arc<Cached<TestDisk>>, from: u64) {
+        let again = disk.clone();
+        disk.0.at_write.lock().0 = Some(Box::new(move || {
+            let behind = from + 2 * 34;
+            if behind < BLOCKS {
+                for at in (from..behind).step_by(2) {
+                    let stored = cached.store(Block::new(MemberId(0), at), 0, &[9; BLOCK_BYTES]);
+                    stored.expect("there are frames");
+                }
+                store_at_each_write(&again, cached, behind);
+            }
+            Ok(())
+        }));
+    }
+    let (cached, disk, _) = cached_in(8192, 33);
+    let cached = Arc::new(cached);
+    store_at_each_write(&disk, Arc::clone(&cached), 2060);
+    cached.persist_all(MemberId(0)).expect("the disk is sound");
+    let blocks: usize = disk.0.writes.lock().iter().map(|(_, blocks)| *blocks).sum();
+    assert!((66..200).contains(&blocks), "{blocks} blocks of 66");
+    // It has the cache.
+    disk.0.at_write.lock().0 = None;
 }

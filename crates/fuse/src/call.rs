@@ -537,7 +537,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         });
     }
 
-    /// Runs `operation`, and for a moment again when it finds the pool full while removed files are about to give space back ([`room`]).
+    /// Runs `operation`, and for a moment again when it finds the pool full, or the memory for names and inodes, while removed files are about to give
+    /// it back ([`room`]).
     fn with_room<T>(&self, operation: impl FnMut() -> fs::Result<T>) -> Result<T, Errno> {
         let threads = u32::try_from(self.service.threads).unwrap_or(u32::MAX);
         let mut paused_from = None;
@@ -565,7 +566,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             // Looked at first: space that is freed meanwhile deserves another try.
             let unlinked = self.fs().unlinked();
             let result = operation();
-            let settled = !matches!(result, Err(fs::Error::NoSpace)) || !may_come(&unlinked);
+            let is_full = matches!(
+                result,
+                Err(fs::Error::NoSpace | fs::Error::NoMetadata | fs::Error::NoInodes)
+            );
+            let settled = !is_full || !may_come(&unlinked);
             (result, settled)
         };
         let (mut result, mut settled) = attempt();

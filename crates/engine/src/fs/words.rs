@@ -112,8 +112,9 @@ impl FileLines {
     }
 
     /// Gives all lines back if the file is not open: whoever opens it again may have got one meanwhile.
-    pub(super) fn clear_unless(&self, is_open: impl FnOnce() -> bool) {
-        if self.lines.read().is_empty() {
+    pub(super) fn clear_unless(&self, is_open: impl Fn() -> bool) {
+        // While it is, nobody waits for bytes that go; who closes it last comes here again.
+        if self.lines.read().is_empty() || is_open() {
             return;
         }
         let mut lines = self.lines.write();
@@ -129,9 +130,9 @@ impl FileLines {
     }
 
     /// The number of a user's line and the cuts that it counts, at a moment when no bytes go; gives the file a line if it has none. What is found in the
-    /// file afterwards may be told with that count: a cut meanwhile makes the line's another one.
+    /// file afterwards may be told with that count: a cut meanwhile makes the line's another one. While bytes go, which may take long, there is none.
     fn line_of(&self, user: u32, words: &Arc<UserWords>) -> Result<(u32, u64)> {
-        let _no_cut = self.cutting.lock();
+        let _no_cut = self.cutting.try_lock().ok_or(Error::NoSpace)?;
         let mut lines = self.lines.write();
         if !lines.iter().any(|line| line.user == user) {
             lines.push(words.take_line(user).ok_or(Error::NoSpace)?);

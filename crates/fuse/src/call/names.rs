@@ -48,9 +48,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn create(&self, input: &CreateIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
         let new = self.new_inode(libc::S_IFREG | input.mode & PERMISSION_BITS, input.umask, 0);
         let connection = self.service.passthrough.as_ref();
-        let prepared = connection.and_then(|connection| connection.prepared.take(self.serving_node()));
         let dir = self.inode()?;
-        let inode = self.fs().create_with(&dir, name, new, prepared)?;
+        let inode = self.with_room(|| {
+            let prepared = connection.and_then(|connection| connection.prepared.take(self.serving_node()));
+            self.fs().create_with(&dir, name, new, prepared)
+        })?;
         self.note_changed(&dir);
         reply.put(self.lasting_entry(&inode)?)?;
         let opened = self.opened(&inode, input.flags, true, reply);
@@ -69,7 +71,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn temporary_file(&self, input: &CreateIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
         let new = self.new_inode(libc::S_IFREG | input.mode & PERMISSION_BITS, input.umask, 0);
         // Comes pinned: with neither name nor pin it would be gone already.
-        let inode = self.fs().tmpfile(&self.inode()?, new)?;
+        let dir = self.inode()?;
+        let inode = self.with_room(|| self.fs().tmpfile(&dir, new))?;
         reply.put(self.lasting_entry_of_pinned(&inode))?;
         let opened = self.opened(&inode, input.flags, true, reply);
         self.unless_failed(&inode, opened)
@@ -82,9 +85,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     pub(super) fn sym_link(&self, name: &[u8], target: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
         let dir = self.inode()?;
-        let inode = self
-            .fs()
-            .symlink(&dir, name, target, self.header.uid, self.header.gid)?;
+        let (uid, gid) = (self.header.uid, self.header.gid);
+        let inode = self.with_room(|| self.fs().symlink(&dir, name, target, uid, gid))?;
         self.note_changed(&dir);
         Ok(reply.put(self.entry(&inode)?)?)
     }
@@ -96,7 +98,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     pub(super) fn link(&self, input: &LinkIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
         let (inode, dir) = (self.inode_of(input.oldnodeid)?, self.inode()?);
-        self.fs().link_as(self.header.uid, &inode, &dir, name)?;
+        self.with_room(|| self.fs().link_as(self.header.uid, &inode, &dir, name))?;
         self.note_changed(&dir);
         Ok(reply.put(self.entry(&inode)?)?)
     }
@@ -146,7 +148,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     fn make(&self, name: &[u8], mode: u32, umask: u32, rdev: u32) -> Result<Arc<Inode>, Errno> {
         let dir = self.inode()?;
-        let inode = self.fs().create(&dir, name, self.new_inode(mode, umask, rdev))?;
+        let new = self.new_inode(mode, umask, rdev);
+        let inode = self.with_room(|| self.fs().create(&dir, name, new))?;
         self.note_changed(&dir);
         Ok(inode)
     }

@@ -100,6 +100,27 @@ fn all_that_makes_a_file_longer_is_reserved() {
     }
 }
 
+/// The kernel's word to forget a removed file comes behind the answer to its removal.
+#[test]
+fn what_a_removal_gives_back_can_be_used_at_once() {
+    let mut classic = options();
+    classic.transport = homenode_fuse::Transport::Classic;
+    for options in [options(), classic] {
+        let Some(mounted) = Mounted::with(&options) else { return };
+        mounted.fs.set_metadata_limit(1 << 20);
+        let path = |nth: usize| mounted.path(&format!("{nth:0100}"));
+        let make = |nth: usize| File::create_new(path(nth)).map(drop);
+        let count = (0..).find(|nth| make(*nth).is_err()).unwrap();
+        assert!(count > 100, "{count} files");
+        for nth in 0..count {
+            fs::remove_file(path(nth)).unwrap();
+            make(nth).unwrap_or_else(|error| panic!("file {nth} of {count}: {error}"));
+        }
+        (0..count).for_each(|nth| fs::remove_file(path(nth)).unwrap());
+        mounted.finish();
+    }
+}
+
 #[test]
 fn extended_attributes_and_placement() {
     let Some(mounted) = Mounted::new() else { return };

@@ -284,6 +284,33 @@ fn a_truncation_waits_for_no_answer_about_words() {
     });
 }
 
+/// The kernel may take long for bytes that go: each mapping of the file is looked at.
+#[test]
+fn an_answer_about_words_waits_for_no_truncation() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    fs.open(&inode, Access::Read).unwrap();
+    store.write_unasked(0, 0, &[1; 2 * BLOCK as usize], 0).unwrap();
+    fs.words_value(&inode, 7, 0).unwrap();
+    store.hold_cutting(true);
+    thread::scope(|scope| {
+        let cuts = scope.spawn(|| fs.truncate_step(&inode, 10, 0).unwrap());
+        store.wait_for_held();
+        let (asks, told) = std::sync::mpsc::channel();
+        let (fs, inode) = (&fs, &inode);
+        scope.spawn(move || asks.send(fs.words_value(inode, 7, 0)).unwrap());
+        let told = told.recv_timeout(PATIENCE);
+        store.hold_cutting(false);
+        assert_eq!(
+            told.map(|told| told.is_err()),
+            Ok(true),
+            "nothing is known while bytes go"
+        );
+        assert_eq!(cuts.join().unwrap(), None);
+    });
+    fs.words_value(&inode, 7, 0).unwrap();
+}
+
 /// The search for what lies far behind the end takes thousands of looks.
 #[test]
 fn a_truncation_that_frees_little_searches_for_nothing() {

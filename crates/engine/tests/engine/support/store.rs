@@ -43,6 +43,8 @@ struct Kernel {
     refuses_allocating: bool,
     /// Allocating waits for a writer.
     holds_allocating: bool,
+    /// Whether threads that set a size wait.
+    holds_cutting: bool,
     /// Blocks of ranges from which on asking for their holes waits.
     holds_asking: Option<u64>,
     waiting: usize,
@@ -138,6 +140,11 @@ impl TestStore {
         self.0.lock().holds_allocating = holds;
     }
 
+    /// Sets whether threads wait that set a size.
+    pub(crate) fn hold_cutting(&self, holds: bool) {
+        self.0.lock().holds_cutting = holds;
+    }
+
     /// Sets from how many blocks on a thread waits that asks for holes of so many.
     pub(crate) fn hold_asking(&self, blocks: Option<u64>) {
         self.0.lock().holds_asking = blocks;
@@ -150,6 +157,7 @@ impl TestStore {
             if start.elapsed() >= HELD_PATIENCE {
                 self.hold_allocating(false);
                 self.hold_asking(None);
+                self.hold_cutting(false);
                 panic!("no thread waits");
             }
             thread::sleep(PAUSE);
@@ -325,6 +333,7 @@ impl BackingFile for TestFile {
     }
 
     fn set_size(&self, bytes: u64) -> Result<()> {
+        self.store.wait_while(|kernel| kernel.holds_cutting);
         self.unless_failing(|kernel, number| {
             kernel.model.files[number].truncate(bytes);
             Ok(())

@@ -101,13 +101,20 @@ impl<M: Disks> Cached<M> {
         blocks: u64,
     ) -> Result<(), MemoryError> {
         cache.announce_block(disk.block(first));
-        let end = (first + blocks).min(disk.index.blocks());
-        if end == first + 1 && !disk.index.has_frame(first) && self.fill_one((cache, disk), node, first)? {
-            return Ok(());
-        }
-        match self.begin_run((cache, disk), node, first, end, true)? {
-            frames if frames.is_empty() => self.wait_for_others((cache, disk), first),
-            frames => self.read_run((cache, disk), first, &frames),
+        let mut end = (first + blocks).min(disk.index.blocks());
+        loop {
+            if end == first + 1 && !disk.index.has_frame(first) && self.fill_one((cache, disk), node, first)? {
+                return Ok(());
+            }
+            let frames = self.begin_run((cache, disk), node, first, end, true)?;
+            if frames.is_empty() {
+                return self.wait_for_others((cache, disk), first);
+            }
+            match self.read_run((cache, disk), first, &frames) {
+                // One of them cannot be read, perhaps not the first.
+                Err(_) if frames.len() > 1 && disk.check_there().is_ok() => end = first + frames.len() as u64 / 2,
+                done => return done,
+            }
         }
     }
 
@@ -445,8 +452,8 @@ impl Cache {
 
     /// Ends filling blocks from `first` on.
     pub(super) fn end_run(&self, disk: &Disk, first: u64, frames: &[(u32, bool)], is_read: bool) {
-        if !is_read {
-            // Before those who wait see it end.
+        if !is_read && frames.len() == 1 {
+            // Before those who wait see it end. Of more blocks each may be sound: who waits for one reads it.
             disk.unread.lock().note(&(first..first + frames.len() as u64));
         }
         let mut fetched = 0;

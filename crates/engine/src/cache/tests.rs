@@ -52,6 +52,8 @@ struct Inner {
     at_write: Mutex<Hook>,
     /// Action in the middle of the next copy.
     at_copy: Mutex<Hook>,
+    /// Blocks that cannot be read.
+    unread: Mutex<std::ops::Range<u64>>,
     /// Disk whose reads wait until there is none.
     hung: Mutex<Option<MemberId>>,
     is_answering: parking_lot::Condvar,
@@ -104,6 +106,7 @@ impl TestDisk {
             fails: AtomicBool::new(false),
             at_write: Mutex::default(),
             at_copy: Mutex::default(),
+            unread: Mutex::new(0..0),
             hung: Mutex::default(),
             is_answering: parking_lot::Condvar::new(),
             under_way: Mutex::default(),
@@ -181,6 +184,10 @@ impl Disks for TestDisk {
             self.0.is_answering.wait(&mut hung);
         }
         drop(hung);
+        let unread = self.0.unread.lock().clone();
+        if unread.start < first.index() + frames.len() as u64 && first.index() < unread.end {
+            return Err(MemoryError);
+        }
         for (at, frame) in (0..).zip(frames) {
             let start = self.place(first.plus(at));
             let bytes = self.0.disk.lock()[start..start + BLOCK_BYTES].to_vec();
@@ -659,4 +666,45 @@ fn a_drain_of_a_disk_reads_it_by_large_requests_beside_the_readers_of_the_file()
     assert!(reads.len() as u64 <= 2 * BLOCKS / MIB_BLOCKS, "{reads:?}");
     (0..BLOCKS).for_each(|at| read(&slot, at));
     fs.check_invariants();
+}
+
+/// A request for many blocks fails as a whole.
+#[test]
+fn a_failed_read_is_no_error_of_the_sound_blocks_beside() {
+    const BAD: u64 = 20;
+    let disk = TestDisk::new(1024, 1024);
+    let cached = cached_on(&disk, 1024);
+    cached.add_disk(MemberId(0), NodeId(0), index(1024));
+    let fill = |first, blocks| {
+        cached.fill(
+            cached.disk(MemberId(0)).expect("it is cached"),
+            NodeId(0),
+            first,
+            blocks,
+        )
+    };
+    *disk.0.unread.lock() = BAD..BAD + 1;
+    *disk.0.hung.lock() = Some(MemberId(0));
+    std::thread::scope(|scope| {
+        let all = scope.spawn(|| fill(0, 40));
+        while disk.0.reads.lock().is_empty() {
+            std::thread::yield_now();
+        }
+        let [sound, bad] = [3, BAD].map(|at| scope.spawn(move || fill(at, 1)));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!sound.is_finished() && !bad.is_finished(), "they wait for the request");
+        *disk.0.hung.lock() = None;
+        disk.0.is_answering.notify_all();
+        assert_eq!(
+            all.join().expect("it does not panic"),
+            Ok(()),
+            "the first block is sound"
+        );
+        assert_eq!(sound.join().expect("it does not panic"), Ok(()));
+        // It was read with others, and says so when it is read alone.
+        let _ = bad.join().expect("it does not panic");
+    });
+    assert_eq!(fill(BAD, 1), Err(MemoryError));
+    assert_eq!(fill(BAD + 1, 10), Ok(()));
+    assert!(disk.0.reads.lock().iter().filter(|(_, blocks)| *blocks > 1).count() < 8);
 }

@@ -131,6 +131,13 @@ impl Saving {
         has_waited
     }
 
+    /// Waits until a write ends, whether one did in time; `None` when there is none.
+    pub(super) fn ends_within(&self, most: Duration) -> Option<bool> {
+        let mut writes = self.writes.lock();
+        let is_written = !writes.under_way.is_empty();
+        is_written.then(|| !self.ended.wait_for(&mut writes, most).timed_out())
+    }
+
     /// Whether somebody writes to the disk.
     pub(super) fn is_under_way(&self) -> bool {
         self.writes.lock().batches > 0

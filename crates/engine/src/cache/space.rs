@@ -31,6 +31,8 @@ const PASSED: u32 = 1024;
 const LOOKS_FOR_ALL: u32 = 8;
 /// Pauses after which a reader writes dirty frames, as there is no other way to a frame: ten milliseconds.
 const READ_PAUSES: u32 = 64;
+/// Pauses for which a thread waits at a time that some write ends.
+const WRITE_PAUSES: u32 = 50;
 
 /// Purpose of a frame that somebody waits for.
 #[derive(Clone, Copy, Debug)]
@@ -515,6 +517,25 @@ impl Cache {
     }
 }
 
+impl Cache {
+    /// Whether other bytes of a disk must be written before there may be new ones.
+    fn lacks_room_for_dirt(&self, what_for: Use<'_>) -> bool {
+        matches!(what_for, Use::Store(disk) if self.room_for_dirt(disk) == 0)
+    }
+
+    /// Pauses, until a write ends where that is what is missing; for how many times [`PAUSE`].
+    fn pause(&self, what_for: Use<'_>) -> u32 {
+        if let Use::Store(disk) = what_for
+            && self.room_for_dirt(disk) == 0
+            && let Some(has_ended) = disk.saving.ends_within(WRITE_PAUSES * PAUSE)
+        {
+            return if has_ended { 1 } else { WRITE_PAUSES };
+        }
+        std::thread::sleep(PAUSE);
+        1
+    }
+}
+
 impl<M: Disks> Cached<M> {
     /// Waits until `take` returns something, which is told how many busy frames more it is to pass; outside of slots.
     ///
@@ -536,7 +557,9 @@ impl<M: Disks> Cached<M> {
         let (failures_before, mut progress, mut pauses) = (failures(), cache.progress(), 0);
         while pauses < PAUSES_MAX {
             // What was made cool just now is out of use when nobody is inside.
-            (0..3).for_each(|_| cache.epochs.advance(&cache.slots));
+            if !cache.lacks_room_for_dirt(what_for) {
+                (0..3).for_each(|_| cache.epochs.advance(&cache.slots));
+            }
             // Frames may be of reads that are over, and who takes ends may be stuck in a write.
             self.end_all_reads(cache);
             let saved = match what_for {
@@ -557,16 +580,17 @@ impl<M: Disks> Cached<M> {
             {
                 return Err(MemoryError);
             }
+            let mut paused = 1;
             if saved == Ok(0) || saved.is_err() {
                 match pauses {
                     ..2 => {}
                     2..16 => std::thread::yield_now(),
-                    16.. => std::thread::sleep(PAUSE),
+                    16.. => paused = cache.pause(what_for),
                 }
             }
             // As long as the disks work, there is a frame in the end.
             let now = cache.progress();
-            pauses = match pauses + 1 {
+            pauses = match pauses + paused {
                 next if now == progress => next,
                 next => next.min(READ_PAUSES),
             };

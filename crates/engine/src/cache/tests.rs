@@ -52,6 +52,8 @@ struct Inner {
     at_write: Mutex<Hook>,
     /// Action in the middle of the next copy.
     at_copy: Mutex<Hook>,
+    /// Time that each write takes longer.
+    write_delay: Mutex<Duration>,
     /// Blocks that cannot be read.
     unread: Mutex<std::ops::Range<u64>>,
     /// Disk whose reads wait until there is none.
@@ -106,6 +108,7 @@ impl TestDisk {
             fails: AtomicBool::new(false),
             at_write: Mutex::default(),
             at_copy: Mutex::default(),
+            write_delay: Mutex::default(),
             unread: Mutex::new(0..0),
             hung: Mutex::default(),
             is_answering: parking_lot::Condvar::new(),
@@ -283,6 +286,7 @@ impl Disks for TestDisk {
     }
 
     fn write_each(&self, writes: &mut [FrameWrite<'_>]) {
+        std::thread::sleep(*self.0.write_delay.lock());
         self.0.together.lock().push(writes.len());
         for write in writes {
             write.is_written = self.write(write.first, write.frames).is_ok();
@@ -707,4 +711,32 @@ fn a_failed_read_is_no_error_of_the_sound_blocks_beside() {
     assert_eq!(fill(BAD, 1), Err(MemoryError));
     assert_eq!(fill(BAD + 1, 10), Ok(()));
     assert!(disk.0.reads.lock().iter().filter(|(_, blocks)| *blocks > 1).count() < 8);
+}
+
+/// Nothing that a writer could do makes the disk faster: each look interrupts all CPUs of the process.
+#[test]
+fn a_writer_whom_a_slow_disk_keeps_back_sleeps_until_it_has_written() {
+    const EACH: u64 = 1000;
+    let disk = TestDisk::new(1024, 16_384);
+    let cached = cached_on(&disk, 1024);
+    cached.add_disk(MemberId(0), NodeId(0), index(16_384));
+    *disk.0.write_delay.lock() = Duration::from_millis(20);
+    let epochs = || {
+        let (cache, _) = cached.disk(MemberId(0)).expect("it is cached");
+        cache.epochs.now()
+    };
+    let before = epochs();
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let cached = &cached;
+            scope.spawn(move || {
+                for at in thread * EACH..(thread + 1) * EACH {
+                    let stored = cached.store(Block::new(MemberId(0), at), 0, &[1; BLOCK_BYTES]);
+                    stored.expect("the disk is sound");
+                }
+            });
+        }
+    });
+    let (epochs, writes) = (epochs() - before, disk.0.writes.lock().len());
+    assert!(epochs < 5000, "{epochs} epochs, {writes} writes");
 }

@@ -31,6 +31,8 @@ const PASSED: u32 = 1024;
 const LOOKS_FOR_ALL: u32 = 8;
 /// Pauses after which a reader writes dirty frames, as there is no other way to a frame: ten milliseconds.
 const READ_PAUSES: u32 = 64;
+/// Looks before a thread sleeps between them.
+const SPINS: u32 = 16;
 /// Pauses for which a thread waits at a time that some write ends.
 const WRITE_PAUSES: u32 = 50;
 
@@ -557,7 +559,7 @@ impl<M: Disks> Cached<M> {
         let (failures_before, mut progress, mut pauses) = (failures(), cache.progress(), 0);
         while pauses < PAUSES_MAX {
             // What was made cool just now is out of use when nobody is inside.
-            if !cache.lacks_room_for_dirt(what_for) {
+            if pauses < SPINS || !cache.lacks_room_for_dirt(what_for) {
                 (0..3).for_each(|_| cache.epochs.advance(&cache.slots));
             }
             // Frames may be of reads that are over, and who takes ends may be stuck in a write.
@@ -584,8 +586,8 @@ impl<M: Disks> Cached<M> {
             if saved == Ok(0) || saved.is_err() {
                 match pauses {
                     ..2 => {}
-                    2..16 => std::thread::yield_now(),
-                    16.. => paused = cache.pause(what_for),
+                    2..SPINS => std::thread::yield_now(),
+                    SPINS.. => paused = cache.pause(what_for),
                 }
             }
             // As long as the disks work, there is a frame in the end.

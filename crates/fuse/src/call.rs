@@ -449,8 +449,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             slot: self.slot,
             cpu: self.service.host.current_cpu(),
             node,
-            // Pages that the kernel writes back are no thread's.
-            user: (self.header.pid != 0).then_some(self.header.uid),
+            user: Some(self.header.uid),
             waits: self.is_aside() || self.waits.get() || !self.fs().reads_disks(),
         }
     }

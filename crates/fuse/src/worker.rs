@@ -100,7 +100,7 @@ impl Errand for Asked {
     }
 
     fn user(&self) -> u32 {
-        InHeader::take(&mut self.request()).map_or(0, |header| header.uid)
+        InHeader::take(&mut self.request()).map_or(NOBODY, |header| user_of(&header))
     }
 
     fn begun(&self) -> Option<(u32, Instant)> {
@@ -135,6 +135,13 @@ fn opcode_in(mut request: &[u8]) -> u32 {
 fn sync_in(mut request: &[u8]) -> bool {
     InHeader::take(&mut request).is_some_and(|header| is_sync(&header, request))
 }
+
+/// The user whose turn a request takes. The kernel sends write-back, RELEASE and FORGET in nobody's name, with zeros: they are not root's.
+pub(crate) fn user_of(header: &InHeader) -> u32 {
+    if header.pid == 0 { NOBODY } else { header.uid }
+}
+
+const NOBODY: u32 = u32::MAX;
 
 /// Whether it is an fsync, or a write that is one too (O_DSYNC; O_SYNC has both bits).
 pub(crate) fn is_sync(header: &InHeader, mut arguments: &[u8]) -> bool {

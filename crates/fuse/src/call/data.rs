@@ -11,7 +11,7 @@ use crate::wire::flags::write;
 use crate::wire::{
     CopyFileRangeIn, CopyFileRangeOut, FAllocateIn, LSeekIn, LSeekOut, ReadIn, Reply, WriteIn, WriteOut, Zeros,
 };
-use homenode_engine::fs::{Inode, SetAttr, Whence};
+use homenode_engine::fs::{self, Asking, Inode, SetAttr, Whence};
 use homenode_engine::{AccessKind, Clock, Memory};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -52,7 +52,12 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             self.service.writers.last(self.header.nodeid).unwrap_or(0)
         };
         let node = || self.node(tid);
-        let asking = self.asking(&node);
+        let is_write_back = input.write_flags & write::CACHE != 0;
+        let asking = Asking {
+            // Pages that the kernel writes back are no user's.
+            user: (!is_write_back).then_some(self.header.uid),
+            ..self.asking(&node)
+        };
         let end = input.offset.saturating_add(data.len() as u64);
         let fetches = || self.fs().begin_fetches_to_write(&asking, &inode, input.offset..end);
         let write = || {
@@ -62,14 +67,24 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
                 })
             })
         };
-        let written = self.counted(tid, &asking, write)?;
+        let mut written = self.counted(tid, &asking, write)?;
         // Of pages that it writes back the kernel takes a short count for success, and drops them all: stores through mappings would be
-        // lost without a word. What was written stays, and the sync that waits for these pages fails.
-        let is_cut = written < data.len() && input.write_flags & write::CACHE != 0;
+        // lost without a word. What was written stays, and the sync that waits for these pages fails, with the error of the rest.
+        if is_write_back && written < data.len() {
+            let rest = self.fs().write(
+                &asking,
+                &inode,
+                input.offset + written as u64,
+                &data[written..],
+                kill_priv,
+            );
+            written += rest.or_else(|error| if error == fs::Error::Away { Ok(0) } else { Err(error) })?;
+        }
+        let is_cut = is_write_back && written < data.len();
         if is_cut || written == 0 && !data.is_empty() {
             return Err(Errno(libc::ENOSPC));
         }
-        if input.write_flags & write::CACHE != 0 {
+        if is_write_back {
             self.note_changed(&inode);
         }
         self.counters.count_write(written);

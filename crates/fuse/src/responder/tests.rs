@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 
 const POOL_BLOCKS: usize = 1024;
 
+/// A store of these bytes fails, as on a broken disk.
+const UNWRITABLE: &[u8] = b"unwritable";
+
 struct Bytes(Mutex<Vec<u8>>);
 
 impl Bytes {
@@ -41,6 +44,9 @@ impl Memory for Bytes {
     }
 
     fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        if from.starts_with(UNWRITABLE) {
+            return Err(MemoryError);
+        }
         self.with(to, offset, |bytes| bytes[..from.len()].copy_from_slice(from));
         Ok(())
     }
@@ -585,4 +591,34 @@ fn a_long_operation_in_a_lane_does_not_block_another_user() {
     };
     assert_eq!(last_byte(long, bytes - 1), [0], "it came to its end");
     assert_eq!(last_byte(copy, BLOCK_BYTES - 1), [7]);
+}
+
+/// The kernel takes a short count of such pages for success.
+#[test]
+fn a_cut_write_of_pages_tells_the_error_of_the_rest() {
+    let responder = responder();
+    let ino = make(&responder, b"file\0");
+    let write = |write_flags, data: &[u8]| {
+        let input = encode(WriteIn {
+            size: u32::try_from(data.len()).unwrap(),
+            write_flags,
+            ..WriteIn::default()
+        });
+        errno(&responder, Opcode::Write, ino, &[&input[..], data].concat())
+    };
+    let mut data = [1; 2 * BLOCK_BYTES];
+    assert_eq!(write(0, &data[..BLOCK_BYTES]), Some(0));
+    data[BLOCK_BYTES..][..UNWRITABLE.len()].copy_from_slice(UNWRITABLE);
+    assert_eq!(write(0, &data), Some(0), "a short count");
+    assert_eq!(write(crate::wire::flags::write::CACHE, &data), Some(libc::EIO));
+}
+
+#[test]
+fn requests_of_the_kernel_take_no_turn_of_root() {
+    let header = |pid| InHeader {
+        pid,
+        ..InHeader::default()
+    };
+    assert_eq!(crate::worker::user_of(&header(7)), 0);
+    assert_ne!(crate::worker::user_of(&header(0)), 0);
 }

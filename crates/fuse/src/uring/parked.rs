@@ -7,7 +7,7 @@ use crate::call::Origin;
 use crate::host::Host;
 use crate::responder::{Answer, Responder};
 use crate::wire::{Reply, RingHeader};
-use crate::worker::{aside_message_bytes, is_sync};
+use crate::worker::{aside_message_bytes, is_sync, user_of};
 use homenode_engine::{Clock, Memory};
 use rustix::event::{EventfdFlags, eventfd};
 use std::fs::File;
@@ -78,7 +78,7 @@ impl Errand for Parked {
     }
 
     fn user(&self) -> u32 {
-        self.header.request().uid
+        user_of(&self.header.request())
     }
 
     fn begun(&self) -> Option<(u32, Instant)> {

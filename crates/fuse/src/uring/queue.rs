@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::host::Host;
 use crate::responder::{Answer, Responder};
 use crate::wire::{Field, OutHeader, RingHeader};
+use crate::worker::user_of;
 use homenode_engine::cache::Fetch;
 use homenode_engine::{Clock, CpuId, Memory};
 use io_uring::squeue::Entry128;
@@ -324,7 +325,9 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                     ..ready
                 };
                 match why {
-                    Later::Step(so_far) => self.going.push(header.request().uid, ready(so_far), since.is_none()),
+                    Later::Step(so_far) => self
+                        .going
+                        .push(user_of(&header.request()), ready(so_far), since.is_none()),
                     Later::Fetch => self.fetch(Ready {
                         fetched: fetched + 1,
                         ..ready(done)
@@ -504,7 +507,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             if completion.result() >= 0 {
                 self.ready.push(Ready {
                     index,
-                    user: self.buffers.header(index).request().uid,
+                    user: user_of(&self.buffers.header(index).request()),
                     since: None,
                     done: 0,
                     fetched: 0,

@@ -9,7 +9,7 @@ use super::failures::{Failures, KEPT as FAILURES_KEPT};
 use super::{Cache, Cached, Disk};
 use crate::log::planted::{Planted, is_planted};
 use crate::{BLOCK_BYTES, Block, Disks, FrameWrite, MemoryError};
-use homenode_shared::first_among;
+use homenode_shared::{FrameIndex, first_among};
 use parking_lot::{Condvar, Mutex};
 use std::cell::Cell;
 use std::ops::Range;
@@ -189,30 +189,31 @@ impl<M: Disks> Cached<M> {
 
     /// [`Cached::save_bytes`] of whole blocks, but for those in the tail of the log.
     pub(super) fn save_range(&self, disk: (&Cache, &Disk), range: Range<u64>) -> Result<(), MemoryError> {
-        self.save_among(disk, range, None)
+        self.save_rounds(disk, &range, |_| None)
     }
 
-    /// [`Cached::save_range`] of all that is dirty when it is called. What becomes so behind what it has written it leaves: it would never end beside writers
-    /// who are faster than the disk.
-    pub(super) fn save_all(&self, (cache, disk): (&Cache, &Disk)) -> Result<(), MemoryError> {
-        let groups = disk.index.dirty_groups();
-        self.save_among((cache, disk), 0..disk.index.blocks(), Some(&groups))
+    /// [`Cached::save_range`] of all blocks, but for what becomes dirty behind those that it has come to: beside writers who are faster than the disk it
+    /// would never end.
+    pub(super) fn save_all(&self, disk: (&Cache, &Disk)) -> Result<(), MemoryError> {
+        self.save_rounds(disk, &(0..disk.1.index.blocks()), |index| Some(index.dirty_groups()))
     }
 
-    /// Those of some groups of blocks.
-    fn save_among(
+    /// In each round `among` tells the groups of blocks to be looked at.
+    fn save_rounds(
         &self,
         (cache, disk): (&Cache, &Disk),
-        range: Range<u64>,
-        among: Option<&[u32]>,
+        range: &Range<u64>,
+        among: impl Fn(&FrameIndex) -> Option<Vec<u32>>,
     ) -> Result<(), MemoryError> {
         for _ in 0..ROUNDS_MAX {
             let before = disk.saving.failures();
-            self.save_dirty((cache, disk), &range, among)?;
+            // Behind that: a block that is being written now is either on the disk then, or its failure is met, and it is dirty in the next round.
+            let among = among(&disk.index);
+            self.save_dirty((cache, disk), range, among.as_deref())?;
             if !is_planted(Planted::OthersNotAwaited) {
-                disk.saving.wait(&range);
+                disk.saving.wait(range);
             }
-            if !disk.saving.writes.lock().failures.met(before, &range) {
+            if !disk.saving.writes.lock().failures.met(before, range) {
                 return Ok(());
             }
             // It was written with others, one of which cannot be: it is dirty again.

@@ -161,6 +161,37 @@ fn a_failure_of_a_neighbour_fails_no_sync() {
     assert!(written(&disk, &[(Block::new(MemberId(0), 1), 0)]).is_empty());
 }
 
+/// A block that is being written when the commit begins is not dirty then.
+#[test]
+fn a_commit_hears_of_the_failure_of_a_write_that_had_begun() {
+    let (cached, disk, _) = cached(1);
+    let (begin, begun) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    disk.0.at_write.lock().0 = Some(Box::new(move || {
+        begin.send(()).expect("the test waits for it");
+        ended.recv().expect("the test tells it");
+        Err(MemoryError)
+    }));
+    std::thread::scope(|scope| {
+        let saver = scope.spawn(|| cached.save_some_of(cached.disk(MemberId(0)).expect("it is cached")));
+        begun.recv().expect("it writes");
+        *disk.0.broken.lock() = 0..1;
+        let commit = scope.spawn(|| cached.persist_all(MemberId(0)));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!commit.is_finished(), "all that was stored is being written");
+        end.send(()).expect("it waits");
+        saver
+            .join()
+            .expect("it does not panic")
+            .expect_err("the disk takes none of it");
+        commit
+            .join()
+            .expect("it does not panic")
+            .expect_err("a block is not durable");
+    });
+    assert_eq!(disk.0.disk.lock()[BLOCK_BYTES..2 * BLOCK_BYTES], [7; BLOCK_BYTES]);
+}
+
 /// What comes behind it while it writes waits for the next one: a writer who is faster than the disk would keep it for ever.
 #[test]
 fn a_commit_writes_what_was_dirty_when_it_began() {

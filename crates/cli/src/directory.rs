@@ -54,7 +54,7 @@ const DEAD_MOUNTS_MAX: usize = 16;
 /// inside it on the pool's block devices, which are `durable`.
 pub(crate) fn prepare(
     directory: &Path,
-    durable: Option<&[Device]>,
+    durable: Option<&[PathBuf]>,
     notice: &mut dyn FnMut(&str),
 ) -> Result<MountDirectory> {
     let name = shown(&absolute(directory));
@@ -62,7 +62,17 @@ pub(crate) fn prepare(
         refuse_unserved(above)?;
     }
     let mut located = find(directory, WHEN_MISSING)?;
-    let is_dead = server_within(END_TIMEOUT, &located) == Behind::Nobody;
+    let mut is_dead = server_within(END_TIMEOUT, &located) == Behind::Nobody;
+    // A server was killed while it took the place of another one: one dead mount is enough to guard it.
+    for _ in 0..DEAD_MOUNTS_MAX {
+        if !is_dead || durable.is_none() || !lies_on_ours(&located) {
+            break;
+        }
+        let going = Inside::StaysBut(durable.unwrap_or_default().to_vec());
+        clear_one(directory, WHEN_MISSING, &going, notice)?;
+        located = find(directory, WHEN_MISSING)?;
+        is_dead = server_within(END_TIMEOUT, &located) == Behind::Nobody;
+    }
     if is_dead {
         // Told before the pool is opened.
         Inside::StaysBut(durable.unwrap_or_default().to_vec()).going(&located)?;
@@ -76,7 +86,7 @@ pub(crate) fn prepare(
         if durable.is_some() {
             prepared.guard = Some(located.mount.device);
         } else {
-            prepared.clear(notice)?;
+            prepared.clear(&Inside::Stays, notice)?;
         }
         return Ok(prepared);
     }
@@ -101,6 +111,13 @@ pub(crate) fn prepare(
 fn is_alone(located: &Located) -> bool {
     let on_it = |mounts: Vec<MountEntry>| mounts.iter().filter(|mount| mount.mount_point == located.path).count();
     mounts().is_ok_and(|mounts| on_it(mounts) == 1)
+}
+
+/// Whether another homenode mount is beneath this one.
+fn lies_on_ours(located: &Located) -> bool {
+    let is_beneath =
+        |one: &MountEntry| one.is_homenode() && one.mount_point == located.path && located.mount.is_on(one);
+    mounts().is_ok_and(|mounts| mounts.iter().any(is_beneath))
 }
 
 /// Opens the directory below what is mounted on it; `None` where the kernel cannot show it.
@@ -152,9 +169,9 @@ fn first_entry(held: &OwnedFd) -> io::Result<Option<String>> {
 impl MountDirectory {
     /// Makes sure, just before it is mounted on, that it can be still; clears a dead mount of ours there. Tells of what was written there meanwhile:
     /// without the mount more would be.
-    pub(crate) fn clear(&self, notice: &mut dyn FnMut(&str)) -> Result<()> {
+    pub(crate) fn clear(&self, inside: &Inside, notice: &mut dyn FnMut(&str)) -> Result<()> {
         let name = shown(&self.path);
-        refuse_mounted(&clear_dead(&self.path, WHEN_MISSING, &Inside::Stays, notice)?, &name)?;
+        refuse_mounted(&clear_dead(&self.path, WHEN_MISSING, inside, notice)?, &name)?;
         if let Ok(Some(written)) = first_entry(&self.held) {
             notice(&format!(
                 "{name} holds {written}, which was written while the pool came up: the mount hides it; move it away after `homenode down`, or the next `homenode up` is refused"
@@ -169,8 +186,8 @@ impl MountDirectory {
 pub(crate) enum Inside {
     /// The dead mount stays too, with an error.
     Stays,
-    /// All but filesystems on these block devices stays.
-    StaysBut(Vec<Device>),
+    /// All but filesystems on these block devices stays, and mounts of users.
+    StaysBut(Vec<PathBuf>),
     Goes,
 }
 
@@ -183,12 +200,13 @@ impl Inside {
         );
         let stays = |mount: &&MountEntry| match self {
             Self::Stays => true,
-            Self::StaysBut(going) => !going.contains(&mount.device),
+            Self::StaysBut(going) => !mount.is_of_user() && !going.iter().any(|device| is_filesystem_on(mount, device)),
             Self::Goes => false,
         };
         match inside.iter().rfind(stays) {
             Some(inner) => fail!(
-                "the mount on {name} is dead, but {} is mounted inside it: `{} {}` first",
+                "the mount on {name} is dead, but {} is mounted inside it: `{} {}` first; if that waits for a device of this pool, `homenode up` the pool on \
+                 another directory before",
                 inner.filesystem_type,
                 inner.verb(),
                 shown(&inner.mount_point)
@@ -196,6 +214,11 @@ impl Inside {
             None => Ok(inside),
         }
     }
+}
+
+/// Whether a mount is of a filesystem on a block device, or on a partition of it. The mount of btrfs has another number.
+fn is_filesystem_on(mount: &MountEntry, device: &Path) -> bool {
+    holders::is_on(Path::new(&mount.source), device) || Device::at(device).is_ok_and(|number| number == mount.device)
 }
 
 /// Takes dead homenode mounts off `directory`, with a word about it. Gives what is there then. `when_missing` is what to
@@ -207,61 +230,83 @@ pub(crate) fn clear_dead(
     notice: &mut dyn FnMut(&str),
 ) -> Result<Located> {
     for _ in 0..DEAD_MOUNTS_MAX {
-        let located = find(directory, when_missing)?;
-        if server_within(END_TIMEOUT, &located) != Behind::Nobody {
+        if let Some(located) = clear_one(directory, when_missing, inside, notice)? {
             return Ok(located);
-        }
-        // A look at all processes, which may have many files: other servers do not wait for it.
-        let held = held_memory(&located);
-        let _alone = control::lock()?;
-        let located = find(directory, when_missing)?;
-        if !is_dead(&located) {
-            return Ok(located);
-        }
-        let name = shown(&located.path);
-        let gone = inside.going(&located)?;
-        // Nobody can use it any more, and who still has files open there must not keep it.
-        match located.unmount(UnmountFlags::DETACH) {
-            Ok(()) => {}
-            // It has gone, or a directory above it has another name: look again.
-            Err(Errno::INVAL | Errno::NOTDIR | Errno::NOENT) => continue,
-            Err(Errno::PERM) => fail!("cannot clear the dead mount on {name}: run as root"),
-            Err(error) => fail!("cannot clear the dead mount on {name}: {error}; try `umount -l` on it"),
-        }
-        let device = located.mount.device;
-        for socket in [control::socket_path(device), control::readers_path(device)] {
-            match fs::remove_file(&socket) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    notice(&format!("cannot remove {}: {error}", socket.display()));
-                }
-                _ => {}
-            }
-        }
-        // The next server on this device begins a log anew.
-        let log = control::log_path(device);
-        let kept = log.with_extension("killed.log");
-        let log = match fs::rename(&log, &kept) {
-            Ok(()) => format!(
-                "; its log is {} until the next boot, or until another such server is killed",
-                kept.display()
-            ),
-            Err(_) => String::new(),
-        };
-        notice(&format!(
-            "cleared a dead mount on {name}: its server had been killed; {}{held}{log}",
-            fate(&located.mount)
-        ));
-        for inner in gone {
-            let (place, source) = (shown(&inner.mount_point), shown(Path::new(&inner.source)));
-            notice(&format!(
-                "{source} was mounted on {place}, inside it, and is not any more: mount it again"
-            ));
         }
     }
     fail!(
         "more than {DEAD_MOUNTS_MAX} dead mounts on {}: unmount them with `umount -l`",
         shown(directory)
     )
+}
+
+/// Takes one dead mount off, if there is one; else gives what is there.
+fn clear_one(
+    directory: &Path,
+    when_missing: &str,
+    inside: &Inside,
+    notice: &mut dyn FnMut(&str),
+) -> Result<Option<Located>> {
+    let located = find(directory, when_missing)?;
+    if server_within(END_TIMEOUT, &located) != Behind::Nobody {
+        return Ok(Some(located));
+    }
+    // A look at all processes, which may have many files: other servers do not wait for it.
+    let held = held_memory(&located);
+    // Closed when others wait no more: the kernel may write a whole filesystem back then.
+    let mut roots = Vec::new();
+    let _alone = control::lock()?;
+    let located = find(directory, when_missing)?;
+    if !is_dead(&located) {
+        return Ok(Some(located));
+    }
+    let name = shown(&located.path);
+    let gone = inside.going(&located)?;
+    let open = |inner: &MountEntry| rustix::fs::open(&inner.mount_point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    roots.extend(gone.iter().map(open));
+    // Nobody can use it any more, and who still has files open there must not keep it.
+    match located.unmount(UnmountFlags::DETACH) {
+        Ok(()) => {}
+        // It has gone, or a directory above it has another name: look again.
+        Err(Errno::INVAL | Errno::NOTDIR | Errno::NOENT) => return Ok(None),
+        Err(Errno::PERM) => fail!("cannot clear the dead mount on {name}: run as root"),
+        Err(error) => fail!("cannot clear the dead mount on {name}: {error}; try `umount -l` on it"),
+    }
+    let device = located.mount.device;
+    for socket in [control::socket_path(device), control::readers_path(device)] {
+        match fs::remove_file(&socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                notice(&format!("cannot remove {}: {error}", socket.display()));
+            }
+            _ => {}
+        }
+    }
+    // The next server on this device begins a log anew.
+    let log = control::log_path(device);
+    let kept = log.with_extension("killed.log");
+    let log = match fs::rename(&log, &kept) {
+        Ok(()) => format!(
+            "; its log is {} until the next boot, or until another such server is killed",
+            kept.display()
+        ),
+        Err(_) => String::new(),
+    };
+    notice(&format!(
+        "cleared a dead mount on {name}: its server had been killed; {}{held}{log}",
+        fate(&located.mount)
+    ));
+    for inner in gone {
+        let (place, source) = (shown(&inner.mount_point), shown(Path::new(&inner.source)));
+        let what = if inner.is_homenode() {
+            fate(&inner)
+        } else {
+            "mount it again".to_owned()
+        };
+        notice(&format!(
+            "{source} was mounted on {place}, inside it, and is not any more: {what}"
+        ));
+    }
+    Ok(None)
 }
 
 /// Says who keeps memory of a pool of memory whose server was killed: any holder keeps that of all files of the kernel.

@@ -82,6 +82,16 @@ impl MountEntry {
         self.filesystem_type == FILESYSTEM_TYPE && self.is_trusted
     }
 
+    /// Whether a user who is not root has mounted it, as FUSE lets users do.
+    pub(crate) fn is_of_user(&self) -> bool {
+        self.filesystem_type.starts_with("fuse") && !self.is_trusted
+    }
+
+    /// Whether it is mounted on something of that one.
+    pub(crate) fn is_on(&self, other: &Self) -> bool {
+        self.parent == other.id
+    }
+
     /// Command that takes it away.
     pub(crate) fn verb(&self) -> &'static str {
         if self.is_homenode() { "homenode down" } else { "umount" }
@@ -161,8 +171,10 @@ pub(crate) fn first_homenode_mount(path: &Path) -> Option<MountEntry> {
             // An absolute path begins anew with the root.
             next => at.push(next),
         }
-        // The last of several is on top.
-        let mount = mounts.iter().rfind(|mount| mount.mount_point == at);
+        // Of several, the one on which no other is.
+        let is_here = |mount: &&MountEntry| mount.mount_point == at;
+        let is_top = |mount: &&MountEntry| !mounts.iter().filter(is_here).any(|other| other.is_on(mount));
+        let mount = mounts.iter().filter(is_here).rfind(is_top);
         if let Some(mount) = mount.filter(|mount| mount.is_homenode()) {
             return Some(mount.clone());
         }

@@ -18,12 +18,13 @@ use crate::up::UpArgs;
 use crate::waiting;
 use homenode::mover::MoverMode;
 use homenode::{
-    ChosenData, ChosenTransport, Data, Error, MEMBER_BYTES_MIN, MemberKind, MemberStatus, Mount, MountError,
-    MountOptions, NodeId, Owner, Pool, PoolOptions, Size,
+    ChosenData, ChosenTransport, Data, Error, MEMBER_BYTES_MIN, MemberKind, MemberStatus, Mount, NodeId, Owner, Pool,
+    PoolOptions, Size,
 };
 use homenode_linux::heap::Heap;
 use homenode_linux::memory::MemberFileError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::SIGXFSZ;
 use signal_hook::iterator::Signals;
@@ -51,8 +52,10 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Serving {
     directory: PathBuf,
-    /// Whether a dead mount is on top of this one.
-    is_guarded: bool,
+    /// The same as long as a dead mount is on it, and this one is not attached.
+    guarded: Option<MountDirectory>,
+    /// Block devices that the last server left.
+    waiting: Vec<PathBuf>,
     device: Device,
     // Dropped in this order: no more commands, then the volumes' devices, then the mount, then the pool.
     socket: Socket,
@@ -108,26 +111,6 @@ fn check_wanted(args: &UpArgs, signals: &mut Signals, directory: &Path) -> Resul
     Ok(())
 }
 
-/// Mounts the pool: beneath the dead mount that guards the directory, so that programs never see the directory below. Whether that is so.
-fn mount(
-    pool: &Pool,
-    directory: &MountDirectory,
-    mut options: MountOptions,
-    notice: &mut dyn FnMut(&str),
-) -> Result<(Mount, bool)> {
-    options.beneath = directory.guard.map(u64::from);
-    if options.beneath.is_some() {
-        match pool.mount_with(&directory.path, &options) {
-            Ok(mount) => return Ok((mount, true)),
-            // Linux before 6.5 mounts beneath nothing.
-            Err(Error::Mount(MountError::Mount { .. })) => options.beneath = None,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    directory.clear(notice)?;
-    Ok((pool.mount_with(&directory.path, &options)?, false))
-}
-
 impl Serving {
     /// Brings everything up. `notice` takes what a person should know although it is no error.
     pub(crate) fn start(args: &UpArgs, notice: &mut dyn FnMut(&str)) -> Result<Self> {
@@ -136,21 +119,19 @@ impl Serving {
         // A limit on the size of files (ulimit -f) makes writes to members fail, and does not end the server.
         signal_hook::flag::register(SIGXFSZ, Arc::default()).cannot("set an action for SIGXFSZ")?;
         // What a dead mount of a pool of memory keeps the new one is to have.
-        let waiting = args
-            .pool()
-            .map(|pool| known::uuid_of(&pool).map(waiting::of_pool).unwrap_or_default());
-        let waiting = waiting.map(|devices| {
-            devices
-                .iter()
-                .filter_map(|device| Device::at(device.device()).ok())
-                .collect::<Vec<_>>()
-        });
-        let directory = directory::prepare(&args.directory, waiting.as_deref(), notice)?;
+        let uuid = args.pool().as_ref().and_then(known::uuid_of);
+        // Who only reads takes none up.
+        let waiting = uuid
+            .filter(|_| !args.read_only)
+            .map(waiting::of_pool)
+            .unwrap_or_default();
+        let waiting: Vec<PathBuf> = waiting.iter().map(|device| device.device().to_owned()).collect();
+        let guards = args.pool().is_some();
+        let directory = directory::prepare(&args.directory, guards.then_some(&*waiting), notice)?;
         open_as_many_as_may_be();
         // So that the server keeps no other filesystem busy.
         std::env::set_current_dir("/").cannot("go to /")?;
         let members = args.pool().as_ref().map(known::members_of).transpose()?;
-        let uuid = args.pool().as_ref().and_then(known::uuid_of);
         let options = PoolOptions {
             size_per_node: args.size_per_node,
             metadata: args.metadata,
@@ -198,8 +179,11 @@ impl Serving {
         }
         mounting.directory = Some(directory.identity);
         check_wanted(args, &mut signals, &directory.path)?;
-        let (mount, is_guarded) = mount(&pool, &directory, mounting, notice)?;
-        let mount = Mounted(Arc::new(mount));
+        mounting.attached_later = directory.guard.is_some();
+        if directory.guard.is_none() {
+            directory.clear(&Inside::Stays, notice)?;
+        }
+        let mount = Mounted(Arc::new(pool.mount_with(&directory.path, &mounting)?));
         if mount.0.data().data == Data::Pool {
             pool.set_populate_ahead(None);
         }
@@ -239,7 +223,8 @@ impl Serving {
         let (log, log_file) = Log::begin(device)?;
         Ok(Self {
             directory: directory.path.clone(),
-            is_guarded,
+            guarded: directory.guard.is_some().then_some(directory),
+            waiting,
             device,
             socket,
             exports,
@@ -251,18 +236,54 @@ impl Serving {
         })
     }
 
-    /// Takes up the block devices that a killed server of this pool left. Last, as they end with this server. Then takes its mount off this one: a
-    /// filesystem on such a device may be mounted inside, and is written then. Whether there are devices.
-    pub(crate) fn follow(&self, notice: &mut dyn FnMut(&str)) -> bool {
-        let exports = &self.exports.0;
-        let has_devices = exports.take_up_all(&self.pool, self.directory(), notice);
-        if self.is_guarded {
-            let inside = Inside::StaysBut(exports.numbers());
-            if let Err(failure) = directory::clear_dead(self.directory(), WHEN_MISSING, &inside, notice) {
-                notice(&format!("the pool is mounted, but beneath a dead mount: {failure}"));
-            }
+    /// Follows on a killed server of this pool: gets the place of its mount, and takes its block devices up, last, as they end with this server. Whether
+    /// there are devices.
+    ///
+    /// # Errors
+    /// When the place cannot be had and there are no devices: users of a device are served all the same.
+    pub(crate) fn follow(&mut self, notice: &mut dyn FnMut(&str)) -> Result<bool> {
+        let Some(place) = self.guarded.take() else {
+            return Ok(self.take_up_devices(notice));
+        };
+        let is_beneath = match self.mount.0.attach(place.guard.map(u64::from)) {
+            Ok(()) => true,
+            // Linux before 6.5, or somebody has taken the dead mount off.
+            Err(error) if error.errno() == Errno::INVAL.raw_os_error() => false,
+            Err(error) => return Err(error.into()),
+        };
+        // Before the dead mount goes: a filesystem on such a device may be mounted inside, and is written then.
+        let has_devices = self.take_up_devices(notice);
+        match self.take_place(&place, is_beneath, notice) {
+            Err(failure) if has_devices => notice(&format!(
+                "the pool's devices are served, but the pool is not to be had on {0}: {failure}; `umount -l {0}`, then `homenode down {0}`, if it is there, or end the server",
+                shown(&self.directory)
+            )),
+            taken => taken?,
         }
-        has_devices
+        Ok(has_devices)
+    }
+
+    fn take_up_devices(&self, notice: &mut dyn FnMut(&str)) -> bool {
+        self.exports.0.take_up_all(&self.pool, &self.directory, notice)
+    }
+
+    /// Takes the dead mount off; attaches this one where it is not `is_beneath`.
+    fn take_place(&self, place: &MountDirectory, is_beneath: bool, notice: &mut dyn FnMut(&str)) -> Result<()> {
+        let still_waits = waiting::all();
+        let is_served = |device: &&PathBuf| still_waits.iter().all(|one| one.device() != device.as_path());
+        let inside = Inside::StaysBut(self.waiting.iter().filter(is_served).cloned().collect());
+        if !is_beneath {
+            place.clear(&inside, notice)?;
+            return Ok(self.mount.0.attach(None)?);
+        }
+        let located = directory::clear_dead(&self.directory, WHEN_MISSING, &inside, notice)?;
+        if located.mount.device == self.device {
+            return Ok(());
+        }
+        fail!(
+            "the dead mount on {} is still there, and does not answer",
+            shown(&self.directory)
+        )
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -316,7 +337,8 @@ impl Serving {
     pub(crate) fn run(self) -> Result<()> {
         let Self {
             directory,
-            is_guarded: _,
+            guarded: _,
+            waiting: _,
             device,
             socket,
             exports,

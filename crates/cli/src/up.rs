@@ -303,9 +303,9 @@ pub(crate) fn tell_systemd() {
 
 fn serve_in_foreground(args: &UpArgs) -> Result<()> {
     let mut notice = |notice: &str| complain!("homenode: {notice}");
-    let serving = Serving::start(args, &mut notice)?;
+    let mut serving = Serving::start(args, &mut notice)?;
     serving.stay_in_the_terminal();
-    serving.follow(&mut notice);
+    serving.follow(&mut notice)?;
     for choice in serving.choices() {
         complain!("homenode: {choice}");
     }
@@ -400,7 +400,7 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
     let started = args
         .with_options_of_file()
         .and_then(|args| Serving::start(&args, &mut notice));
-    let serving = match started {
+    let mut serving = match started {
         Ok(serving) => serving,
         Err(failure) => {
             return match tell(&Message::Failed(failure.to_string())) {
@@ -416,19 +416,30 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
     serving.leave_the_terminal()?;
     let choices = serving.choices().into_iter().chain([serving.summary()]);
     let mut choices = choices.map(Message::Choice);
-    let told = choices.try_for_each(|choice| tell(&choice)).and_then(|()| {
-        match (serving.follow(&mut notice), tell(&Message::Ready)) {
-            // The users of its devices know of it.
-            (true, _) => Ok(()),
-            (false, told) => told,
-        }
+    let cannot_tell = |error, serving: &Serving| {
+        let name = shown(serving.directory());
+        Failure::new(format!(
+            "cannot tell the command that started the server for {name}: {error}"
+        ))
+    };
+    let followed = match choices.try_for_each(|choice| tell(&choice)) {
+        Ok(()) => serving.follow(&mut notice).inspect_err(|failure| {
+            // The command prints it, if it is there.
+            let _ = tell(&Message::Failed(failure.to_string()));
+        }),
+        Err(error) => Err(cannot_tell(error, &serving)),
+    };
+    let is_known = followed.and_then(|has_devices| match tell(&Message::Ready) {
+        // The users of its devices know of it.
+        Err(error) if !has_devices => Err(cannot_tell(error, &serving)),
+        _ => Ok(()),
     });
-    if let Err(error) = told {
-        let (name, log) = (shown(serving.directory()), serving.log().clone());
+    if let Err(failure) = is_known {
+        let log = serving.log().clone();
         // Unmounts. Nobody knows of the server, so nobody will look for its log.
         drop(serving);
         log.remove();
-        fail!("cannot tell the command that started the server for {name}: {error}");
+        return Err(failure);
     }
     serve::close_the_pipe()?;
     serving.run()

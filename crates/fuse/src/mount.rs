@@ -62,7 +62,9 @@ impl Place {
             dir,
         };
         // Asked of what is mounted on.
-        place.target(options)?;
+        if !options.attached_later {
+            place.target(options.directory, None)?;
+        }
         Ok(place)
     }
 
@@ -89,14 +91,18 @@ impl Place {
         act(&path.join(&self.name))
     }
 
-    /// The directory that is to be mounted on, or the root of the dead mount that is to be mounted beneath.
-    fn target(&self, options: &Options) -> io::Result<OwnedFd> {
+    /// The directory that is to be mounted on, or the root of the dead mount that is to be mounted `beneath`.
+    fn target(&self, directory: Option<(u64, u64)>, beneath: Option<u64>) -> io::Result<OwnedFd> {
         let fd = open_directory(&*self.parent()?, Path::new(&self.name))?;
-        if let Some(dead) = options.beneath {
-            if device_of(&fd, Path::new(""))? != dead {
-                return Err(io::Error::other("the dead mount has gone meanwhile"));
-            }
-        } else if let Some(expected) = options.directory {
+        if let Some(dead) = beneath {
+            // As of what is mounted nowhere.
+            return if device_of(&fd, Path::new(""))? == dead {
+                Ok(fd)
+            } else {
+                Err(Errno::INVAL.into())
+            };
+        }
+        if let Some(expected) = directory {
             let found = rustix::fs::fstat(&fd)?;
             if (found.st_dev, found.st_ino) != expected {
                 return Err(io::Error::other("another directory has taken its place meanwhile"));
@@ -199,11 +205,17 @@ impl Detached {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 
-    /// Attaches it to `place`, or beneath the dead mount there that `options` tell of.
-    pub(crate) fn attach(self, place: &Place, options: &Options) -> Result<(), Error> {
+    /// Attaches it to `place`, which has to be this `directory`, or beneath the mount there with this device number.
+    pub(crate) fn attach(
+        &self,
+        place: &Place,
+        directory: Option<(u64, u64)>,
+        beneath: Option<u64>,
+    ) -> Result<(), Error> {
         let mut how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        how.set(MoveMountFlags::MOVE_MOUNT_BENEATH, options.beneath.is_some());
-        let target = place.target(options).map_err(|error| place.failed(error))?;
+        how.set(MoveMountFlags::MOVE_MOUNT_BENEATH, beneath.is_some());
+        let target = place.target(directory, beneath);
+        let target = target.map_err(|error| place.failed(error))?;
         move_mount(&self.0, "", &target, "", how).map_err(|errno| place.failed(errno.into()))
     }
 }

@@ -12,9 +12,8 @@ pub struct Options {
     pub source: String,
     /// Device and inode of the directory to mount on, if it was looked at before: another one in its place is refused.
     pub directory: Option<(u64, u64)>,
-    /// Device number of a dead mount on the directory, beneath which this one is mounted, so that nobody writes to the directory between
-    /// them. Needs Linux 6.5.
-    pub beneath: Option<u64>,
+    /// It is served, and no path leads to it, until [`Server::attach`](crate::Server::attach).
+    pub attached_later: bool,
     /// Nothing on the mount can be changed.
     pub read_only: bool,
     /// Set-uid and set-gid programs run with their caller's rights.
@@ -54,7 +53,7 @@ impl Default for Options {
         Self {
             source: "homenode".to_owned(),
             directory: None,
-            beneath: None,
+            attached_later: false,
             read_only: false,
             nosuid: false,
             nodev: false,

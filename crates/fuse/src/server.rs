@@ -15,7 +15,7 @@ use crate::accesses::Accessed;
 use crate::device::Device;
 use crate::error::Error;
 use crate::host::Host;
-use crate::mount::{self, Busy, Place};
+use crate::mount::{self, Busy, Detached, Place};
 use crate::options::{Chosen, ChosenData, Data, Options, Transport};
 use crate::statistics::{Counters, Statistics};
 use crate::tasks::TaskCounts;
@@ -24,7 +24,7 @@ use homenode_engine::{Clock, Memory, NodeId};
 use mounting::{Mounting, Served, not_rings};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use std::{fs, io, thread};
 
@@ -35,6 +35,10 @@ const NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Server {
     place: Place,
+    /// The directory that the place has to be.
+    directory: Option<(u64, u64)>,
+    /// Until it is attached.
+    detached: Mutex<Option<Detached>>,
     device: u64,
     /// Kept open by the threads, and by [`State::device`].
     connection: Weak<Device>,
@@ -103,6 +107,8 @@ impl Server {
         let server = Self {
             device: detached.device().map_err(failed)?,
             place,
+            directory: options.directory,
+            detached: Mutex::default(),
             connection: served.device,
             chosen: served.chosen,
             data: served.data,
@@ -113,8 +119,29 @@ impl Server {
         if server.data.data == Data::Kernel {
             silence_sync(&detached.path());
         }
-        detached.attach(&server.place, options)?;
+        *server.detached() = Some(detached);
+        if !options.attached_later {
+            server.attach(None)?;
+        }
         Ok(server)
+    }
+
+    /// Attaches a mount that was to be [attached later](Options::attached_later); `beneath` a dead mount with this device number, so that nobody sees
+    /// the directory between the two.
+    ///
+    /// # Errors
+    /// [`Error::Mount`]: EINVAL when there is no such dead mount, or the kernel attaches beneath none (before Linux 6.5); it is as it was then.
+    pub fn attach(&self, beneath: Option<u64>) -> Result<(), Error> {
+        let mut detached = self.detached();
+        if let Some(mount) = &*detached {
+            mount.attach(&self.place, self.directory, beneath)?;
+        }
+        *detached = None;
+        Ok(())
+    }
+
+    fn detached(&self) -> MutexGuard<'_, Option<Detached>> {
+        self.detached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where it was mounted: absolute, without symbolic links.
@@ -204,6 +231,8 @@ impl Server {
     /// [`Error::Unmount`] when something else is mounted on top, or it is mounted no more but still open; and its
     /// connection cannot be aborted.
     pub fn stop(&self) -> Result<(), Error> {
+        // One that no path leads to ends with this.
+        drop(self.detached().take());
         if !self.is_served() {
             return if self.is_mounted() {
                 self.take_down(Busy::Abort)

@@ -96,6 +96,14 @@ impl Pool {
 }
 
 impl Mount {
+    /// Attaches a mount that was to be attached later; `beneath` a dead mount with this device number, so that nobody sees the directory between the two.
+    ///
+    /// # Errors
+    /// EINVAL when there is no such dead mount, or the kernel attaches beneath none (before Linux 6.5); it is as it was then.
+    pub fn attach(&self, beneath: Option<u64>) -> Result<(), Error> {
+        Ok(self.server.attach(beneath)?)
+    }
+
     /// Where it was mounted.
     #[must_use]
     pub fn directory(&self) -> &Path {

@@ -170,13 +170,6 @@ impl Exports {
         !self.0.lock().exports.is_empty()
     }
 
-    /// Numbers of the devices.
-    pub(crate) fn numbers(&self) -> Vec<Device> {
-        let table = self.0.lock();
-        let numbers = table.exports.values().map(|export| Device::at(export.device()));
-        numbers.filter_map(Result::ok).collect()
-    }
-
     /// Notes the pool's members with each device, for the server that takes it up after a crash.
     pub(super) fn note_members(self: &Arc<Self>, pool: &Pool, directory: &Path) {
         for (name, export) in &self.living().exports {

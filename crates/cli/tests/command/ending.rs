@@ -386,7 +386,12 @@ fn a_dead_mount_with_a_mount_inside_stays() {
     let said = warned(homenode(["down", "--lazy"]).arg(&dir));
     says(
         &said,
-        &["cleared a dead mount", &inner.display().to_string(), "mount it again"],
+        &[
+            "cleared a dead mount",
+            &inner.display().to_string(),
+            "inside it",
+            "are lost",
+        ],
     );
     assert_nothing_mounted(scratch.path());
 }

@@ -3,7 +3,7 @@
 //! A block that could not be written stays dirty, and is written again with the next ones. Each sync of the block fails until it was written; syncs of
 //! other blocks do not. Requests are shorter for a while after a failure, so that a block that cannot be written keeps few others back.
 //!
-//! Write-back takes nothing from the heap: memory may be short because frames are dirty.
+//! Write-back takes nothing from the heap, but for a list of a commit: memory may be short because frames are dirty.
 
 use super::failures::{Failures, KEPT as FAILURES_KEPT};
 use super::{Cache, Cached, Disk};

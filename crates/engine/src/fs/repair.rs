@@ -383,7 +383,7 @@ fn salvaged<M: Memory>(
     if mended.len() == known {
         // Behind what counts, as after a power cut.
         mended.push(Mended {
-            damage: Damage::Log(error.to_string()),
+            damage: Damage::Log(error.to_string().trim_end_matches(": run homenode fsck").to_owned()),
             remedy: Remedy::Kept,
         });
     }

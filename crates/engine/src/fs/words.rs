@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Name of an extended attribute that tells what a client needs to copy from and to a file near an offset in bytes, which follows. Not listed.
 pub const WORDS_XATTR: &[u8] = b"user.homenode.words.";
@@ -23,6 +24,8 @@ pub const WORDS_NAME: &[u8] = b".homenode.words.";
 
 /// Users with a file of words.
 const USERS_MAX: usize = 32;
+/// Longest wait for others who ask, and for bytes that go.
+const CUT_PATIENCE: Duration = Duration::from_millis(1);
 /// Bytes that an answer tells about.
 const WINDOW_BYTES: u64 = PIECES * PIECE_BYTES;
 
@@ -132,7 +135,7 @@ impl FileLines {
     /// The number of a user's line and the cuts that it counts, at a moment when no bytes go; gives the file a line if it has none. What is found in the
     /// file afterwards may be told with that count: a cut meanwhile makes the line's another one. While bytes go, which may take long, there is none.
     fn line_of(&self, user: u32, words: &Arc<UserWords>) -> Result<(u32, u64)> {
-        let _no_cut = self.cutting.try_lock().ok_or(Error::NoSpace)?;
+        let _no_cut = self.cutting.try_lock_for(CUT_PATIENCE).ok_or(Error::NoSpace)?;
         let mut lines = self.lines.write();
         if !lines.iter().any(|line| line.user == user) {
             lines.push(words.take_line(user).ok_or(Error::NoSpace)?);

@@ -13,6 +13,9 @@ use homenode_shared::BlockMap;
 const MAGIC: u32 = u32::from_le_bytes(*b"HNLG");
 /// Bytes of a group's header.
 pub(super) const HEADER_BYTES: usize = 40;
+
+/// Bytes of the group that leads to the next segment.
+pub(super) const NEXT_BYTES: usize = padded(HEADER_BYTES + 13);
 /// Sequence numbers and generations lie below: no pool comes so far, and sums with them cannot overflow.
 pub(super) const NUMBERS_MAX: u64 = 1 << 62;
 /// Where the checksum lies in the header.

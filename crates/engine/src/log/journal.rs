@@ -10,7 +10,7 @@
 mod members;
 
 use super::Change;
-use super::codec::{self, Group, HEADER_BYTES, Record};
+use super::codec::{self, Group, HEADER_BYTES, NEXT_BYTES, Record};
 use super::planted::{Planted, is_planted};
 use super::scan::{Segment, Tail};
 use super::superblock::{Features, Head, MemberRecord, PoolName, Superblock};
@@ -79,8 +79,6 @@ impl Drop for Room<'_> {
     }
 }
 
-/// Bytes of the group that leads to the next segment.
-const NEXT_BYTES: usize = codec::padded(HEADER_BYTES + 13);
 /// Bytes of a group of a snapshot, from which on the next record goes to another one.
 pub(super) const SNAPSHOT_GROUP_BYTES: usize = 16 << 10;
 /// Segments that are set aside because they cannot be written, at most.

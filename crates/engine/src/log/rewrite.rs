@@ -1,13 +1,10 @@
 //! A snapshot that is written whole, beside a log that nobody has open.
 
-use super::codec::{self, Group, HEADER_BYTES, Record};
+use super::codec::{self, Group, HEADER_BYTES, NEXT_BYTES, Record};
 use super::journal::SNAPSHOT_GROUP_BYTES;
 use super::scan::Segment;
 use super::{Head, Malformed, Tables};
 use crate::{BLOCK_BYTES, Memory, MemoryError};
-
-/// Bytes of the group that leads to the next segment.
-const NEXT_BYTES: usize = codec::padded(HEADER_BYTES + 13);
 
 /// Records of a snapshot, in groups.
 #[derive(Debug)]

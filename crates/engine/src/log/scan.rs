@@ -1,6 +1,6 @@
 //! Reading the log back: segment after segment, up to the last group that is whole.
 
-use super::codec::{self, Group, HEADER_BYTES, Record, Records, padded};
+use super::codec::{self, Group, HEADER_BYTES, NEXT_BYTES, Record, Records, padded};
 use super::salvage::{load, load_into};
 use super::{Change, Claim, Head, Malformed};
 use crate::{BLOCK_BYTES, Block, MemberId, Memory};
@@ -108,8 +108,7 @@ pub(crate) fn scan<M: Memory>(
             whole = reader.mark();
         }
     }
-    let (segments, at, sequence, crc) = whole;
-    let has_unread = reader.unread.is_some() && segments == reader.tail.segments.len();
+    let (segments, at, sequence, crc, has_unread) = whole;
     reader.tail.segments.truncate(segments);
     Ok(Tail {
         at,
@@ -242,8 +241,8 @@ impl<M: Memory> Reader<'_, M> {
         Ok(())
     }
 
-    /// Where the tail is: its number of segments, bytes in the last, sequence and checksum.
-    fn mark(&self) -> (usize, usize, u64, u32) {
+    /// Where the tail is: its number of segments, bytes in the last, sequence, checksum, and whether blocks of the last cannot be read.
+    fn mark(&self) -> (usize, usize, u64, u32, bool) {
         let Tail {
             segments,
             at,
@@ -251,7 +250,7 @@ impl<M: Memory> Reader<'_, M> {
             crc,
             ..
         } = &self.tail;
-        (segments.len(), *at, *sequence, *crc)
+        (segments.len(), *at, *sequence, *crc, self.unread.is_some())
     }
 
     /// The group that follows, and the tail behind it, without segments; `None` at the log's end. An error where that may be a block that cannot be
@@ -264,7 +263,8 @@ impl<M: Memory> Reader<'_, M> {
             let bytes = self.bytes.get(self.tail.at..).unwrap_or_default();
             let is_next = |group: &codec::Group| group.sequence == self.tail.sequence + 1 && group.nonce == self.nonce;
             let begun = codec::peek(bytes).filter(|(group, ..)| is_next(group));
-            let bytes = begun.map_or(HEADER_BYTES, |(_, records, _)| padded(HEADER_BYTES + records.len()));
+            // At the end there has to be room for what leads on.
+            let bytes = begun.map_or(NEXT_BYTES, |(_, records, _)| padded(HEADER_BYTES + records.len()));
             if self.tail.at + bytes > unread {
                 let (first, _) = self.tail.segments.last().expect("a segment was entered");
                 return Err(Unreadable::Memory(first.member()));

@@ -49,10 +49,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let new = self.new_inode(libc::S_IFREG | input.mode & PERMISSION_BITS, input.umask, 0);
         let connection = self.service.passthrough.as_ref();
         let dir = self.inode()?;
-        let inode = self.with_room(|| {
-            let prepared = connection.and_then(|connection| connection.prepared.take(self.serving_node()));
-            self.fs().create_with(&dir, name, new, prepared)
-        })?;
+        let mut prepared = connection.and_then(|connection| connection.prepared.take(self.serving_node()));
+        let inode = self.with_room(|| self.fs().create_with(&dir, name, new, prepared.take()))?;
         self.note_changed(&dir);
         reply.put(self.lasting_entry(&inode)?)?;
         let opened = self.opened(&inode, input.flags, true, reply);

@@ -52,7 +52,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Serving {
     directory: PathBuf,
-    /// The same as long as a dead mount is on it, and this one is not attached.
+    /// Its lock as long as a dead mount is on it, and this one is not attached.
     guarded: Option<MountDirectory>,
     /// Block devices that the last server left.
     waiting: Vec<PathBuf>,
@@ -111,6 +111,30 @@ fn check_wanted(args: &UpArgs, signals: &mut Signals, directory: &Path) -> Resul
     Ok(())
 }
 
+/// Block devices that the last server of the pool left, and this one takes up: not one that only reads.
+fn waiting_for(args: &UpArgs, uuid: Option<u128>) -> Vec<PathBuf> {
+    let waiting = uuid.filter(|_| !args.read_only).map(waiting::of_pool);
+    let devices = waiting.iter().flatten();
+    devices.map(|device| device.device().to_owned()).collect()
+}
+
+/// Says why the mover does nothing, or less than it was asked for.
+fn tell_of_mover(mount: &Mount, mode: MoverMode, notice: &mut dyn FnMut(&str)) {
+    match mount.mover() {
+        Some(mover) => {
+            if let Some(why) = mover.not_seen {
+                notice(&format!("mover {mode}: reads and writes are not counted: {why}"));
+            }
+        }
+        None if mode == MoverMode::On => {
+            notice(
+                "mover on: nothing to do: it moves files of the kernel (--data kernel) on a machine with several nodes",
+            );
+        }
+        None => {}
+    }
+}
+
 impl Serving {
     /// Brings everything up. `notice` takes what a person should know although it is no error.
     pub(crate) fn start(args: &UpArgs, notice: &mut dyn FnMut(&str)) -> Result<Self> {
@@ -120,12 +144,7 @@ impl Serving {
         signal_hook::flag::register(SIGXFSZ, Arc::default()).cannot("set an action for SIGXFSZ")?;
         // What a dead mount of a pool of memory keeps the new one is to have.
         let uuid = args.pool().as_ref().and_then(known::uuid_of);
-        // Who only reads takes none up.
-        let waiting = uuid
-            .filter(|_| !args.read_only)
-            .map(waiting::of_pool)
-            .unwrap_or_default();
-        let waiting: Vec<PathBuf> = waiting.iter().map(|device| device.device().to_owned()).collect();
+        let waiting = waiting_for(args, uuid);
         let guards = args.pool().is_some();
         let directory = directory::prepare(&args.directory, guards.then_some(&*waiting), notice)?;
         open_as_many_as_may_be();
@@ -193,19 +212,7 @@ impl Serving {
         if let Err(error) = mount.0.watch(mode) {
             notice(&format!("mover off: {error}"));
         }
-        match mount.0.mover() {
-            Some(mover) => {
-                if let Some(why) = mover.not_seen {
-                    notice(&format!("mover {mode}: reads and writes are not counted: {why}"));
-                }
-            }
-            None if mode == MoverMode::On => {
-                notice(
-                    "mover on: nothing to do: it moves files of the kernel (--data kernel) on a machine with several nodes",
-                );
-            }
-            None => {}
-        }
+        tell_of_mover(&mount.0, mode, notice);
         let exports = Exported(Arc::default());
         let kept = pool.clone();
         let handler = Arc::new(PoolHandler {

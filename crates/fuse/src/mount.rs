@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The type in /proc/mounts.
 const FILESYSTEM_TYPE: &str = "fuse.homenode";
-/// What follows the point in it.
+/// The part behind the point.
 const SUBTYPE: &str = "homenode";
 
 /// Behaviour of an unmount when the filesystem is in use.

@@ -880,7 +880,7 @@ fn an_unreadable_member_fails_its_reads_and_no_others() {
     assert_eq!(bytes, [5; 4096]);
 }
 
-/// What was cut off a file cannot be read, as a bad sector.
+/// A part that was cut off a file cannot be read, as a bad sector.
 #[test]
 fn a_superblock_of_a_file_that_cannot_be_read_is_written_before_it_is_mapped() {
     let files = Files::new("superblock");

@@ -155,7 +155,7 @@ pub(crate) fn members_of(name: &PoolName) -> Result<Vec<PathBuf>> {
 pub(crate) fn names() -> Result<Vec<PoolName>> {
     let directory = directory();
     let cannot = |error: io::Error| Failure::new(format!("cannot list {}: {error}", directory.display()));
-    let entries = match fs::read_dir(&directory) {
+    let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(cannot)?,
     };

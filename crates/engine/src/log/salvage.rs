@@ -110,7 +110,7 @@ pub(super) fn load<M: Memory>(memory: &M, (first, blocks): Segment) -> Vec<u8> {
     bytes
 }
 
-/// The same into a segment's bytes. Returns where the first block begins that cannot be read.
+/// [`load`] into a segment's bytes. Returns where the first block begins that cannot be read.
 pub(super) fn load_into<M: Memory>(memory: &M, first: Block, bytes: &mut [u8]) -> Option<usize> {
     if memory.load(first, 0, bytes).is_ok() {
         return None;

@@ -79,7 +79,7 @@ pub(crate) fn scan<M: Memory>(
     reader.enter((head.first, head.blocks))?;
     let mut whole = reader.mark();
     let (mut parts, mut is_open) = (Vec::new(), false);
-    while let Some((group, records, end)) = reader.group()?.filter(|(group, ..)| group.sequence <= until) {
+    while let Some((group, records, end)) = reader.group().filter(|(group, ..)| group.sequence <= until) {
         let next = next_segment(records);
         if next.is_none() {
             is_open = group.more;
@@ -107,6 +107,9 @@ pub(crate) fn scan<M: Memory>(
         if !is_open {
             whole = reader.mark();
         }
+    }
+    if reader.tail.sequence < until {
+        reader.check_end()?;
     }
     let (segments, at, sequence, crc, has_unread) = whole;
     reader.tail.segments.truncate(segments);
@@ -253,27 +256,25 @@ impl<M: Memory> Reader<'_, M> {
         (segments.len(), *at, *sequence, *crc, self.unread.is_some())
     }
 
-    /// The group that follows, and the tail behind it, without segments; `None` at the log's end. An error where that may be a block that cannot be
-    /// read: others behind the end do not matter.
-    fn group(&self) -> Result<Option<(codec::Group, &[u8], Tail)>, Unreadable> {
-        let found = self.whole_group();
-        if found.is_none()
-            && let Some(unread) = self.unread
-        {
-            let bytes = self.bytes.get(self.tail.at..).unwrap_or_default();
-            let is_next = |group: &codec::Group| group.sequence == self.tail.sequence + 1 && group.nonce == self.nonce;
-            let begun = codec::peek(bytes).filter(|(group, ..)| is_next(group));
-            // At the end there has to be room for what leads on.
-            let bytes = begun.map_or(NEXT_BYTES, |(_, records, _)| padded(HEADER_BYTES + records.len()));
-            if self.tail.at + bytes > unread {
-                let (first, _) = self.tail.segments.last().expect("a segment was entered");
-                return Err(Unreadable::Memory(first.member()));
-            }
+    /// An error where the log ends because a block cannot be read. Others behind the end do not matter.
+    fn check_end(&self) -> Result<(), Unreadable> {
+        let Some(unread) = self.unread.filter(|_| self.group().is_none()) else {
+            return Ok(());
+        };
+        let bytes = self.bytes.get(self.tail.at..).unwrap_or_default();
+        let is_next = |group: &codec::Group| group.sequence == self.tail.sequence + 1 && group.nonce == self.nonce;
+        let begun = codec::peek(bytes).filter(|(group, ..)| is_next(group));
+        // At the end there has to be room for what leads on.
+        let bytes = begun.map_or(NEXT_BYTES, |(_, records, _)| padded(HEADER_BYTES + records.len()));
+        if self.tail.at + bytes <= unread {
+            return Ok(());
         }
-        Ok(found)
+        let (first, _) = self.tail.segments.last().expect("a segment was entered");
+        Err(Unreadable::Memory(first.member()))
     }
 
-    fn whole_group(&self) -> Option<(codec::Group, &[u8], Tail)> {
+    /// The group that follows, and the tail behind it, without segments.
+    fn group(&self) -> Option<(codec::Group, &[u8], Tail)> {
         let bytes = self.bytes.get(self.tail.at..)?;
         let (group, records, crc) = codec::open(bytes, self.tail.crc)?;
         let tail = Tail {

@@ -891,7 +891,9 @@ fn an_unreadable_log_is_refused() {
 /// Opens a pool some of whose blocks cannot be read.
 fn open_spoiled(kind: Kind, bytes: Vec<u8>, spoiled: &[u64]) -> Result<(SimFs, SimMemory), OpenError> {
     let memory = SimMemory::new(kind, bytes);
-    spoiled.iter().for_each(|block| memory.spoil(*block as usize));
+    for block in spoiled {
+        memory.spoil(usize::try_from(*block).expect("a small pool"));
+    }
     open_on(kind, memory, (2, SEGMENT_BLOCKS), false)
 }
 

@@ -11,7 +11,7 @@ fn cached(runs: u64) -> (Cached<TestDisk>, TestDisk, Vec<(Block, usize)>) {
     cached_in(1024, runs)
 }
 
-/// The same with so many frames.
+/// [`cached`] with so many frames.
 fn cached_in(frames: u32, runs: u64) -> (Cached<TestDisk>, TestDisk, Vec<(Block, usize)>) {
     let disk = TestDisk::new(frames as usize, usize::try_from(BLOCKS).expect("small"));
     let cached = cached_on(&disk, frames);
@@ -192,7 +192,7 @@ fn a_commit_hears_of_the_failure_of_a_write_that_had_begun() {
     assert_eq!(disk.0.disk.lock()[BLOCK_BYTES..2 * BLOCK_BYTES], [7; BLOCK_BYTES]);
 }
 
-/// What comes behind it while it writes waits for the next one: a writer who is faster than the disk would keep it for ever.
+/// New dirt behind it waits for the next commit: a writer who is faster than the disk would keep it for ever.
 #[test]
 fn a_commit_writes_what_was_dirty_when_it_began() {
     /// Has each write find more blocks stored behind the last ones than a batch has runs.

@@ -7,7 +7,7 @@ mod attach;
 mod table;
 
 use crate::argument;
-use crate::control::client::{ConnectError, Connection, pool_of, refuse_unserved, unexpected};
+use crate::control::client::{ConnectError, Connection, pool_of, refuse_unserved_inside, unexpected};
 use crate::control::protocol::{Outcome, Request, VolumeReport};
 use crate::control::{self, To, hint};
 use crate::failure::{Failure, Result, fail};
@@ -130,7 +130,7 @@ fn remove(args: &RemoveArgs) -> Result<()> {
 fn list(args: &ListArgs) -> Result<()> {
     let (mut volumes, mut silent, mut dead) = (Vec::new(), Vec::new(), Vec::new());
     if let Some(pool) = &args.pool {
-        refuse_unserved(pool)?;
+        refuse_unserved_inside(pool)?;
         volumes = ask(&mut Connection::to_server_of(pool, To::Look)?.0)?;
     } else {
         let mut answering = Vec::new();
@@ -208,7 +208,7 @@ fn tell_size(volume: &Path, done: &str, size_bytes: u64, outcome: Outcome) -> Re
 /// Has the server of a volume, which is named by `POOL/NAME`, change it.
 fn change(doing: &str, volume: &Path, request: impl FnOnce(String) -> Request) -> Result<Outcome> {
     let (directory, name) = split(volume)?;
-    refuse_unserved(directory)?;
+    refuse_unserved_inside(directory)?;
     let (mut connection, located) = Connection::to_server_of(directory, To::Change).map_err(|failure| {
         // Only now: a pool's own directory asks no server, but a name in it does.
         if locate(volume).is_ok_and(|it| it.mount.is_homenode() && it.is_mount_point()) {

@@ -4,7 +4,7 @@ use super::protocol::{Outcome, Refusal, Reply, Request, StatusReport};
 use super::{To, hint, log_path, readers_path, socket_path};
 use crate::directory::{Behind, fate, is_dead, server_behind};
 use crate::failure::{Failure, Result, fail};
-use crate::mountinfo::{Device, Located, MountEntry, first_homenode_mount, locate, mount_point, shown};
+use crate::mountinfo::{Device, Located, MountEntry, absolute, first_homenode_mount, locate, mount_point, shown};
 use homenode_linux::process::{Stat, peer_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -405,6 +405,14 @@ pub(crate) fn refuse_unserved(path: &Path) -> Result<()> {
     match unserved(path, To::Look) {
         Some(Unserved::Dead(_, failure) | Unserved::Silent(_, failure)) => Err(failure),
         Some(Unserved::Refused(_)) | None => Ok(()),
+    }
+}
+
+/// [`refuse_unserved`] of a path below the root of such a mount, which alone the kernel finds without the server.
+pub(crate) fn refuse_unserved_inside(path: &Path) -> Result<()> {
+    match first_homenode_mount(path) {
+        Some(mount) if mount.mount_point != absolute(path) => refuse_unserved(path),
+        _ => Ok(()),
     }
 }
 

@@ -160,6 +160,13 @@ fn a_stopped_or_killed_server_is_reported() {
     refused(&mut create(), &["is stopped", "kill -CONT", "not known"]);
     let message = fail(1, &mut volume("list", &pool, &[]));
     assert!(!message.contains("not known"), "{message}");
+    // Whoever looked a name up would hang.
+    for refused_one in [
+        &mut volume("list", pool.join("inside"), &[]),
+        &mut volume("remove", pool.join("inside/v"), &[]),
+    ] {
+        refused(refused_one, &["does not answer", "is stopped"]);
+    }
     signal(pid, Signal::CONT);
     wait_until_dropped(&log, "VolumeCreate");
     assert_eq!(list(&pool), json!([]), "the dropped request was carried out");

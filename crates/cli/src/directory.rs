@@ -65,11 +65,11 @@ pub(crate) fn prepare(
     let mut is_dead = server_within(END_TIMEOUT, &located) == Behind::Nobody;
     // A server was killed while it took the place of another one: one dead mount is enough to guard it.
     for _ in 0..DEAD_MOUNTS_MAX {
-        if !is_dead || durable.is_none() || !lies_on_ours(&located) {
+        // What is mounted inside one goes once the pool is there: then all of them are taken off.
+        if !is_dead || durable.is_none() || !lies_on_ours(&located) || Inside::Stays.going(&located).is_err() {
             break;
         }
-        let going = Inside::StaysBut(durable.unwrap_or_default().to_vec());
-        clear_one(directory, WHEN_MISSING, &going, notice)?;
+        clear_one(directory, WHEN_MISSING, &Inside::Stays, notice)?;
         located = find(directory, WHEN_MISSING)?;
         is_dead = server_within(END_TIMEOUT, &located) == Behind::Nobody;
     }
@@ -107,10 +107,10 @@ pub(crate) fn prepare(
     Ok(prepared)
 }
 
-/// Whether nothing else is mounted on the directory, as an automount would be.
+/// Whether nothing but homenode mounts is on the directory, as an automount would be.
 fn is_alone(located: &Located) -> bool {
-    let on_it = |mounts: Vec<MountEntry>| mounts.iter().filter(|mount| mount.mount_point == located.path).count();
-    mounts().is_ok_and(|mounts| on_it(mounts) == 1)
+    let is_other = |mount: &MountEntry| mount.mount_point == located.path && !mount.is_homenode();
+    mounts().is_ok_and(|mounts| !mounts.iter().any(is_other))
 }
 
 /// Whether another homenode mount is beneath this one.
@@ -192,6 +192,22 @@ pub(crate) enum Inside {
 }
 
 impl Inside {
+    /// Whether a mount is of a filesystem on one of the devices.
+    fn is_on_device(&self, mount: &MountEntry) -> bool {
+        let Self::StaysBut(devices) = self else { return false };
+        devices.iter().any(|device| is_filesystem_on(mount, device))
+    }
+
+    /// Fails if something is to stay that is inside a dead mount on `directory`.
+    pub(crate) fn check(&self, directory: &Path) -> Result<()> {
+        let located = find(directory, WHEN_MISSING)?;
+        if is_dead(&located) {
+            self.going(&located).map(drop)
+        } else {
+            Ok(())
+        }
+    }
+
     /// Gives what goes from inside a dead mount when that does; an error if something is to stay.
     fn going(&self, dead: &Located) -> Result<Vec<MountEntry>> {
         let (name, inside) = (
@@ -200,7 +216,7 @@ impl Inside {
         );
         let stays = |mount: &&MountEntry| match self {
             Self::Stays => true,
-            Self::StaysBut(going) => !mount.is_of_user() && !going.iter().any(|device| is_filesystem_on(mount, device)),
+            Self::StaysBut(_) => !mount.is_of_user() && !self.is_on_device(mount),
             Self::Goes => false,
         };
         match inside.iter().rfind(stays) {
@@ -263,7 +279,9 @@ fn clear_one(
     let name = shown(&located.path);
     let gone = inside.going(&located)?;
     let open = |inner: &MountEntry| rustix::fs::open(&inner.mount_point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    roots.extend(gone.iter().map(open));
+    // Others may ask servers that do not answer.
+    let is_ours = |inner: &&MountEntry| inner.is_on(&located.mount) && inside.is_on_device(inner);
+    roots.extend(gone.iter().filter(is_ours).map(open));
     // Nobody can use it any more, and who still has files open there must not keep it.
     match located.unmount(UnmountFlags::DETACH) {
         Ok(()) => {}

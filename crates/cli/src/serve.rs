@@ -249,18 +249,12 @@ impl Serving {
     /// # Errors
     /// When the place cannot be had and there are no devices: users of a device are served all the same.
     pub(crate) fn follow(&mut self, notice: &mut dyn FnMut(&str)) -> Result<bool> {
-        let Some(place) = self.guarded.take() else {
-            return Ok(self.take_up_devices(notice));
-        };
-        let is_beneath = match self.mount.0.attach(place.guard.map(u64::from)) {
-            Ok(()) => true,
-            // Linux before 6.5, or somebody has taken the dead mount off.
-            Err(error) if error.errno() == Errno::INVAL.raw_os_error() => false,
-            Err(error) => return Err(error.into()),
-        };
         // Before the dead mount goes: a filesystem on such a device may be mounted inside, and is written then.
-        let has_devices = self.take_up_devices(notice);
-        match self.take_place(&place, is_beneath, notice) {
+        let has_devices = self.exports.0.take_up_all(&self.pool, &self.directory, notice);
+        let Some(place) = self.guarded.take() else {
+            return Ok(has_devices);
+        };
+        match self.take_place(&place, notice) {
             Err(failure) if has_devices => notice(&format!(
                 "the pool's devices are served, but the pool is not to be had on {0}: {failure}; `umount -l {0}`, then `homenode down {0}`, if it is there, or end the server",
                 shown(&self.directory)
@@ -270,18 +264,21 @@ impl Serving {
         Ok(has_devices)
     }
 
-    fn take_up_devices(&self, notice: &mut dyn FnMut(&str)) -> bool {
-        self.exports.0.take_up_all(&self.pool, &self.directory, notice)
-    }
-
-    /// Takes the dead mount off; attaches this one where it is not `is_beneath`.
-    fn take_place(&self, place: &MountDirectory, is_beneath: bool, notice: &mut dyn FnMut(&str)) -> Result<()> {
+    /// Attaches the mount in the place of the dead one, which goes.
+    fn take_place(&self, place: &MountDirectory, notice: &mut dyn FnMut(&str)) -> Result<()> {
         let still_waits = waiting::all();
         let is_served = |device: &&PathBuf| still_waits.iter().all(|one| one.device() != device.as_path());
         let inside = Inside::StaysBut(self.waiting.iter().filter(is_served).cloned().collect());
-        if !is_beneath {
-            place.clear(&inside, notice)?;
-            return Ok(self.mount.0.attach(None)?);
+        // Now: a refusal leaves one dead mount.
+        inside.check(&self.directory)?;
+        match self.mount.0.attach(place.guard.map(u64::from)) {
+            Ok(()) => {}
+            // Linux before 6.5, or somebody has taken the dead mount off.
+            Err(error) if error.errno() == Errno::INVAL.raw_os_error() => {
+                place.clear(&inside, notice)?;
+                return Ok(self.mount.0.attach(None)?);
+            }
+            Err(error) => return Err(error.into()),
         }
         let located = directory::clear_dead(&self.directory, WHEN_MISSING, &inside, notice)?;
         if located.mount.device == self.device {

@@ -138,7 +138,12 @@ fn sync_in(mut request: &[u8]) -> bool {
 
 /// The user whose turn a request takes. The kernel sends write-back, RELEASE and FORGET in nobody's name, with zeros: they are not root's.
 pub(crate) fn user_of(header: &InHeader) -> u32 {
-    if header.pid == 0 { NOBODY } else { header.uid }
+    // A caller of another PID namespace has no number here either, but a user.
+    if (header.pid, header.uid, header.gid) == (0, 0, 0) {
+        NOBODY
+    } else {
+        header.uid
+    }
 }
 
 const NOBODY: u32 = u32::MAX;

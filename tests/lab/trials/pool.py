@@ -177,7 +177,7 @@ class Pool:
         return written
 
     def take_grants_back(self) -> None:
-        """Asks for all that is free: the pool looks for it in what the CPUs were granted. More would be refused at once."""
+        """Asks for all that is free: the pool looks for it in what the CPUs were granted. More would be refused at once. Returns when it is free again."""
         file = self.open("all-there-is")
         free = os.fstatvfs(file)
         try:
@@ -188,6 +188,7 @@ class Pool:
         finally:
             os.close(file)
             os.unlink(self.directory / "all-there-is")
+        soon(lambda: os.statvfs(self.directory).f_bfree >= free.f_bfree, "what was asked for is free again")
 
     def verify(self, name: str, blocks: int, tag: str) -> None:
         """Reads what was written, and whether it is that."""

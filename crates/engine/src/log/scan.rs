@@ -265,8 +265,8 @@ impl<M: Memory> Reader<'_, M> {
         let is_next = |group: &codec::Group| group.sequence == self.tail.sequence + 1 && group.nonce == self.nonce;
         let begun = codec::peek(bytes).filter(|(group, ..)| is_next(group));
         // At the end there has to be room for what leads on.
-        let bytes = begun.map_or(NEXT_BYTES, |(_, records, _)| padded(HEADER_BYTES + records.len()));
-        if self.tail.at + bytes <= unread {
+        let bytes = begun.map_or(0, |(_, records, _)| padded(HEADER_BYTES + records.len()));
+        if self.tail.at + bytes.max(NEXT_BYTES) <= unread {
             return Ok(());
         }
         let (first, _) = self.tail.segments.last().expect("a segment was entered");

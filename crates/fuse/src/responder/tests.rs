@@ -615,10 +615,13 @@ fn a_cut_write_of_pages_tells_the_error_of_the_rest() {
 
 #[test]
 fn requests_of_the_kernel_take_no_turn_of_root() {
-    let header = |pid| InHeader {
-        pid,
-        ..InHeader::default()
+    let user_of = |pid, uid| {
+        crate::worker::user_of(&InHeader {
+            pid,
+            uid,
+            ..InHeader::default()
+        })
     };
-    assert_eq!(crate::worker::user_of(&header(7)), 0);
-    assert_ne!(crate::worker::user_of(&header(0)), 0);
+    assert_eq!((user_of(7, 0), user_of(0, 1000)), (0, 1000));
+    assert_ne!(user_of(0, 0), 0);
 }

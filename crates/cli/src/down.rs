@@ -95,7 +95,13 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
         // Its socket is out of reach (another /run, say). The server ends by itself when it is unmounted.
         Err(ConnectError::Dead) => unless_gone(unmount(&located, args.lazy), &located),
         Err(ConnectError::Other(error)) => Err(cannot_talk(&name, &error, To::Change)),
+    }?;
+    // Beneath it: of a server that was killed while it took the place of another one.
+    let mut notice = |notice: &str| complain!("homenode: {notice}");
+    if let Err(failure) = clear_dead(&located.path, "it was there", &Inside::Stays, &mut notice) {
+        complain!("homenode: {failure}");
     }
+    Ok(())
 }
 
 fn ask_server(mut connection: Connection, located: &Located, args: &DownArgs) -> Result<()> {

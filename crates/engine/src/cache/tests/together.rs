@@ -1,6 +1,7 @@
 //! Scattered blocks that a sync writes at the same time.
 
 use super::*;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 const BLOCKS: u64 = 8192;
 /// Blocks between the starts of runs.
@@ -22,6 +23,17 @@ fn cached_in(frames: u32, runs: u64) -> (Cached<TestDisk>, TestDisk, Vec<(Block,
         cached.store(*at, 0, &vec![7; *bytes]).expect("the disk is sound");
     }
     (cached, disk, stretches)
+}
+
+/// Has the next write say that it has read its frames, wait until it is told to go on, and end so.
+fn hold_write(disk: &TestDisk, result: Result<(), MemoryError>) -> (Receiver<()>, Sender<()>) {
+    let ((begin, begun), (end, ended)) = (channel(), channel::<()>());
+    disk.0.at_write.lock().0 = Some(Box::new(move || {
+        begin.send(()).expect("the test waits for it");
+        ended.recv().expect("the test tells it");
+        result
+    }));
+    (begun, end)
 }
 
 /// Runs that are on the disk.
@@ -69,13 +81,7 @@ fn a_block_that_cannot_be_written_keeps_no_other_back() {
 #[test]
 fn a_sync_waits_for_blocks_that_another_one_writes() {
     let (cached, disk, stretches) = cached(3);
-    let (begin, begun) = std::sync::mpsc::channel();
-    let (end, ended) = std::sync::mpsc::channel::<()>();
-    disk.0.at_write.lock().0 = Some(Box::new(move || {
-        begin.send(()).expect("the test waits for it");
-        ended.recv().expect("the test tells it");
-        Ok(())
-    }));
+    let (begun, end) = hold_write(&disk, Ok(()));
     std::thread::scope(|scope| {
         let first = scope.spawn(|| cached.persist_each(&stretches[1..]));
         begun.recv().expect("it writes");
@@ -94,13 +100,7 @@ fn a_sync_waits_for_blocks_that_another_one_writes() {
 #[test]
 fn a_disk_has_one_batch_of_many_runs_at_a_time() {
     let (cached, disk, stretches) = cached(40);
-    let (begin, begun) = std::sync::mpsc::channel();
-    let (end, ended) = std::sync::mpsc::channel::<()>();
-    disk.0.at_write.lock().0 = Some(Box::new(move || {
-        begin.send(()).expect("the test waits for it");
-        ended.recv().expect("the test tells it");
-        Ok(())
-    }));
+    let (begun, end) = hold_write(&disk, Ok(()));
     std::thread::scope(|scope| {
         let first = scope.spawn(|| cached.persist_each(&stretches[..20]));
         begun.recv().expect("it writes");
@@ -136,13 +136,7 @@ fn a_sync_of_a_disk_that_takes_nothing_tries_twice() {
 #[test]
 fn a_failure_of_a_neighbour_fails_no_sync() {
     let (cached, disk, stretches) = cached(1);
-    let (begin, begun) = std::sync::mpsc::channel();
-    let (end, ended) = std::sync::mpsc::channel::<()>();
-    disk.0.at_write.lock().0 = Some(Box::new(move || {
-        begin.send(()).expect("the test waits for it");
-        ended.recv().expect("the test tells it");
-        Err(MemoryError)
-    }));
+    let (begun, end) = hold_write(&disk, Err(MemoryError));
     *disk.0.broken.lock() = 0..1;
     let [first, second] = [0, 1].map(|at| [(Block::new(MemberId(0), at), BLOCK_BYTES)]);
     std::thread::scope(|scope| {
@@ -165,13 +159,7 @@ fn a_failure_of_a_neighbour_fails_no_sync() {
 #[test]
 fn a_commit_hears_of_the_failure_of_a_write_that_had_begun() {
     let (cached, disk, _) = cached(1);
-    let (begin, begun) = std::sync::mpsc::channel();
-    let (end, ended) = std::sync::mpsc::channel::<()>();
-    disk.0.at_write.lock().0 = Some(Box::new(move || {
-        begin.send(()).expect("the test waits for it");
-        ended.recv().expect("the test tells it");
-        Err(MemoryError)
-    }));
+    let (begun, end) = hold_write(&disk, Err(MemoryError));
     std::thread::scope(|scope| {
         let saver = scope.spawn(|| cached.save_some_of(cached.disk(MemberId(0)).expect("it is cached")));
         begun.recv().expect("it writes");

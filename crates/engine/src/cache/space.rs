@@ -517,9 +517,7 @@ impl Cache {
             }
         }
     }
-}
 
-impl Cache {
     /// Whether other bytes of a disk must be written before there may be new ones.
     fn lacks_room_for_dirt(&self, what_for: Use<'_>) -> bool {
         matches!(what_for, Use::Store(disk) if self.room_for_dirt(disk) == 0)
@@ -528,7 +526,7 @@ impl Cache {
     /// Pauses, until a write ends where that is what is missing; for how many times [`PAUSE`].
     fn pause(&self, what_for: Use<'_>) -> u32 {
         if let Use::Store(disk) = what_for
-            && self.room_for_dirt(disk) == 0
+            && self.lacks_room_for_dirt(what_for)
             && let Some(has_ended) = disk.saving.ends_within(WRITE_PAUSES * PAUSE)
         {
             return if has_ended { 1 } else { WRITE_PAUSES };

@@ -211,6 +211,11 @@ impl<M: Memory> Pool<M> {
         members.list.push(Arc::new(Member::new(id, kind, home, blocks)));
         self.uncommitted.fetch_add(signed(blocks), Ordering::Relaxed);
         drop(members);
+        {
+            // Writers near it were granted blocks elsewhere.
+            let _alone = self.seeking.write();
+            self.empty_grants();
+        }
         self.lend();
         Ok(id)
     }

@@ -318,6 +318,19 @@ fn a_node_without_memory_uses_the_nearest() {
 }
 
 #[test]
+fn a_node_that_gets_a_member_is_used_at_once() {
+    let (fs, _) = empty_filesystem(2);
+    add_member(&fs, NodeId(0), 4 * RUN);
+    let caller = Caller::on_node(&fs, 1);
+    let inode = new_file(&fs, "a");
+    append(&fs, &caller, &inode, 1);
+    add_member(&fs, NodeId(1), 4 * RUN);
+    append(&fs, &caller, &inode, 1);
+    assert_eq!(fs.map(&inode), [(NodeId(0), BLOCK), (NodeId(1), BLOCK)]);
+    fs.check_invariants();
+}
+
+#[test]
 fn a_file_written_in_order_lies_in_whole_runs() {
     let (fs, _) = filesystem(1, 80 * RUN);
     let caller = Caller::on_node(&fs, 0);

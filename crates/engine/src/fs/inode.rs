@@ -103,13 +103,6 @@ pub(super) enum Body {
     Special,
 }
 
-impl Body {
-    /// Whether it is a regular file's.
-    pub(super) fn is_regular(&self) -> bool {
-        matches!(self, Self::File(_) | Self::Kernel(_))
-    }
-}
-
 /// Rights to write that users other than the owner have. An access list's mask is the group's.
 const OTHERS_WRITE: u32 = 0o022;
 

@@ -100,9 +100,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Error::NotDirectory`].
     pub fn tmpfile(&self, dir: &Arc<Inode>, new: NewInode) -> Result<Arc<Inode>> {
         dir.directory()?;
-        let inode = self.make(dir, None, new, self.new_file(None)?)?;
-        self.unlinked.moved(Standing::Named, Standing::Closed);
-        Ok(inode)
+        self.make(dir, None, new, self.new_file(None)?)
     }
 
     /// Another name for `inode`.
@@ -294,6 +292,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if let Err(error) = self.commit(held, now_ns, changes.as_slice()) {
             self.table.remove(ino);
             return Err(error);
+        }
+        if name.is_none() {
+            self.unlinked.moved(Standing::Named, Standing::Closed);
         }
         if let (Some(file), Some(_)) = (inode.kernel_file(), attributes.placement) {
             self.place(&inode, file);

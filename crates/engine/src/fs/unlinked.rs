@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Where a file is on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It has a name, or is no file.
+    /// It has a name, or is a volume.
     Named,
     /// It has no name, and somebody has it open.
     Open,
@@ -108,7 +108,7 @@ impl UnlinkedFiles {
 impl State {
     /// The standing of `inode`, whose state this is, while something keeps it.
     pub(super) fn standing(&self, inode: &Inode) -> Standing {
-        if !self.is_unlinked() || !inode.body.is_regular() || inode.words_reader().is_some() {
+        if !self.is_unlinked() || inode.is_volume() || inode.words_reader().is_some() {
             Standing::Named
         } else if self.opens.all > 0 {
             Standing::Open

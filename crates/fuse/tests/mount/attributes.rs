@@ -8,9 +8,9 @@ use homenode_fuse::wire::Opcode;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -108,15 +108,22 @@ fn what_a_removal_gives_back_can_be_used_at_once() {
     for options in [options(), classic] {
         let Some(mounted) = Mounted::with(&options) else { return };
         mounted.fs.set_metadata_limit(1 << 20);
+        type Change = fn(&Path) -> io::Result<()>;
+        let kinds: [(Change, Change); 3] = [
+            (|path| File::create_new(path).map(drop), |path| fs::remove_file(path)),
+            (|path| fs::create_dir(path), |path| fs::remove_dir(path)),
+            (|path| symlink("there", path), |path| fs::remove_file(path)),
+        ];
         let path = |nth: usize| mounted.path(&format!("{nth:0100}"));
-        let make = |nth: usize| File::create_new(path(nth)).map(drop);
-        let count = (0..).find(|nth| make(*nth).is_err()).unwrap();
-        assert!(count > 100, "{count} files");
-        for nth in 0..count {
-            fs::remove_file(path(nth)).unwrap();
-            make(nth).unwrap_or_else(|error| panic!("file {nth} of {count}: {error}"));
+        for (make, remove) in kinds {
+            let count = (0..).find(|nth| make(&path(*nth)).is_err()).unwrap();
+            assert!(count > 100, "{count} names");
+            for nth in 0..count {
+                remove(&path(nth)).unwrap();
+                make(&path(nth)).unwrap_or_else(|error| panic!("name {nth} of {count}: {error}"));
+            }
+            (0..count).for_each(|nth| remove(&path(nth)).unwrap());
         }
-        (0..count).for_each(|nth| fs::remove_file(path(nth)).unwrap());
         mounted.finish();
     }
 }

@@ -75,15 +75,24 @@ pub struct Added {
     control: Option<Control>,
     info: DeviceInfo,
     tenure: Tenure,
-    /// The device's file: who has it open serves the device, or is about to.
-    file: File,
+    /// The device's file: who has it open serves the device, or is about to. `None` while that is to be taken up.
+    file: Option<File>,
     queue_cpus: Vec<Vec<CpuId>>,
     /// The volume that a lasting device is of.
     origin: Option<Origin>,
-    /// For a device that had a server before: whether it can have another one when this process fails.
-    taken_up: Option<bool>,
+    /// For a device that had a server before.
+    taken_up: Option<TakenUp>,
     /// Held until this is dropped: nobody ends the device while it is taken up.
     turn: Option<File>,
+}
+
+/// A device that had a server before.
+#[derive(Debug)]
+struct TakenUp {
+    lasting: Lasting,
+    /// Whether it can have another one when this process fails.
+    can_repeat: bool,
+    has_begun: bool,
 }
 
 impl Added {
@@ -129,15 +138,15 @@ impl Added {
                 return Err(error);
             }
         };
-        Self::of(control, (info, tenure), file, origin, None)
+        Self::of(control, (info, tenure), Some(file), origin, None)
     }
 
     fn of(
         control: Control,
         (info, tenure): (DeviceInfo, Tenure),
-        file: File,
+        file: Option<File>,
         origin: Option<Origin>,
-        taken_up: Option<bool>,
+        taken_up: Option<TakenUp>,
     ) -> Result<Self, Error> {
         let mut added = Self {
             control: Some(control),
@@ -190,8 +199,9 @@ impl Added {
 
 impl Drop for Added {
     fn drop(&mut self) {
+        let waits = |taken_up: &TakenUp| taken_up.can_repeat || !taken_up.has_begun;
         if let Some(control) = &self.control
-            && self.taken_up != Some(true)
+            && !self.taken_up.as_ref().is_some_and(waits)
         {
             // What stays is cleared with the leftovers of this process.
             let _ = control.delete(self.info.device);

@@ -154,10 +154,15 @@ class Lasting(Commanding):
         """A new volume, attached."""
         self.done("volume", "create", POOL / name, "--size", size)
         disk = Path(self.done("volume", "attach", POOL / name).strip())
-        # Newer kernels look for partitions behind the attach, and until then nobody else may. Killed meanwhile, a server leaves those who
-        # open the disk waiting in the kernel.
-        soon(lambda: subprocess.run(["blockdev", "--rereadpt", disk], check=False, capture_output=True).returncode == 0, "the kernel has looked at the disk")
+        self.kernel_has_looked_at(disk)
         return disk
+
+    def kernel_has_looked_at(self, disk: Path) -> None:
+        """Newer kernels look for partitions behind the attach, and until then nobody else may. Killed meanwhile, a server leaves those who open the disk
+        waiting in the kernel.
+        """
+        looks = ["blockdev", "--rereadpt", disk]
+        soon(lambda: subprocess.run(looks, check=False, capture_output=True).returncode == 0, "the kernel has looked at the disk")
 
     def aside(self, name: str, other: str) -> None:
         """Renames what is noted of devices."""
@@ -469,9 +474,24 @@ class Ends(Lasting):
         soon(lambda: not disk.exists(), "the disk is gone")
 
     def test_told_to_end_it_ends_its_devices(self):
-        disk = self.disk("disk")
-        self.run_well("mkfs.ext4", "-q", disk)
-        self.run_well("mount", disk, PLACE)
+        for has_part in (False, True):
+            with self.subTest(has_part=has_part):
+                self.ends_with_its_server("part" if has_part else "disk", has_part)
+
+    def ends_with_its_server(self, name: str, has_part: bool) -> None:
+        """A server is told to end while the kernel keeps bytes of a filesystem on a disk, or on a partition of the disk."""
+
+        def place_of(disk: Path) -> Path:
+            if not has_part:
+                return disk
+            part = Path(f"{disk}p1")
+            self.kernel_has_looked_at(disk)
+            self.run_well("addpart", disk, 1, 2048, 61440)
+            return soon(lambda: part if part.exists() else None, "the partition is there")
+
+        place = place_of(self.disk(name))
+        self.run_well("mkfs.ext4", "-q", place)
+        self.run_well("mount", place, PLACE)
         (PLACE / "file").write_bytes(b"x" * MIB)
         os.kill(self.pid, signal.SIGTERM)
         soon(lambda: not Path(f"/proc/{self.pid}").exists(), "the server is gone")
@@ -479,11 +499,11 @@ class Ends(Lasting):
         self.run_well("umount", PLACE)
         self.up()
         # What the kernel kept came to the volume before the end.
-        disk = Path(self.done("volume", "attach", POOL / "disk").strip())
-        self.run_well("mount", disk, PLACE)
+        place = place_of(Path(self.done("volume", "attach", POOL / name).strip()))
+        self.run_well("mount", place, PLACE)
         self.assertEqual((PLACE / "file").read_bytes(), b"x" * MIB)
         self.run_well("umount", PLACE)
-        self.run_well("fsck.ext4", "-f", "-n", disk)
+        self.run_well("fsck.ext4", "-f", "-n", place)
 
 
 class Disks(Lasting):

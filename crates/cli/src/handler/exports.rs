@@ -35,7 +35,7 @@ pub(crate) struct Exports(Mutex<Table>, Condvar);
 struct Table {
     /// Exports by the volume's name.
     exports: BTreeMap<Box<str>, Export>,
-    /// Exports that are being detached.
+    /// Exports that are being detached, or attached.
     leaving: usize,
     /// Failures to detach them when the server ended.
     failed: Vec<String>,
@@ -44,7 +44,7 @@ struct Table {
 }
 
 impl Table {
-    /// Whether some export is being detached.
+    /// Whether some export is being detached, or attached.
     fn has_leaving(&mut self) -> bool {
         self.leaving > 0
     }
@@ -58,8 +58,15 @@ pub(crate) struct Detached {
     pub(crate) failed: Vec<String>,
 }
 
-/// An export is being detached.
+/// An export is being detached, or attached.
 struct Leaving(Arc<Exports>);
+
+impl Leaving {
+    fn begin(exports: &Arc<Exports>) -> Self {
+        exports.0.lock().leaving += 1;
+        Self(Arc::clone(exports))
+    }
+}
 
 impl Drop for Leaving {
     fn drop(&mut self) {
@@ -105,6 +112,8 @@ impl Exports {
         }
         let file = trace.map(|path| make_trace(path, pool_device)).transpose()?;
         let directory = shown(directory);
+        // The server does not end in between.
+        let _leaving = Leaving::begin(self);
         let exported = match waiting {
             // Its users waited for another try.
             Some(waiting) => volume.take_up(&waiting, file, &directory),
@@ -161,10 +170,11 @@ impl Exports {
                     self.add(name, export);
                     notice(&format!("took up {device} of volume {shown_name}: its users continue"));
                 }
-                Err(error) => notice(&format!(
+                Err(error) if waiting.waits_still() => notice(&format!(
                     "{}: {device} still waits: `homenode volume attach` tries again, {BY_COMMAND} ends it",
                     chain(&error)
                 )),
+                Err(error) => notice(&format!("{}: ended {device}, whose users get errors", chain(&error))),
             }
         }
         !self.0.lock().exports.is_empty()
@@ -235,7 +245,7 @@ impl Exports {
         if table.leaving > 0 {
             return Err(Refusal {
                 device_busy: true,
-                ..Refusal::new("a volume is being detached: try again")
+                ..Refusal::new("a volume is being attached or detached: try again")
             });
         }
         let claims = table.exports.values().map(|export| claim(export, BY_COMMAND));
@@ -282,8 +292,7 @@ impl Exports {
 
     /// Runs `detach`, which may wait for a disk that hangs, in a thread of its own.
     fn aside(self: &Arc<Self>, detach: impl FnOnce() + Send + 'static) {
-        self.0.lock().leaving += 1;
-        let leaving = Leaving(Arc::clone(self));
+        let leaving = Leaving::begin(self);
         let act = move || {
             detach();
             drop(leaving);

@@ -67,7 +67,13 @@ impl LastingExport {
         self.0.origin().map(|origin| &*origin.directory)
     }
 
-    /// Whether it has no server, so that its users wait.
+    /// Whether it has no server at this moment, so that its users wait.
+    #[must_use]
+    pub fn waits_still(&self) -> bool {
+        self.0.waits_still()
+    }
+
+    /// Whether it had no server when it was found, so that its users waited.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.0.is_waiting()

@@ -11,7 +11,7 @@ use super::error::Error;
 use super::leftover::devices;
 use super::record::{self, Origin};
 use super::server::Tenure;
-use super::{Added, disk_path, file_path, mark, server};
+use super::{Added, TakenUp, disk_path, file_path, mark, server};
 use crate::process::goes_on;
 use std::fs::{File, TryLockError};
 use std::io;
@@ -22,13 +22,15 @@ use std::time::{Duration, Instant};
 
 /// Time that the kernel gets to let go of a server that was killed: it waits for the server's rings, and frees its memory.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for which a server that is not seen here, and has left no note, may be one that was killed just now.
+const STRANGER_TIMEOUT: Duration = Duration::from_secs(3);
 const END_PAUSE: Duration = Duration::from_millis(20);
 /// Directory of a file for each device, locked to share while the device is taken up, and alone while it is ended: the driver says of a device
 /// that is being taken up that it waits.
 const TURNS: &str = "/run/homenode";
 
 /// A lasting device, of this process or any other.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Lasting {
     device: u32,
     mark: u64,
@@ -67,7 +69,12 @@ fn settled(control: &Control, device: u32, start: Instant) -> Option<DeviceInfo>
     loop {
         let info = control.info(device).ok().filter(|info| mark::is_ours(info.mark))?;
         let is_served = u32::try_from(info.server).is_ok_and(goes_on);
-        if info.features & LASTING == 0 || info.state != STATE_LIVE || is_served || start.elapsed() > END_TIMEOUT {
+        // One of another PID namespace has noted its volume elsewhere.
+        let patience = match record::of(device, info.mark) {
+            Some(_) => END_TIMEOUT,
+            None => STRANGER_TIMEOUT,
+        };
+        if info.features & LASTING == 0 || info.state != STATE_LIVE || is_served || start.elapsed() > patience {
             return Some(info);
         }
         thread::sleep(END_PAUSE);
@@ -101,40 +108,31 @@ impl Lasting {
         Ok(Control::open()?.parameters(self.device)?.device_bytes())
     }
 
-    /// Makes this process the next server, once [`Added::start`] is called with the same volume; `origin` is noted then. A server that is
-    /// just ending is waited for.
+    /// Makes this process the next server, once [`Added::start`] is called with the same volume; `origin` is noted then.
     ///
     /// # Errors
-    /// [`Error`]: its users go on waiting then; but where the driver is older than Linux 6.16, the device may have to end.
+    /// [`Error`]: its users go on waiting then.
     pub fn take_up(&self, origin: Origin) -> Result<Added, Error> {
         let control = Control::open()?;
         let turn = turn(Path::new(TURNS), self.device, false).map_err(failed("let a new server have", self.device))?;
-        let can_repeat = control.features().is_ok_and(|all| all & F_QUIESCE != 0);
-        let start = Instant::now();
-        while let Err(error) = self.prepare(&control, can_repeat) {
-            if error.raw_os_error() != Some(libc::EBUSY) || start.elapsed() > END_TIMEOUT {
-                return Err(failed("let a new server have", self.device)(error));
-            }
-            thread::sleep(END_PAUSE);
-        }
-        let path = file_path(self.device);
-        let info = control.info(self.device).map_err(failed("describe", self.device));
-        let open = || File::options().read(true).write(true).open(&path);
-        let opened = info.and_then(|info| Ok((info, server::wait_for(&path, open)?)));
-        match opened {
-            Ok((info, file)) => {
-                let tenure = Tenure::begin(info.mark, || Ok(info.device))?;
-                let mut added = Added::of(control, (info, tenure), file, Some(origin), Some(can_repeat))?;
-                added.turn = turn;
-                Ok(added)
-            }
-            Err(error) => {
-                if !can_repeat {
-                    let _ = control.delete(self.device);
-                }
-                Err(error)
-            }
-        }
+        let taken_up = TakenUp {
+            lasting: self.clone(),
+            can_repeat: control.features().is_ok_and(|all| all & F_QUIESCE != 0),
+            has_begun: false,
+        };
+        let info = control.info(self.device).map_err(failed("describe", self.device))?;
+        let tenure = Tenure::begin(info.mark, || Ok(info.device))?;
+        let mut added = Added::of(control, (info, tenure), None, Some(origin), Some(taken_up))?;
+        added.turn = turn;
+        Ok(added)
+    }
+
+    /// Whether the device has no server now, so that its users wait.
+    #[must_use]
+    pub fn waits_still(&self) -> bool {
+        let info =
+            Control::open().and_then(|control| control.info(self.device).map_err(failed("describe", self.device)));
+        info.and_then(|info| self.waits(&info)).unwrap_or(false)
     }
 
     /// Has the driver prepare the device for this process.
@@ -163,7 +161,7 @@ impl Lasting {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return Ok(()),
             info => info.map_err(failed("describe", self.device))?,
         };
-        if self.waits_still(&info)? {
+        if self.waits(&info)? {
             control.delete(self.device)?;
             record::remove(self.device, self.mark);
         }
@@ -171,12 +169,32 @@ impl Lasting {
     }
 
     /// Whether the device that has the number now is this one, without a server; false when this one has ended meanwhile.
-    fn waits_still(&self, info: &DeviceInfo) -> Result<bool, Error> {
+    fn waits(&self, info: &DeviceInfo) -> Result<bool, Error> {
         match info.state {
             _ if info.mark != self.mark => Ok(false),
             STATE_LIVE => Err(Error::Served(self.disk.clone())),
             state => Ok(state == STATE_QUIESCED),
         }
+    }
+}
+
+impl TakenUp {
+    /// Makes this process the next server, and gives the device's file. A server that is just ending is waited for.
+    ///
+    /// # Errors
+    /// [`Error`]: its users go on waiting then; but where the driver is older than Linux 6.16, the device may have to end.
+    pub(super) fn begin(&mut self, control: &Control) -> Result<File, Error> {
+        let device = self.lasting.device;
+        let start = Instant::now();
+        while let Err(error) = self.lasting.prepare(control, self.can_repeat) {
+            if error.raw_os_error() != Some(libc::EBUSY) || start.elapsed() > END_TIMEOUT {
+                return Err(failed("let a new server have", device)(error));
+            }
+            thread::sleep(END_PAUSE);
+        }
+        self.has_begun = true;
+        let path = file_path(device);
+        server::wait_for(&path, || File::options().read(true).write(true).open(&path))
     }
 }
 
@@ -244,7 +262,7 @@ mod tests {
                 mark,
                 ..DeviceInfo::default()
             };
-            waiting.waits_still(&info)
+            waiting.waits(&info)
         };
         assert!(now(STATE_QUIESCED, 7).unwrap());
         assert!(!now(STATE_DEAD, 7).unwrap(), "it has ended");

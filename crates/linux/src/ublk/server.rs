@@ -13,6 +13,7 @@ use homenode_engine::blk::{Device, DriverQueue};
 use parking_lot::Mutex;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -27,6 +28,8 @@ use std::time::{Duration, Instant};
 /// Time that the kernel, or the manager of /dev, gets to make the device's files.
 const FILE_TIMEOUT: Duration = Duration::from_secs(5);
 const FILE_PAUSE: Duration = Duration::from_millis(10);
+/// Most devices that lie on a disk.
+const UPON_MAX: usize = 1024;
 /// Time between two looks whether a disk has ended.
 const END_PAUSE: Duration = Duration::from_millis(10);
 /// Time for the program that ends a disk to tell its result once the disk has ended.
@@ -60,6 +63,8 @@ pub struct Server {
     is_lasting: bool,
     /// Its users are to go on waiting if this is dropped now.
     waits: bool,
+    /// It was started: the kernel may keep something of it. Of one that is only being taken up the kernel would write to nobody.
+    has_disk: bool,
     is_over: bool,
 }
 
@@ -138,10 +143,14 @@ impl Added {
             path: file_path(self.info.device),
             source,
         })?;
-        let file = self.file.try_clone().map_err(|source| Error::Open {
-            path: file_path(self.info.device),
-            source,
-        })?;
+        let file = match (self.file.take(), &mut self.taken_up) {
+            (Some(file), _) => file,
+            // After all that may fail for want of memory: older drivers allow no second try.
+            (None, taken_up) => {
+                let control = self.control.as_ref().expect("the server is started once");
+                taken_up.as_mut().expect("a new device has a file").begin(control)?
+            }
+        };
         let shared = Arc::new(Shared {
             layer: setup.device,
             buffers: setup.buffers,
@@ -157,6 +166,7 @@ impl Added {
             ear,
             began: Instant::now(),
         });
+        let can_repeat = self.taken_up.as_ref().map(|taken_up| taken_up.can_repeat);
         let mut server = Server {
             device: self.info.device,
             tenure: self.tenure,
@@ -165,7 +175,8 @@ impl Added {
             bell: Arc::new(bell),
             threads: Vec::with_capacity(queues),
             is_lasting: self.origin.is_some(),
-            waits: self.taken_up == Some(true),
+            waits: can_repeat == Some(true),
+            has_disk: false,
             is_over: false,
         };
         // Dropped, the server takes all of it away again, or leaves it as it was.
@@ -174,23 +185,24 @@ impl Added {
             Some(origin) => record::put(server.device, self.info.mark, origin),
             None => Ok(()),
         };
-        match self.taken_up {
-            None => {
-                note()?;
-                server.control.start(server.device)?;
-                wait_for(&server.disk, || fs::metadata(&server.disk))?;
-            }
-            Some(true) => {
-                note()?;
-                server.control.end_recovery(server.device)?;
-            }
-            // Nobody is to try again before.
-            Some(false) => {
-                server.control.end_recovery(server.device)?;
-                note()?;
-            }
+        // Nobody is to try again before an older driver has ended the recovery.
+        if can_repeat != Some(false) {
+            note()?;
         }
-        server.waits = false;
+        match can_repeat {
+            None => server.control.start(server.device)?,
+            Some(_) => server.control.end_recovery(server.device)?,
+        }
+        (server.waits, server.has_disk) = (false, true);
+        if can_repeat.is_none() {
+            wait_for(&server.disk, || fs::metadata(&server.disk))?;
+        }
+        if can_repeat == Some(false)
+            && let Err(error) = note()
+        {
+            // The device is served.
+            tracing::warn!(%error, "the next server will not know the volume of {}", server.disk.display());
+        }
         Ok(server)
     }
 }
@@ -259,7 +271,7 @@ impl Server {
 
     fn end(&mut self) -> Result<(), Error> {
         self.is_over = true;
-        let stopped = match self.has_ended() {
+        let stopped = match self.has_ended() || !self.has_disk {
             true => Ok(()),
             false => self.end_disk(),
         };
@@ -399,11 +411,40 @@ pub fn end_disk(disk: &Path, server: u32) -> io::Result<()> {
     flushed
 }
 
-/// Has the kernel write what it keeps of a disk, if that is there, and of a filesystem on it.
+/// Has the kernel write what it keeps of a disk, if that is there, and of all that lies on it: partitions, devices that use it (LVM, dm-crypt, md), and filesystems.
 ///
 /// # Errors
-/// The errno of a write, or of opening the disk.
+/// The errno of a write, or of opening a device: the others are written all the same.
 fn flush_disk(disk: &Path) -> io::Result<()> {
+    let mut all = Vec::new();
+    if let Some(name) = disk.file_name() {
+        list_upon(Path::new("/sys/class/block"), name, &mut all);
+    }
+    let upon = all.iter().map(|name| flush_alone(&Path::new("/dev").join(name)));
+    upon.chain(std::iter::once_with(|| flush_alone(disk)))
+        .fold(Ok(()), io::Result::and)
+}
+
+/// Lists the names of block devices that lie on one, uppermost first.
+fn list_upon(class: &Path, name: &OsStr, all: &mut Vec<OsString>) {
+    let names = |directory: &Path| {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name()).collect::<Vec<_>>()
+    };
+    let own = class.join(name);
+    let parts = names(&own)
+        .into_iter()
+        .filter(|part| own.join(part).join("partition").exists());
+    for upon in parts.chain(names(&own.join("holders"))) {
+        if !all.contains(&upon) && all.len() < UPON_MAX {
+            list_upon(class, &upon, all);
+            all.push(upon);
+        }
+    }
+}
+
+/// [`flush_disk`] of one device.
+fn flush_alone(disk: &Path) -> io::Result<()> {
     /// `BLKFLSBUF` of linux/fs.h.
     const FLUSH_BUFFERS: libc::Ioctl = 0x1261;
     let disk = match File::open(disk) {
@@ -483,6 +524,25 @@ pub(super) fn wait_for<T>(path: &Path, look: impl Fn() -> io::Result<T>) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_that_lie_on_a_disk_are_listed_uppermost_first() {
+        let class = tempfile::tempdir().unwrap();
+        let disk = class.path().join("ublkb0");
+        for directory in ["ublkb0p1/holders/dm-0", "ublkb0p2", "queue", "holders/md0"] {
+            fs::create_dir_all(disk.join(directory)).unwrap();
+        }
+        for part in ["ublkb0p1", "ublkb0p2"] {
+            fs::write(disk.join(part).join("partition"), "1").unwrap();
+            std::os::unix::fs::symlink(disk.join(part), class.path().join(part)).unwrap();
+        }
+        let mut all = Vec::new();
+        list_upon(class.path(), "ublkb0".as_ref(), &mut all);
+        let place = |name: &str| all.iter().position(|one| one == name).unwrap();
+        assert!(place("dm-0") < place("ublkb0p1"));
+        assert_eq!((all.len(), place("md0")), (4, 3));
+        place("ublkb0p2");
+    }
 
     #[test]
     fn a_number_that_is_taken_again_is_another_devices() {

@@ -315,6 +315,10 @@ impl<M: Memory> Pool<M> {
     }
 
     /// The kind of a member that is in the pool.
+    pub(crate) fn member_count(&self) -> usize {
+        self.members.read().list.len()
+    }
+
     pub(crate) fn kind(&self, member: MemberId) -> Option<MemberKind> {
         let members = self.members.read();
         members.list.iter().find(|one| one.id == member).map(|one| one.kind)

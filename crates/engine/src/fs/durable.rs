@@ -766,26 +766,32 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         ranges: &[Range<u64>],
         inside: Option<Pass<'_>>,
     ) -> std::result::Result<(), MemoryError> {
-        let (mut on_disks, mut stored) = (Stretches::new(STRETCHES_MAX), Vec::new());
+        let (mut on_disks, mut stored) = (Stretches::new(STRETCHES_MAX, self.pool.member_count()), Vec::new());
         let persist = |stored: &mut Vec<_>| {
             let mut each = stored.drain(..);
             each.try_for_each(|(block, bytes)| journal.persist_data(&self.pool, block, bytes))
         };
         for blocks in ranges {
-            file.each_placed(&self.nodes, blocks.clone(), |block, blocks| {
+            let walked = file.each_placed(&self.nodes, blocks.clone(), |block, blocks| {
                 let bytes =
                     usize::try_from(blocks * BLOCK).expect("a placed extent is mapped, so its size fits a usize");
                 if !self.has_persistent_stores(block) {
                     on_disks.add(block, bytes);
-                    return Ok(());
+                    // There may be millions, and nothing more to learn of them.
+                    return if on_disks.are_all() { Err(None) } else { Ok(()) };
                 }
                 stored.push((block, bytes));
                 if stored.len() < STRETCHES_MAX {
                     Ok(())
                 } else {
-                    persist(&mut stored)
+                    persist(&mut stored).map_err(Some)
                 }
-            })?;
+            });
+            match walked {
+                Ok(()) => {}
+                Err(None) => break,
+                Err(Some(error)) => return Err(error),
+            }
         }
         // A disk may be slow, and frames are given back when all have left that are inside; and it takes a while to write a cache back.
         drop(inside);
@@ -963,15 +969,23 @@ struct Stretches {
     each: Vec<(Block, usize)>,
     whole: Vec<MemberId>,
     most: usize,
+    /// Members that the pool has.
+    members: usize,
 }
 
 impl Stretches {
-    fn new(most: usize) -> Self {
+    fn new(most: usize, members: usize) -> Self {
         Self {
             each: Vec::new(),
             whole: Vec::new(),
             most,
+            members,
         }
+    }
+
+    /// Whether all members are persisted whole.
+    fn are_all(&self) -> bool {
+        self.whole.len() == self.members
     }
 
     fn add(&mut self, block: Block, bytes: usize) {
@@ -1027,7 +1041,7 @@ mod tests {
     #[test]
     fn members_of_too_many_stretches_are_persisted_whole() {
         let block = |member, index| Block::new(MemberId(member), index);
-        let mut stretches = Stretches::new(4);
+        let mut stretches = Stretches::new(4, 3);
         for index in 0..4 {
             stretches.add(block(u16::from(index == 1), index * 10), 4096);
         }
@@ -1037,6 +1051,9 @@ mod tests {
         assert_eq!(stretches.each, [(block(1, 10), 4096)]);
         (0..4).for_each(|index| stretches.add(block(2, index), 4096));
         assert_eq!(stretches.whole, [MemberId(0), MemberId(2)]);
+        assert!(!stretches.are_all());
+        (0..5).for_each(|index| stretches.add(block(1, index), 4096));
+        assert!(stretches.are_all());
     }
 
     fn one(range: Range<u64>) -> Vec<Range<u64>> {

@@ -719,9 +719,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if range.is_empty() {
             return Ok(());
         }
-        self.persist_unsaved(file, &range);
-        // Before its blocks can be another file's.
-        self.tell_data(closed.ino, file, &[no_extents(closed, &range)]);
+        // Where nothing is, as on a disk that is being formatted, the log knows of nothing either.
+        if file.map.visit_until(&self.nodes, &range, &mut |_, _| Err(())).is_err() {
+            self.persist_unsaved(file, &range);
+            // Before its blocks can be another file's.
+            self.tell_data(closed.ino, file, &[no_extents(closed, &range)]);
+        }
         let mut freed = Freed::default();
         let mut take = |range| {
             file.map

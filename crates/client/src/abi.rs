@@ -14,8 +14,8 @@ use std::mem::MaybeUninit;
 /// Reads and writes at an offset are copies by the calling thread on a mounted pool whose files are the kernel's, if the
 /// file is opened with O_RDONLY or O_RDWR and without O_APPEND, O_DIRECT and O_SYNC; on any other file they are system calls.
 /// The first call sets an action for SIGBUS, which calls the one that was there before. A program that has loaded this
-/// library by dlopen(3) has to keep that action, and to close the file by homenode_close(). The library stays after
-/// dlclose(3).
+/// library by dlopen(3) has to keep that action, to let SIGBUS through in threads that read and write so, and to close
+/// the file by homenode_close(). The library stays after dlclose(3).
 ///
 /// # Safety
 /// `path` is a string that ends in NUL.

@@ -173,19 +173,20 @@ unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
 
 /// Flag of close_range(2): the thread has a table of descriptors of its own then.
 const UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE.cast_signed();
+const CLOSED_LATER: c_int = libc::CLOSE_RANGE_CLOEXEC.cast_signed();
 
-/// close_range(2). With CLOSE_RANGE_CLOEXEC nothing is closed yet, and unknown is no harm.
+/// close_range(2). With CLOSE_RANGE_CLOEXEC nothing is closed yet.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & UNSHARE != 0 {
         stop();
     }
+    let call = || real!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int);
+    if flags & CLOSED_LATER != 0 {
+        return call();
+    }
     let number = |fd| c_int::try_from(fd).unwrap_or(c_int::MAX);
-    replaced(
-        number(first),
-        number(last),
-        || real!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int),
-    )
+    replaced(number(first), number(last), call)
 }
 
 /// closefrom(3).
@@ -342,7 +343,10 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
             if fd(c) & UNSHARE != 0 {
                 stop();
             }
-            replaced(fd(a), fd(b), call)
+            match fd(c) & CLOSED_LATER {
+                0 => replaced(fd(a), fd(b), call),
+                _ => call(),
+            }
         }
         libc::SYS_unshare if fd(a) & LEFT != 0 => {
             stop();

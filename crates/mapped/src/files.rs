@@ -300,19 +300,25 @@ pub fn written<T: PartialOrd + Default>(fd: c_int, done: T) -> T {
 
 /// Makes a descriptor unknown: it is new, or the flags of its file have changed.
 pub fn forget(fd: c_int) {
+    forget_but(fd, 0);
+}
+
+/// Makes all descriptors unknown. Those that were opened to be learned are learned again with their next use.
+pub fn forget_all() {
+    let uses = if LEARNS_ALL.load(Ordering::Relaxed) { 0 } else { USES };
+    (0..LEARNED.load(Ordering::Relaxed)).for_each(|fd| forget_but(fd, uses));
+}
+
+/// Leaves only a count of its uses of what is known of a descriptor.
+fn forget_but(fd: c_int, uses: usize) {
     let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
     if let Some(descriptor) = descriptor
         && descriptor.0.load(Ordering::Relaxed) != 0
     {
         let _errno = KeptErrno::now();
-        descriptor.set(0);
+        descriptor.set(uses);
         free_leaving_if_any();
     }
-}
-
-/// Makes all descriptors unknown.
-pub fn forget_all() {
-    (0..LEARNED.load(Ordering::Relaxed)).for_each(forget);
 }
 
 /// Takes the mapping that a descriptor had out of use, if its state was one.

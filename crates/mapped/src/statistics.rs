@@ -40,7 +40,7 @@ const REASONS: [&str; 9] = [
     "open with O_DIRECT",
     "open with O_APPEND",
     "on no pool",
-    "on a pool whose kernel does not hold the bytes (data pool, durable)",
+    "on a pool that tells nothing of them (data pool, durable; no right to read, or 32 other users)",
     "could not be mapped",
 ];
 

@@ -50,6 +50,8 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 const PERIOD: Duration = Duration::from_secs(1);
 /// Looking at the tree takes at most one part in this many of a CPU.
 const REST: u32 = 100;
+/// Looking where files lie that are reached, and moving some, takes at most one part in this many.
+const LOOK_REST: u32 = 10;
 
 pub(crate) fn run(args: &SteerArgs) -> Result<()> {
     let mut signals = Signals::new(signals::that_end()).cannot("listen for signals")?;
@@ -126,14 +128,25 @@ fn watch_and_report(
     ended: &mpsc::Receiver<()>,
     is_over: &AtomicBool,
 ) -> Result<()> {
-    let (mut next_scan, mut next_report) = (Instant::now(), Instant::now() + args.report);
+    let start = Instant::now();
+    let (mut next_scan, mut next_look, mut next_report) = (start, start, start + args.report);
     loop {
         let start = Instant::now();
         if start >= next_scan {
+            if !tree.is_in_place() {
+                fail!(
+                    "{} leads elsewhere now: its tmpfs was unmounted, or covered",
+                    shown(&args.directory)
+                );
+            }
             tree.scan(is_over);
             next_scan = start + (start.elapsed() * REST).max(PERIOD);
         }
-        look(watch, &tree);
+        let start = Instant::now();
+        if start >= next_look {
+            look(watch, &tree);
+            next_look = start + (start.elapsed() * LOOK_REST).max(PERIOD);
+        }
         let is_last = match ended.recv_timeout(PERIOD) {
             Err(RecvTimeoutError::Timeout) => false,
             Ok(()) | Err(RecvTimeoutError::Disconnected) => true,

@@ -4,7 +4,6 @@ tmpfs pages on each node (Shmem), which nothing else in the guest changes by muc
 
 import contextlib
 import ctypes
-import fcntl
 import json
 import mmap
 import os
@@ -280,51 +279,6 @@ class Mover(unittest.TestCase):
         pool = self.up("off")
         self.assertEqual(pool.status()["mover"]["mode"], "off")
         self.assertEqual(pool.status()["mover"]["reached"], [])
-
-
-class Steer(unittest.TestCase):
-    """`homenode steer` on a tmpfs without a mount of ours."""
-
-    def test_policies_and_the_mover(self):
-        directory = Path("/tmp/steered")
-        directory.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "steered", directory], check=True)
-        self.addCleanup(subprocess.run, ["umount", directory], check=True)
-        read, bound, inherits = directory / "read", directory / "bound", directory / "sub" / "inherits"
-        inherits.parent.mkdir()
-        with on_node(0):
-            read.write_bytes(bytes(FILE))
-        for path in (bound, inherits):
-            path.touch()
-        os.setxattr(bound, "user.homenode.policy", b"node:1")
-        os.setxattr(inherits.parent, "user.homenode.policy", b"interleave")
-        # Who opens this one waits for its lease, which nobody gives up.
-        leased = self.enterContext((directory / "leased").open("wb"))
-        signal.signal(signal.SIGIO, signal.SIG_IGN)
-        fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        steer = subprocess.Popen(
-            [BINARY, "steer", "--mover", "on", "--report", "1", directory], stdout=subprocess.PIPE, text=True
-        )
-        try:
-            with reader(read, node=3):
-                soon(lambda: map_of(read).get(3, 0) >= LOCAL, "the file moves to node 3")
-            with on_node(0):
-                for path in (bound, inherits):
-                    path.write_bytes(bytes(FILE))
-        finally:
-            steer.send_signal(signal.SIGINT)
-            told, _ = steer.communicate(timeout=30)
-        self.assertEqual(steer.returncode, 0)
-        self.assertGreaterEqual(map_of(bound).get(1, 0), LOCAL)
-        for node, bytes_on in map_of(inherits).items():
-            self.assertLessEqual(abs(bytes_on - FILE / 4), FILE / 8, node)
-        self.assertIn(f"{read} moved: node 3 reaches it most", told)
-        self.assertIn("3 files, 2 with a policy", told)
-
-    def test_what_is_no_tmpfs_is_refused(self):
-        for words in (["/proc"], ["/nowhere"], [__file__]):
-            done = homenode("steer", *words)
-            self.assertEqual((done.returncode, done.stdout), (1, ""), done)
 
 
 class FullNodes(unittest.TestCase):

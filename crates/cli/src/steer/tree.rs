@@ -5,7 +5,7 @@ use homenode::mover::Files;
 use homenode::{NodeId, Placement};
 use homenode_linux::{memory, steer};
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fgetxattr, fstat, fstatvfs, open, openat2, statat,
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fgetxattr, fstat, fstatvfs, open, openat2, stat, statat,
 };
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -104,6 +104,11 @@ impl Tree {
     /// Device number of the tmpfs.
     pub(super) fn device(&self) -> u64 {
         self.device
+    }
+
+    /// Whether its path leads to its filesystem still. One that was unmounted keeps its memory for as long as the tree is open.
+    pub(super) fn is_in_place(&self) -> bool {
+        stat(&self.name).is_ok_and(|found| found.st_dev == self.device)
     }
 
     /// Looks at all files anew, and tells the kernel policies that changed; then counts some of their bytes. Until `is_over`.

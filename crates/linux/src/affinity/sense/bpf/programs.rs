@@ -61,7 +61,7 @@ impl Part {
     }
 
     /// Programs that count alike, the best ones first: which of them a kernel takes depends on its version (tracepoints of
-    /// sockets came with 6.3), and on whether it has IPv6.
+    /// sockets came with 6.3, a function of tmpfs alone that writes with 6.6), and on whether it has IPv6.
     fn alternatives(self) -> &'static [&'static [&'static str]] {
         match self {
             Self::Threads => &[&["each_thread"]],
@@ -78,7 +78,10 @@ impl Part {
             ],
             Self::Disks => &[&["at_request", "at_dirty"], &["at_request"]],
             Self::Mount => &[&["after_mount_read", "after_mount_write"]],
-            Self::Tmpfs => &[&["after_tmpfs_read", "after_tmpfs_write"]],
+            Self::Tmpfs => &[
+                &["after_tmpfs_read", "after_tmpfs_write"],
+                &["after_tmpfs_read", "after_generic_write"],
+            ],
         }
     }
 }

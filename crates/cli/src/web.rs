@@ -20,7 +20,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -61,7 +61,8 @@ struct OfPools {
     /// `None` where whoever can connect may see all.
     token: Option<String>,
     /// Held while a command looks at the machine.
-    looking: Mutex<()>,
+    /// Held by a look at the machine. The last one, if it was ended and has not gone.
+    looking: Mutex<Option<Child>>,
 }
 
 pub(crate) fn run(args: &WebArgs) -> Result<()> {
@@ -179,13 +180,19 @@ impl OfPools {
 
     /// The output of a command that looks at the machine; one at a time.
     fn look(&self, arguments: &[&str]) -> Page {
-        let Some(_alone) = self.looking.try_lock() else {
+        let Some(mut ended) = self.looking.try_lock() else {
             return Page::refused(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "another look at the machine is under way: try again",
             );
         };
-        match output_of(arguments) {
+        if ended.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
+            return Page::refused(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "an earlier look at the machine waits in the kernel, perhaps for a filesystem whose server does not answer",
+            );
+        }
+        match output_of(arguments, &mut ended) {
             Ok(output) => Page::new(TEXT, output),
             Err(why) => Page::refused(
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -198,8 +205,9 @@ impl OfPools {
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Runs this program with other arguments; its output, or what it complained of.
-fn output_of(arguments: &[&str]) -> std::result::Result<Vec<u8>, String> {
+/// Runs this program with other arguments; its output, or what it complained of. One that takes too long is ended, and put into `ended`: not even SIGKILL
+/// ends a process while it waits for some filesystems.
+fn output_of(arguments: &[&str], ended: &mut Option<Child>) -> std::result::Result<Vec<u8>, String> {
     let text = |error: std::io::Error| error.to_string();
     let mut command = Command::new("/proc/self/exe");
     command
@@ -222,9 +230,9 @@ fn output_of(arguments: &[&str]) -> std::result::Result<Vec<u8>, String> {
         match child.try_wait().map_err(text)? {
             Some(status) => break status,
             None if begun.elapsed() > LOOK_TIME => {
-                // Ended meanwhile, perhaps.
+                // It has ended meanwhile, perhaps.
                 let _ = child.kill();
-                let _ = child.wait();
+                *ended = Some(child);
                 return Err(format!("took longer than {} s", LOOK_TIME.as_secs()));
             }
             None => thread::sleep(Duration::from_millis(20)),

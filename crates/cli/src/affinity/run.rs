@@ -86,7 +86,10 @@ fn watch(
         let left = next.saturating_duration_since(Instant::now());
         match signals.recv_timeout(watchdog.map_or(left, |within| within.min(left))) {
             Ok(SIGHUP) => match reload(args, &mut daemon, &mut server, metrics) {
-                Ok(()) => tracing::info!("the configuration was reloaded"),
+                Ok(()) => {
+                    tracing::info!("the configuration was reloaded");
+                    next = next.min(Instant::now() + daemon.settings().period);
+                }
                 Err(failure) => tracing::error!("{failure}: the configuration stays as it was"),
             },
             Ok(signal) => {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -40,6 +40,8 @@ const SET_GID: u32 = 0o2000;
 pub(crate) fn look_at(command: &OsStr) -> Option<Fit> {
     let mut path = find(command)?;
     for _ in 0..SCRIPTS_MAX {
+        // Opening a pipe waits for a writer, and opening a device may do anything.
+        std::fs::metadata(&path).ok().filter(Metadata::is_file)?;
         let file = File::open(&path).ok()?;
         let status = file.metadata().ok()?;
         let is_others = status.mode() & SET_UID != 0 && status.uid() != rustix::process::geteuid().as_raw()
@@ -156,6 +158,8 @@ mod tests {
         fs::write(path("text"), "echo").expect("the file can be written");
         assert_eq!(look("text"), Some(Fit::Fits));
         assert_eq!(look("absent"), None);
+        rustix::fs::mkfifoat(rustix::fs::CWD, path("pipe"), 0o700.into()).expect("a pipe can be made");
+        assert_eq!(look("pipe"), None, "nobody writes into it");
 
         // Parts of a header: no dynamic linker, another one, and an end too early.
         let mut bytes = fs::read(&own).expect("it can be read");

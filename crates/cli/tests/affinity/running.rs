@@ -201,6 +201,18 @@ fn reload_keeps_the_old_configuration_if_the_new_one_is_broken() {
 }
 
 #[test]
+fn a_shorter_period_counts_from_its_reload_on() {
+    let Some(load) = Load::start() else { return };
+    let whole = fs::read_to_string(load.config()).unwrap();
+    fs::write(load.config(), format!("period_s = 600\n{whole}")).unwrap();
+    let mut daemon = Daemon::of(&load, &mut load.affinity(&["run"]));
+    fs::write(load.config(), format!("period_s = 0.2\n{whole}")).unwrap();
+    daemon.signal(Signal::HUP);
+    wait_until("moved", || load.is_moved());
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+#[test]
 fn metrics_are_served_on_local_addresses() {
     let Some(load) = Load::start() else { return };
     let socket = load.path().join("metrics");

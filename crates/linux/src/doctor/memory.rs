@@ -5,7 +5,8 @@ use crate::topology::sysfs::Tree;
 use homenode_policy::NodeId;
 use homenode_policy::doctor::{NodeMemory, Tmpfs};
 use homenode_shared::{MountLine, unescaped};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -105,13 +106,25 @@ fn place_and_policy(mount: &MountLine<'_>) -> Option<(String, String)> {
 
 /// Bytes that the mount holds; `None` where another mount is above it, whose server may never answer.
 fn used_bytes(at: &Path, mount: u64) -> Option<u64> {
-    // Opened so, a file asks no server.
-    let place = rustix::fs::open(at, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let place = open_known(at).ok()?;
     if mount_of(&place) != Some(mount) {
         return None;
     }
     let space = rustix::fs::fstatvfs(&place).ok()?;
     space.f_blocks.checked_sub(space.f_bfree)?.checked_mul(space.f_frsize)
+}
+
+/// Opens a place by what the kernel knows of the directories on the way there, one of which may be of a server that never answers: an error if it would
+/// have to ask. Linux before 5.12 cannot open so, and asks.
+fn open_known(at: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let known = || rustix::fs::openat2(CWD, at, flags, Mode::empty(), ResolveFlags::CACHED);
+    match known() {
+        Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::open(at, flags, Mode::empty()),
+        // Also when somebody renames something meanwhile.
+        Err(Errno::AGAIN) => known(),
+        opened => opened,
+    }
 }
 
 /// The number of the mount that an open file lies on.
@@ -138,6 +151,15 @@ mod tests {
             found("/a b", "bind:0")
         );
         assert_eq!(of("29 1 8:1 / / rw - ext4 /dev/vda rw,mpol=bind:0"), None);
+    }
+
+    /// Procfs asks the process behind a name for each look: there is nothing that the kernel knows.
+    #[test]
+    fn places_are_opened_by_what_is_known() {
+        assert!(open_known(Path::new("/")).is_ok());
+        assert_eq!(open_known(Path::new("/nowhere")).err(), Some(Errno::NOENT));
+        let unknown = format!("/proc/self/task/{}/fd", std::process::id());
+        assert_eq!(open_known(Path::new(&unknown)).err(), Some(Errno::AGAIN));
     }
 
     #[test]

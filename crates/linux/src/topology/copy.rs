@@ -313,6 +313,23 @@ mod tests {
         assert_eq!(tell.recv_timeout(std::time::Duration::from_secs(10)), Ok(None));
     }
 
+    /// It could bring any file of this machine into a report.
+    #[test]
+    fn links_do_not_lead_out_of_a_copy() {
+        let to = tempfile::tempdir().unwrap();
+        let (_machine, list) = copy(to.path());
+        let copied = to.path().join("tree");
+        fs::write(to.path().join("secret"), "7").unwrap();
+        fs::write(copied.join("own"), "8").unwrap();
+        let targets = [&to.path().join("secret"), Path::new("../secret"), Path::new("/own")];
+        for (nth, target) in targets.iter().enumerate() {
+            symlink(target, copied.join(nth.to_string())).unwrap();
+        }
+        let tree = Tree::recorded(&copied, Recorded::open(&copied, &list).unwrap());
+        let told = ["0", "1", "2"].map(|link| tree.number::<u32>(link));
+        assert_eq!(told, [None, None, Some(8)]);
+    }
+
     #[test]
     fn a_missing_or_cut_file_is_named() {
         let to = tempfile::tempdir().unwrap();

@@ -4,7 +4,9 @@
 //! not tell is simply not known.
 
 use super::copy::{Copy, Recorded};
+use homenode_policy::topology::CPUS_MAX;
 use homenode_policy::{CpuId, NodeId};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -93,10 +95,10 @@ impl Tree {
         full.push(&self.root);
         full.push(path);
         let result = match &self.recorded {
-            None => read_whole(&full, bytes),
+            None => File::open(&*full).and_then(|file| read_whole(file, bytes)),
             Some(recorded) => match recorded.error(path) {
                 Some(error) => Err(error),
-                None => check_end(&full).and_then(|()| read_whole(&full, bytes)),
+                None => open_recorded(&self.root, path).and_then(|file| read_whole(file, bytes)),
             },
         };
         if let Some(copy) = &self.copy {
@@ -229,20 +231,23 @@ impl Tree {
     }
 }
 
-/// Refuses what in a recording, which somebody else may have made, would be read without an end: pipes and devices.
-fn check_end(path: &Path) -> io::Result<()> {
-    let found = fs::metadata(path)?;
+/// Opens a file of a recording, which somebody else may have made: links do not lead out of it, and what would be read without an end, a pipe or a
+/// device, is refused.
+fn open_recorded(root: &Path, path: &Path) -> io::Result<File> {
+    let root = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let open = |flags| rustix::fs::openat2(&root, path, flags | OFlags::CLOEXEC, Mode::empty(), within).map(File::from);
+    let found = open(OFlags::PATH)?.metadata()?;
     match found.is_file() || found.is_dir() {
-        true => Ok(()),
+        true => Ok(open(OFlags::RDONLY)?),
         false => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
 /// Reads to the end without asking for a size first: files of the kernel have none.
-fn read_whole(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
+fn read_whole(mut file: File, bytes: &mut Vec<u8>) -> io::Result<()> {
     /// Bytes of one read. The kernel gives at most a page at once of most of its files.
     const STEP: usize = 4096;
-    let mut file = File::open(path)?;
     let mut filled = 0;
     loop {
         if bytes.len() < filled + STEP {
@@ -278,10 +283,14 @@ pub fn parse_list(text: &str) -> Option<Vec<u32>> {
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        if last < first || last >= homenode_policy::topology::CPUS_MAX {
+        if last < first || last >= CPUS_MAX {
             return None;
         }
         numbers.extend(first..=last);
+        // A recording may name them again and again.
+        if numbers.len() > CPUS_MAX as usize {
+            return None;
+        }
     }
     Some(numbers)
 }
@@ -309,6 +318,9 @@ mod tests {
         assert_eq!(parse_list("3-1"), None);
         assert_eq!(parse_list("0-4294967295"), None);
         assert_eq!(parse_list("x"), None);
+        let all = format!("0-{}", CPUS_MAX - 1);
+        assert_eq!(parse_list(&all).map(|cpus| cpus.len()), Some(CPUS_MAX as usize));
+        assert_eq!(parse_list(&format!("{all},0")), None);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Words of files of the kernel, by which programs copy through mappings: a file of them for each user, and a line for each file that a user asks about.
 //!
-//! Invariants: a file with a line is cut with each of its lines odd; attributes are read for an answer after each of its lines was raised; whoever
-//! copies by a line sees that it goes to another file. Users' files of words are not in any directory, cannot be written or resized, and live until
-//! another user needs the place of one without files, or of the one who asked longest ago. Choice: docs/decisions/020-words.md.
+//! Invariants: a file with a line is cut with each of its lines odd; attributes are read for an answer after each of its lines was raised; a line goes
+//! to another file only when no open keeps its file. Users' files of words are not in any directory, cannot be written or resized, and live until
+//! another user needs the place of one without files. Choice: docs/decisions/020-words.md.
 
 use super::acl::ACCESS;
 use super::attr::REGULAR;
@@ -15,7 +15,6 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 /// Name of an extended attribute that tells what a client needs to copy from and to a file near an offset in bytes, which follows. Not listed.
@@ -25,8 +24,6 @@ pub const WORDS_NAME: &[u8] = b".homenode.words.";
 
 /// Users with a file of words.
 const USERS_MAX: usize = 32;
-/// A user whose programs have not asked for so long gives way to one who finds no room. They ask again if they use files still.
-const REST_NS: i64 = 10_000_000_000;
 /// Longest wait for others who ask, and for bytes that go.
 const CUT_PATIENCE: Duration = Duration::from_millis(1);
 /// Bytes that an answer tells about.
@@ -43,8 +40,6 @@ struct UserWords {
     /// The file that they lie in.
     ino: Ino,
     lines: Mutex<Lines>,
-    /// When the user asked last, in ns.
-    asked_ns: AtomicI64,
 }
 
 /// Lines that no file has.
@@ -132,13 +127,6 @@ impl FileLines {
         }
     }
 
-    /// Takes a user's line away.
-    fn withdraw_from(&self, user: u32) {
-        if self.lines.read().iter().any(|line| line.user == user) {
-            self.lines.write().retain(|line| line.user != user);
-        }
-    }
-
     /// Takes all lines away, as a user may have lost the right to read the file. Users with that right get another line when they ask.
     pub(super) fn withdraw(&self) {
         self.clear_unless(|| false);
@@ -198,34 +186,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     fn words_of(&self, user: u32) -> Result<Arc<UserWords>> {
-        let words = self.words_if_room(user).or_else(|error| {
-            // Of files that others hold open its lines stay, and the lines its place, though the user may be gone.
-            let resting = (error == Error::NoSpace)
-                .then(|| self.resting_user())
-                .flatten()
-                .ok_or(error)?;
-            self.table.for_each(|inode| {
-                if let Some(file) = inode.kernel_file() {
-                    file.lines().withdraw_from(resting);
-                }
-            });
-            self.words_if_room(user)
-        })?;
-        // Relaxed: a figure.
-        words.asked_ns.store(self.now_ns(), Ordering::Relaxed);
-        Ok(words)
-    }
-
-    /// The user who asked longest ago, if all places are taken and that was a while ago.
-    fn resting_user(&self) -> Option<u32> {
-        let all = self.words.0.lock();
-        let asked = |words: &UserWords| words.asked_ns.load(Ordering::Relaxed);
-        let (user, words) = all.iter().min_by_key(|(_, words)| asked(words))?;
-        let rests = all.len() >= USERS_MAX && self.now_ns() - asked(words) >= REST_NS;
-        rests.then_some(*user)
-    }
-
-    fn words_if_room(&self, user: u32) -> Result<Arc<UserWords>> {
         let mut all = self.words.0.lock();
         if let Some(words) = all.get(&user) {
             return Ok(Arc::clone(words));
@@ -257,7 +217,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             words,
             ino: inode.ino(),
             lines: Mutex::default(),
-            asked_ns: AtomicI64::default(),
         });
         all.insert(user, Arc::clone(&words));
         Ok(words)

@@ -326,22 +326,3 @@ fn a_truncation_that_frees_little_searches_for_nothing() {
     assert_eq!(fs.truncate_step(&inode, MIB, 0).map(|done| done.is_some()), Ok(true));
     assert_ne!(store.searches(), 0);
 }
-
-/// A file that somebody holds open keeps the lines of users who are long gone.
-#[test]
-fn users_who_rest_give_their_places_to_others() {
-    let (fs, clock, store) = kernel_filesystem(1, MEMBER_BLOCKS);
-    let inode = new_file(&fs, "file");
-    fs.open(&inode, Access::Read).unwrap();
-    store.write_unasked(0, 0, &[1; BLOCK as usize], 0).unwrap();
-    let asks = |user| fs.words_value(&inode, user, 0).is_ok();
-    let users = (1..100).find(|user| !asks(*user)).unwrap() - 1;
-    assert_eq!(users, 32);
-    clock.advance_ns(11_000_000_000);
-    assert!(asks(2) && asks(50), "user 1 gives way");
-    assert!(asks(1), "and then user 3");
-    (4..=users).for_each(|user| assert!(asks(user)));
-    assert!(!asks(51) && !asks(3), "all others have asked just now");
-    fs.release(&inode, Access::Read);
-    assert!(fs.words_file(51).is_ok(), "nobody has the file open");
-}

@@ -222,7 +222,7 @@ impl Inside {
         match inside.iter().rfind(stays) {
             Some(inner) => fail!(
                 "the mount on {name} is dead, but {} is mounted inside it: `{} {}` first; if that waits for a device of this pool, `homenode up` the pool on \
-                 another directory before",
+                 another directory before, or end the device with `homenode volume detach --force DEVICE`",
                 inner.filesystem_type,
                 inner.verb(),
                 shown(&inner.mount_point)

@@ -134,10 +134,10 @@ fn watch_and_report(
         let start = Instant::now();
         if start >= next_scan {
             if !tree.is_in_place() {
-                fail!(
-                    "{} leads elsewhere now: its tmpfs was unmounted, or covered",
-                    shown(&args.directory)
-                );
+                let name = shown(&args.directory);
+                return crate::print_line(&format!(
+                    "{name} leads elsewhere now: its tmpfs was unmounted, or covered"
+                ));
             }
             tree.scan(is_over);
             next_scan = start + (start.elapsed() * REST).max(PERIOD);

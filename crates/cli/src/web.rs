@@ -60,7 +60,6 @@ struct OfPools {
     watch: Watch,
     /// `None` where whoever can connect may see all.
     token: Option<String>,
-    /// Held while a command looks at the machine.
     /// Held by a look at the machine. The last one, if it was ended and has not gone.
     looking: Mutex<Option<Child>>,
 }

@@ -211,11 +211,8 @@ impl<M: Memory> Pool<M> {
         members.list.push(Arc::new(Member::new(id, kind, home, blocks)));
         self.uncommitted.fetch_add(signed(blocks), Ordering::Relaxed);
         drop(members);
-        {
-            // Writers near it were granted blocks elsewhere.
-            let _alone = self.seeking.write();
-            self.empty_grants();
-        }
+        // Writers near it were granted blocks elsewhere.
+        self.take_grants_back();
         self.lend();
         Ok(id)
     }
@@ -315,13 +312,19 @@ impl<M: Memory> Pool<M> {
     }
 
     /// The kind of a member that is in the pool.
-    pub(crate) fn member_count(&self) -> usize {
-        self.members.read().list.len()
-    }
-
     pub(crate) fn kind(&self, member: MemberId) -> Option<MemberKind> {
         let members = self.members.read();
         members.list.iter().find(|one| one.id == member).map(|one| one.kind)
+    }
+
+    /// All members, if each is a file or a disk; else none.
+    pub(crate) fn members_on_disks(&self) -> Vec<MemberId> {
+        let members = self.members.read();
+        let is_on_disk = |member: &Arc<Member>| matches!(member.kind, MemberKind::File | MemberKind::Block);
+        match members.list.iter().all(is_on_disk) {
+            true => members.list.iter().map(|member| member.id).collect(),
+            false => Vec::new(),
+        }
     }
 
     /// Whether all copies are counted by the node on which the bytes lie, those of disks by that of their frame. Pages of files lie where the

@@ -68,7 +68,7 @@ fn file_path(device: u32) -> PathBuf {
 }
 
 /// A device that the kernel knows and this process does not serve yet. A new one is seen by nobody, and goes when this is dropped; one that is
-/// taken up goes on waiting then.
+/// taken up goes on waiting then, unless an older driver has begun with it.
 #[derive(Debug)]
 pub struct Added {
     /// The driver's control device; `None` once a [`Server`] has it.

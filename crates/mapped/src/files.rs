@@ -313,10 +313,11 @@ pub fn forget_all() {
 fn forget_but(fd: c_int, uses: usize) {
     let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
     if let Some(descriptor) = descriptor
-        && descriptor.0.load(Ordering::Relaxed) != 0
+        && let state @ 1.. = descriptor.0.load(Ordering::Relaxed)
     {
         let _errno = KeptErrno::now();
-        descriptor.set(uses);
+        // One that is being closed is another one's soon.
+        descriptor.set(if state == CLOSING { 0 } else { uses });
         free_leaving_if_any();
     }
 }

@@ -170,11 +170,13 @@ impl Exports {
                     self.add(name, export);
                     notice(&format!("took up {device} of volume {shown_name}: its users continue"));
                 }
-                Err(error) if waiting.waits_still() => notice(&format!(
+                Err(error) if waiting.has_ended() => {
+                    notice(&format!("{}: ended {device}, whose users get errors", chain(&error)));
+                }
+                Err(error) => notice(&format!(
                     "{}: {device} still waits: `homenode volume attach` tries again, {BY_COMMAND} ends it",
                     chain(&error)
                 )),
-                Err(error) => notice(&format!("{}: ended {device}, whose users get errors", chain(&error))),
             }
         }
         !self.0.lock().exports.is_empty()

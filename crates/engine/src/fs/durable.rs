@@ -766,7 +766,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         ranges: &[Range<u64>],
         inside: Option<Pass<'_>>,
     ) -> std::result::Result<(), MemoryError> {
-        let (mut on_disks, mut stored) = (Stretches::new(STRETCHES_MAX, self.pool.member_count()), Vec::new());
+        let (mut on_disks, mut stored) = (Stretches::new(STRETCHES_MAX, self.pool.members_on_disks()), Vec::new());
         let persist = |stored: &mut Vec<_>| {
             let mut each = stored.drain(..);
             each.try_for_each(|(block, bytes)| journal.persist_data(&self.pool, block, bytes))
@@ -969,12 +969,12 @@ struct Stretches {
     each: Vec<(Block, usize)>,
     whole: Vec<MemberId>,
     most: usize,
-    /// Members that the pool has.
-    members: usize,
+    /// All members, if each of them can be persisted whole.
+    members: Vec<MemberId>,
 }
 
 impl Stretches {
-    fn new(most: usize, members: usize) -> Self {
+    fn new(most: usize, members: Vec<MemberId>) -> Self {
         Self {
             each: Vec::new(),
             whole: Vec::new(),
@@ -985,7 +985,7 @@ impl Stretches {
 
     /// Whether all members are persisted whole.
     fn are_all(&self) -> bool {
-        self.whole.len() == self.members
+        !self.members.is_empty() && self.members.iter().all(|member| self.whole.contains(member))
     }
 
     fn add(&mut self, block: Block, bytes: usize) {
@@ -1041,7 +1041,7 @@ mod tests {
     #[test]
     fn members_of_too_many_stretches_are_persisted_whole() {
         let block = |member, index| Block::new(MemberId(member), index);
-        let mut stretches = Stretches::new(4, 3);
+        let mut stretches = Stretches::new(4, vec![MemberId(0), MemberId(1)]);
         for index in 0..4 {
             stretches.add(block(u16::from(index == 1), index * 10), 4096);
         }
@@ -1054,6 +1054,10 @@ mod tests {
         assert!(!stretches.are_all());
         (0..5).for_each(|index| stretches.add(block(1, index), 4096));
         assert!(stretches.are_all());
+        assert!(
+            !Stretches::new(4, Vec::new()).are_all(),
+            "some cannot be persisted whole"
+        );
     }
 
     fn one(range: Range<u64>) -> Vec<Range<u64>> {

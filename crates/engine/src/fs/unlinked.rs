@@ -1,4 +1,4 @@
-//! Files without a name, by what keeps them: their space may soon be free.
+//! Inodes without a name, files mostly, by what keeps them: their space may soon be free.
 //!
 //! An inode's state tells its [`Standing`], which changes under the lock of that state only. The counts here follow, and are figures to look at again
 //! and again. Files of words are no part of them: they have no name for as long as the pool lives.

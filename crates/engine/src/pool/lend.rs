@@ -96,8 +96,7 @@ impl<M: Memory> Pool<M> {
     /// Lends what is not committed, with what CPUs were granted.
     pub(crate) fn lend_all(&self) {
         if self.store().is_some() {
-            let _alone = self.seeking.write();
-            self.empty_grants();
+            self.take_grants_back();
         }
         self.lend();
     }

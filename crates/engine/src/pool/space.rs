@@ -207,6 +207,12 @@ impl<M: Memory> Pool<M> {
         self.uncommit(blocks);
     }
 
+    /// [`Pool::empty_grants`] of one who seeks nothing.
+    pub(super) fn take_grants_back(&self) {
+        let _alone = self.seeking.write();
+        self.empty_grants();
+    }
+
     /// Takes back what all CPUs were granted and have not used.
     pub(super) fn empty_grants(&self) {
         for cpu in &self.grants {

@@ -67,10 +67,10 @@ impl LastingExport {
         self.0.origin().map(|origin| &*origin.directory)
     }
 
-    /// Whether it has no server at this moment, so that its users wait.
+    /// Whether it is known that it has ended, so that its users got errors.
     #[must_use]
-    pub fn waits_still(&self) -> bool {
-        self.0.waits_still()
+    pub fn has_ended(&self) -> bool {
+        self.0.has_ended()
     }
 
     /// Whether it had no server when it was found, so that its users waited.

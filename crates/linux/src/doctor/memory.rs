@@ -5,8 +5,7 @@ use crate::topology::sysfs::Tree;
 use homenode_policy::NodeId;
 use homenode_policy::doctor::{NodeMemory, Tmpfs};
 use homenode_shared::{MountLine, unescaped};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -75,13 +74,29 @@ pub(super) fn tmpfs(tree: &Tree) -> Vec<Tmpfs> {
     found
 }
 
-/// The lines of [`TMPFS`] for these mounts of the machine we run on.
+/// The lines of [`TMPFS`] for these mounts of the machine we run on, but for those below a mount whose server may never answer.
 fn held(mounts: &[u8]) -> String {
+    let served = MountLine::all(mounts).filter(has_server);
+    let served: Vec<Vec<u8>> = served.map(|mount| unescaped(mount.mount_point).collect()).collect();
+    let is_served = |at: &str| {
+        let below = |mount: &Vec<u8>| {
+            at.as_bytes()
+                .strip_prefix(&mount[..])
+                .is_some_and(|rest| rest.starts_with(b"/"))
+        };
+        served.iter().any(below)
+    };
     let line = |mount: MountLine<'_>| {
-        let (at, policy) = place_and_policy(&mount)?;
+        let (at, policy) = place_and_policy(&mount).filter(|(at, _)| !is_served(at))?;
         Some(format!("{} {policy} {at}\n", used_bytes(Path::new(&at), mount.id)?))
     };
     MountLine::all(mounts).filter_map(line).collect()
+}
+
+/// Whether a lookup in a mount may wait for a server, which a user may have stopped. The root of a container answers, or nothing would run there.
+fn has_server(mount: &MountLine<'_>) -> bool {
+    const SERVED: [&[u8]; 7] = [b"fuse", b"nfs", b"cifs", b"smb3", b"9p", b"ceph", b"autofs"];
+    mount.mount_point != b"/" && SERVED.iter().any(|kind| mount.filesystem_type.starts_with(kind))
 }
 
 fn holding(line: &str) -> Option<Tmpfs> {
@@ -106,25 +121,13 @@ fn place_and_policy(mount: &MountLine<'_>) -> Option<(String, String)> {
 
 /// Bytes that the mount holds; `None` where another mount is above it, whose server may never answer.
 fn used_bytes(at: &Path, mount: u64) -> Option<u64> {
-    let place = open_known(at).ok()?;
+    // Opened so, a file asks no server.
+    let place = rustix::fs::open(at, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     if mount_of(&place) != Some(mount) {
         return None;
     }
     let space = rustix::fs::fstatvfs(&place).ok()?;
     space.f_blocks.checked_sub(space.f_bfree)?.checked_mul(space.f_frsize)
-}
-
-/// Opens a place by what the kernel knows of the directories on the way there, one of which may be of a server that never answers: an error if it would
-/// have to ask. Linux before 5.12 cannot open so, and asks.
-fn open_known(at: &Path) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let known = || rustix::fs::openat2(CWD, at, flags, Mode::empty(), ResolveFlags::CACHED);
-    match known() {
-        Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::open(at, flags, Mode::empty()),
-        // Also when somebody renames something meanwhile.
-        Err(Errno::AGAIN) => known(),
-        opened => opened,
-    }
 }
 
 /// The number of the mount that an open file lies on.
@@ -153,15 +156,6 @@ mod tests {
         assert_eq!(of("29 1 8:1 / / rw - ext4 /dev/vda rw,mpol=bind:0"), None);
     }
 
-    /// Procfs asks the process behind a name for each look: there is nothing that the kernel knows.
-    #[test]
-    fn places_are_opened_by_what_is_known() {
-        assert!(open_known(Path::new("/")).is_ok());
-        assert_eq!(open_known(Path::new("/nowhere")).err(), Some(Errno::NOENT));
-        let unknown = format!("/proc/self/task/{}/fd", std::process::id());
-        assert_eq!(open_known(Path::new(&unknown)).err(), Some(Errno::AGAIN));
-    }
-
     #[test]
     fn usage_of_visible_mounts_is_read() {
         let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
@@ -173,6 +167,8 @@ mod tests {
             line(id, "/", "ext4"),
             line(id, "/nowhere", "tmpfs"),
             line(id, "/", "tmpfs"),
+            line(id, "/served", "fuse.sshfs"),
+            line(id, "/served/../", "tmpfs"),
         ];
         let text = held(text.concat().as_bytes());
         let lines: Vec<Tmpfs> = text.lines().filter_map(holding).collect();

@@ -7,6 +7,7 @@ use super::copy::{Copy, Recorded};
 use homenode_policy::topology::CPUS_MAX;
 use homenode_policy::{CpuId, NodeId};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -231,12 +232,22 @@ impl Tree {
     }
 }
 
+/// Times that a file of a recording is looked up.
+const AGAIN_MAX: usize = 1000;
+
 /// Opens a file of a recording, which somebody else may have made: links do not lead out of it, and what would be read without an end, a pipe or a
 /// device, is refused.
 fn open_recorded(root: &Path, path: &Path) -> io::Result<File> {
     let root = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let open = |flags| rustix::fs::openat2(&root, path, flags | OFlags::CLOEXEC, Mode::empty(), within).map(File::from);
+    let open = |flags| {
+        let once = || rustix::fs::openat2(&root, path, flags | OFlags::CLOEXEC, Mode::empty(), within).map(File::from);
+        // The kernel gives up at `..` when anybody renames anything meanwhile.
+        let mut tries = (0..AGAIN_MAX).map(|_| once());
+        tries
+            .find(|opened| !matches!(opened, Err(Errno::AGAIN)))
+            .unwrap_or(Err(Errno::AGAIN))
+    };
     let found = open(OFlags::PATH)?.metadata()?;
     match found.is_file() || found.is_dir() {
         true => Ok(open(OFlags::RDONLY)?),

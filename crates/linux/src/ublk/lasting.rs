@@ -127,12 +127,15 @@ impl Lasting {
         Ok(added)
     }
 
-    /// Whether the device has no server now, so that its users wait.
+    /// Whether it is known that the device has ended.
     #[must_use]
-    pub fn waits_still(&self) -> bool {
-        let info =
-            Control::open().and_then(|control| control.info(self.device).map_err(failed("describe", self.device)));
-        info.and_then(|info| self.waits(&info)).unwrap_or(false)
+    pub fn has_ended(&self) -> bool {
+        let info = Control::open().map(|control| control.info(self.device));
+        match info {
+            Ok(Ok(info)) => matches!(self.waits(&info), Ok(false)),
+            Ok(Err(error)) => error.raw_os_error() == Some(libc::ENODEV),
+            Err(_) => false,
+        }
     }
 
     /// Has the driver prepare the device for this process.

@@ -145,7 +145,7 @@ impl Added {
         })?;
         let file = match (self.file.take(), &mut self.taken_up) {
             (Some(file), _) => file,
-            // After all that may fail for want of memory: older drivers allow no second try.
+            // After the buffers, which may find no memory: older drivers allow no second try.
             (None, taken_up) => {
                 let control = self.control.as_ref().expect("the server is started once");
                 taken_up.as_mut().expect("a new device has a file").begin(control)?
@@ -435,8 +435,11 @@ fn list_upon(class: &Path, name: &OsStr, all: &mut Vec<OsString>) {
     let parts = names(&own)
         .into_iter()
         .filter(|part| own.join(part).join("partition").exists());
+    // A write to one that was suspended waits until that goes on.
+    let is_suspended =
+        |upon: &OsString| fs::read(class.join(upon).join("dm/suspended")).is_ok_and(|told| told.starts_with(b"1"));
     for upon in parts.chain(names(&own.join("holders"))) {
-        if !all.contains(&upon) && all.len() < UPON_MAX {
+        if !all.contains(&upon) && all.len() < UPON_MAX && !is_suspended(&upon) {
             list_upon(class, &upon, all);
             all.push(upon);
         }
@@ -529,8 +532,13 @@ mod tests {
     fn devices_that_lie_on_a_disk_are_listed_uppermost_first() {
         let class = tempfile::tempdir().unwrap();
         let disk = class.path().join("ublkb0");
-        for directory in ["ublkb0p1/holders/dm-0", "ublkb0p2", "queue", "holders/md0"] {
+        for directory in ["ublkb0p1/holders/dm-0", "ublkb0p2/holders/dm-1", "queue", "holders/md0"] {
             fs::create_dir_all(disk.join(directory)).unwrap();
+        }
+        for (name, suspended) in [("dm-0", "0\n"), ("dm-1", "1\n")] {
+            let dm = class.path().join(name).join("dm");
+            fs::create_dir_all(&dm).unwrap();
+            fs::write(dm.join("suspended"), suspended).unwrap();
         }
         for part in ["ublkb0p1", "ublkb0p2"] {
             fs::write(disk.join(part).join("partition"), "1").unwrap();

@@ -74,7 +74,7 @@ int BPF_PROG(after_tmpfs_read, struct kiocb *iocb, struct iov_iter *iter, long b
 	return add(iocb, bytes, 0);
 }
 
-/* Of all filesystems that write so; tmpfs is one of them up to Linux 6.5. */
+/* Writes of several filesystems, of which tmpfs is one up to Linux 6.5. */
 SEC("fexit/generic_file_write_iter")
 int BPF_PROG(after_generic_write, struct kiocb *iocb, struct iov_iter *iter, long bytes)
 {

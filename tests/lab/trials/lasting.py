@@ -27,6 +27,8 @@ ENOUGH = Path("/tmp/enough")
 PART = 4 * MIB
 # By then a program that waits for a device has gone on, or it hangs.
 GO_ON_S = 60
+# The kernel's version.
+RELEASE = tuple(map(int, os.uname().release.split(".")[:2]))
 
 
 def killed(pid: int) -> None:

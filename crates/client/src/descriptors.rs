@@ -178,15 +178,20 @@ const CLOSED_LATER: c_int = libc::CLOSE_RANGE_CLOEXEC.cast_signed();
 /// close_range(2). With CLOSE_RANGE_CLOEXEC nothing is closed yet.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let call = || real!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int);
+    let number = |fd| c_int::try_from(fd).unwrap_or(c_int::MAX);
+    with_range(number(first), number(last), flags, call)
+}
+
+/// Runs `call`, which closes these descriptors as the flags say.
+fn with_range<T>(first: c_int, last: c_int, flags: c_int, call: impl FnOnce() -> T) -> T {
     if flags & UNSHARE != 0 {
         stop();
     }
-    let call = || real!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int);
-    if flags & CLOSED_LATER != 0 {
-        return call();
+    match flags & CLOSED_LATER {
+        0 => replaced(first, last, call),
+        _ => call(),
     }
-    let number = |fd| c_int::try_from(fd).unwrap_or(c_int::MAX);
-    replaced(number(first), number(last), call)
 }
 
 /// closefrom(3).
@@ -339,15 +344,7 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
     }
     match number {
         libc::SYS_close => replaced(fd(a), fd(a), call),
-        libc::SYS_close_range => {
-            if fd(c) & UNSHARE != 0 {
-                stop();
-            }
-            match fd(c) & CLOSED_LATER {
-                0 => replaced(fd(a), fd(b), call),
-                _ => call(),
-            }
-        }
+        libc::SYS_close_range => with_range(fd(a), fd(b), fd(c), call),
         libc::SYS_unshare if fd(a) & LEFT != 0 => {
             stop();
             call()

@@ -766,7 +766,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         ranges: &[Range<u64>],
         inside: Option<Pass<'_>>,
     ) -> std::result::Result<(), MemoryError> {
-        let (mut on_disks, mut stored) = (Stretches::new(STRETCHES_MAX, self.pool.members_on_disks()), Vec::new());
+        let (mut on_disks, mut stored) = (Stretches::new(STRETCHES_MAX), Vec::new());
         let persist = |stored: &mut Vec<_>| {
             let mut each = stored.drain(..);
             each.try_for_each(|(block, bytes)| journal.persist_data(&self.pool, block, bytes))
@@ -776,9 +776,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 let bytes =
                     usize::try_from(blocks * BLOCK).expect("a placed extent is mapped, so its size fits a usize");
                 if !self.has_persistent_stores(block) {
-                    on_disks.add(block, bytes);
-                    // There may be millions, and nothing more to learn of them.
-                    return if on_disks.are_all() { Err(None) } else { Ok(()) };
+                    // There may be millions, and nothing more to learn of them once all members are persisted whole.
+                    let is_enough = on_disks.add(block, bytes) && on_disks.have_whole(&self.pool.members_on_disks());
+                    return if is_enough { Err(None) } else { Ok(()) };
                 }
                 stored.push((block, bytes));
                 if stored.len() < STRETCHES_MAX {
@@ -969,35 +969,35 @@ struct Stretches {
     each: Vec<(Block, usize)>,
     whole: Vec<MemberId>,
     most: usize,
-    /// All members, if each of them can be persisted whole.
-    members: Vec<MemberId>,
 }
 
 impl Stretches {
-    fn new(most: usize, members: Vec<MemberId>) -> Self {
+    fn new(most: usize) -> Self {
         Self {
             each: Vec::new(),
             whole: Vec::new(),
             most,
-            members,
         }
     }
 
-    /// Whether all members are persisted whole.
-    fn are_all(&self) -> bool {
-        !self.members.is_empty() && self.members.iter().all(|member| self.whole.contains(member))
+    /// Whether all of these are persisted whole; false for none.
+    fn have_whole(&self, members: &[MemberId]) -> bool {
+        !members.is_empty() && members.iter().all(|member| self.whole.contains(member))
     }
 
-    fn add(&mut self, block: Block, bytes: usize) {
+    /// Returns whether the member is to be persisted whole with that.
+    fn add(&mut self, block: Block, bytes: usize) -> bool {
         let member = block.member();
         if self.whole.contains(&member) {
-            return;
+            return false;
         }
         if self.each.len() < self.most {
             self.each.push((block, bytes));
+            false
         } else {
             self.each.retain(|(block, _)| block.member() != member);
             self.whole.push(member);
+            true
         }
     }
 }
@@ -1041,23 +1041,20 @@ mod tests {
     #[test]
     fn members_of_too_many_stretches_are_persisted_whole() {
         let block = |member, index| Block::new(MemberId(member), index);
-        let mut stretches = Stretches::new(4, vec![MemberId(0), MemberId(1)]);
+        let mut stretches = Stretches::new(4);
         for index in 0..4 {
-            stretches.add(block(u16::from(index == 1), index * 10), 4096);
+            assert!(!stretches.add(block(u16::from(index == 1), index * 10), 4096));
         }
         assert_eq!((stretches.each.len(), &stretches.whole[..]), (4, &[][..]));
-        stretches.add(block(0, 100), 4096);
-        stretches.add(block(0, 200), 4096);
+        assert!(stretches.add(block(0, 100), 4096));
+        assert!(!stretches.add(block(0, 200), 4096));
         assert_eq!(stretches.each, [(block(1, 10), 4096)]);
-        (0..4).for_each(|index| stretches.add(block(2, index), 4096));
+        let made_whole = (0..4).filter(|index| stretches.add(block(2, *index), 4096));
+        assert_eq!(made_whole.count(), 1);
         assert_eq!(stretches.whole, [MemberId(0), MemberId(2)]);
-        assert!(!stretches.are_all());
-        (0..5).for_each(|index| stretches.add(block(1, index), 4096));
-        assert!(stretches.are_all());
-        assert!(
-            !Stretches::new(4, Vec::new()).are_all(),
-            "some cannot be persisted whole"
-        );
+        assert!(stretches.have_whole(&[MemberId(2), MemberId(0)]));
+        assert!(!stretches.have_whole(&[MemberId(0), MemberId(1)]));
+        assert!(!stretches.have_whole(&[]), "some cannot be persisted whole");
     }
 
     fn one(range: Range<u64>) -> Vec<Range<u64>> {
